@@ -5,7 +5,7 @@
 
 #[allow(dead_code)]
 mod common;
-#[path = "../tests/process/mod.rs"]
+#[path = "../tests/scene/process.rs"]
 mod process;
 
 use std::cell::RefCell;

@@ -120,7 +120,10 @@ pub use api::snapshot::{
 };
 pub use api::wait::acquire_future::AcquireFuture;
 pub use engine::{RefusalReason, Repairs, TableUsage};
-pub use error::{DeclarationError, Difference, Error, ParseError, RemovalCause};
+pub use error::{
+    ChangeError, DeclarationError, Difference, Error, OpenError, ParseError, PermitError, RemovalCause,
+    RequestError, SegmentError,
+};
 pub use shm::time::virtual_clock::VirtualClock;
 
 // The examples of the README and the guide are compiled and run with the documentation's.

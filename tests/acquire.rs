@@ -1,23 +1,18 @@
 //! What one process sees of a set.
 
+mod scene;
+
 use std::time::Duration;
 
-use shmlimit::{Declaration, Error, Limit, OnDeath, Outcome, RefusalReason, Segment, SetDeclaration};
+use scene::{create, expect_permit, expect_refusal};
+use shmlimit::{Error, Limit, OnDeath, Outcome, PermitError, RefusalReason, RequestError, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn segment(set: SetDeclaration) -> (tempfile::TempDir, Segment) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set))
-        .expect("a segment");
-    (directory, segment)
-}
-
 #[test]
 fn refuses_the_eleventh_of_ten() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("api").add_limit(Limit::calls("requests", 10, HOUR)));
-    let api = segment.set("api").expect("declared");
+    let (_directory, _segment, api) =
+        create(SetDeclaration::new("api").add_limit(Limit::calls("requests", 10, HOUR)));
     let request = api.request();
     for _ in 0..10 {
         assert!(api.try_acquire(&request).expect("works").is_admitted());
@@ -32,40 +27,23 @@ fn refuses_the_eleventh_of_ten() {
 
 #[test]
 fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
-    let (_directory, segment) = segment(
+    let (_directory, _segment, api) = create(
         SetDeclaration::new("api")
             .add_limit(Limit::calls("requests", 10, HOUR))
             .add_limit(Limit::concurrency("in_flight", 2)),
     );
-    let api = segment.set("api").expect("declared");
     let request = api.request();
-    let first = api
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
-    let _second = api
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
+    let first = expect_permit(api.try_acquire(&request));
+    let _second = expect_permit(api.try_acquire(&request));
     for _ in 0..20 {
-        let refusal = api
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect_err("full");
+        let refusal = expect_refusal(api.try_acquire(&request));
         assert_eq!(
             (refusal.binding(), refusal.retry_after()),
             (Some("in_flight"), None)
         );
     }
     drop(first);
-    let third = api
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("one was given back");
+    let third = expect_permit(api.try_acquire(&request));
     let remaining = third
         .verdicts()
         .map(|verdict| verdict.remaining)
@@ -75,19 +53,14 @@ fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
 
 #[test]
 fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
-    let llm = segment.set("llm").expect("declared");
+    let (_directory, _segment, llm) =
+        create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     assert!(matches!(
         llm.try_acquire(&llm.request()),
-        Err(Error::CostRequired { .. })
+        Err(Error::Request(RequestError::CostRequired { .. }))
     ));
     let request = llm.request().with("tokens", 600).expect("declared");
-    let mut permit = llm
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
+    let mut permit = expect_permit(llm.try_acquire(&request));
     assert_eq!(
         permit
             .settle([("tokens", 100)])
@@ -97,14 +70,10 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
     );
     assert!(matches!(
         permit.settle([("tokens", 100)]),
-        Err(Error::AlreadySettled { .. })
+        Err(Error::Permit(PermitError::AlreadySettled { .. }))
     ));
     drop(permit);
-    let mut permit = llm
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("refunded");
+    let mut permit = expect_permit(llm.try_acquire(&request));
     assert_eq!(
         permit
             .settle([("tokens", 2000)])
@@ -124,9 +93,8 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
 #[test]
 fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
     let window = Duration::from_millis(200);
-    let (_directory, segment) =
-        segment(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, window)));
-    let llm = segment.set("llm").expect("declared");
+    let (_directory, _segment, llm) =
+        create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, window)));
     let all = llm.request().with("tokens", 1000).expect("declared");
     let take = || loop {
         if let Outcome::Admitted(permit) = llm.try_acquire(&all).expect("works") {
@@ -148,21 +116,12 @@ fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
 
 #[test]
 fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
-    let llm = segment.set("llm").expect("declared");
+    let (_directory, _segment, llm) =
+        create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     let all = llm.request().with("tokens", 1000).expect("declared");
-    let mut before = llm
-        .try_acquire(&all)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
+    let mut before = expect_permit(llm.try_acquire(&all));
     llm.reset(&[], false).expect("works");
-    let _after = llm
-        .try_acquire(&all)
-        .expect("works")
-        .into_result()
-        .expect("reset");
+    let _after = expect_permit(llm.try_acquire(&all));
     assert_eq!(
         before.settle([("tokens", 0)]).expect("first").refunded("tokens"),
         0
@@ -172,24 +131,15 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
 
 #[test]
 fn a_full_table_of_holds_binds_before_what_time_heals() {
-    let (_directory, segment) = segment(
+    let (_directory, _segment, api) = create(
         SetDeclaration::new("api")
             .add_limit(Limit::calls("requests", 1, HOUR))
             .add_limit(Limit::concurrency("in_flight", 8))
             .holds(1),
     );
-    let api = segment.set("api").expect("declared");
     let request = api.request();
-    let _held = api
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
-    let refusal = api
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect_err("full");
+    let _held = expect_permit(api.try_acquire(&request));
+    let refusal = expect_refusal(api.try_acquire(&request));
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     assert!(refusal.to_string().contains("holds"), "{refusal}");
     assert_eq!((refusal.binding(), refusal.retry_after()), (None, None));
@@ -197,23 +147,14 @@ fn a_full_table_of_holds_binds_before_what_time_heals() {
 
 #[test]
 fn asking_with_a_cost_of_zero_holds_nothing() {
-    let (_directory, segment) = segment(
+    let (_directory, segment, pool) = create(
         SetDeclaration::new("pool")
             .add_limit(Limit::concurrency("connections", 1))
             .holds(1),
     );
-    let pool = segment.set("pool").expect("declared");
     let asking = pool.request().with("connections", 0).expect("declared");
-    let _held = pool
-        .try_acquire(&pool.request())
-        .expect("works")
-        .into_result()
-        .expect("admitted");
-    let asked = pool
-        .try_acquire(&asking)
-        .expect("works")
-        .into_result()
-        .expect("nothing is taken");
+    let _held = expect_permit(pool.try_acquire(&pool.request()));
+    let asked = expect_permit(pool.try_acquire(&asking));
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
     drop(asked);
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
@@ -221,31 +162,18 @@ fn asking_with_a_cost_of_zero_holds_nothing() {
 
 #[test]
 fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
-    let (_directory, segment) = segment(
+    let (_directory, segment, llm) = create(
         SetDeclaration::new("llm")
             .add_limit(Limit::calls("requests", 10, HOUR))
             .add_limit(Limit::concurrency("in_flight", 8).shadow(true))
             .add_limit(Limit::rate("tokens", 100, HOUR).on_death(OnDeath::Refund))
             .holds(1),
     );
-    let llm = segment.set("llm").expect("declared");
     let without_tokens = llm.request().with("requests", 1).expect("declared");
-    let _held = llm
-        .try_acquire(&without_tokens)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
-    let without_a_hold = llm
-        .try_acquire(&without_tokens)
-        .expect("works")
-        .into_result()
-        .expect("what would be held is in shadow");
+    let _held = expect_permit(llm.try_acquire(&without_tokens));
+    let without_a_hold = expect_permit(llm.try_acquire(&without_tokens));
     let with_tokens = llm.request().with("tokens", 1).expect("declared");
-    let refusal = llm
-        .try_acquire(&with_tokens)
-        .expect("works")
-        .into_result()
-        .expect_err("the tokens are held");
+    let refusal = expect_refusal(llm.try_acquire(&with_tokens));
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     drop(without_a_hold);
     let set = &segment.snapshot().expect("a copy").sets[0];
@@ -260,13 +188,9 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
 
 #[test]
 fn a_recovery_of_what_is_sound_repairs_nothing() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 8)));
-    let pool = segment.set("pool").expect("declared");
-    let take = || {
-        let outcome = pool.try_acquire(&pool.request()).expect("works");
-        outcome.into_result().expect("free")
-    };
+    let (_directory, segment, pool) =
+        create(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 8)));
+    let take = || expect_permit(pool.try_acquire(&pool.request()));
     let mut permits: Vec<_> = (0..5).map(|_| take()).collect();
     // Holds in use, between others that are free again, and behind them those that never were in use.
     drop(permits.remove(3));

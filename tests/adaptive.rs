@@ -1,25 +1,25 @@
 //! Concurrency that finds its capacity: by how long the work takes and how much of it fails, for all together.
 
+mod scene;
+
 use std::time::Duration;
 
-use shmlimit::{
-    Adaptive, Declaration, Limit, LimitSet, OpenOptions, Permit, Segment, SetDeclaration, VirtualClock,
-};
+use scene::clock::Scene;
+use scene::expect_permit;
+use shmlimit::{Adaptive, Limit, LimitSet, Permit, SetDeclaration};
 
 const START: u64 = 10;
 const FLOOR: u64 = 2;
 const CEILING: u64 = 20;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-struct Scene {
-    _directory: tempfile::TempDir,
-    clock: VirtualClock,
-    segment: Segment,
+struct Workers {
+    scene: Scene,
     /// Two attachments of one segment.
     sets: [LimitSet; 2],
 }
 
-impl Scene {
+impl Workers {
     fn new(algorithm: Adaptive) -> Self {
         let limit = Limit::concurrency("workers", START)
             .adaptive(algorithm)
@@ -29,20 +29,12 @@ impl Scene {
             Adaptive::Aimd => limit.latency_limit(100 * MILLISECOND),
             _ => limit,
         };
-        let declaration = Declaration::new().add_set(SetDeclaration::new("pool").add_limit(limit));
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("limits");
-        let clock = VirtualClock::new(Duration::from_secs(1));
-        let options = OpenOptions::new().virtual_clock(&clock);
-        let segment = options.create(&path, &declaration).expect("a segment");
-        let other = options.open(&path).expect("the same");
-        let sets = [&segment, &other].map(|segment| segment.set("pool").expect("declared"));
-        Self {
-            _directory: directory,
-            clock,
-            segment,
-            sets,
-        }
+        let scene = Scene::at(
+            Duration::from_secs(1),
+            SetDeclaration::new("pool").add_limit(limit),
+        );
+        let sets = [scene.set(), scene.other().set("pool").expect("declared")];
+        Self { scene, sets }
     }
 
     /// What both attachments may take now, when nothing is held.
@@ -65,7 +57,7 @@ impl Scene {
         {
             permits.push(permit);
         }
-        self.clock.advance_to(self.clock.now() + latency);
+        self.scene.pass(latency);
         permits.iter_mut().for_each(give_back);
         permits.len() as u64
     }
@@ -82,56 +74,55 @@ fn dropped(permit: &mut Permit<'_>) {
 #[test]
 fn starts_where_it_is_declared_to_and_holds_no_more_than_it_found() {
     for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
-        let scene = Scene::new(algorithm);
-        assert_eq!(scene.capacity(), START);
+        let workers = Workers::new(algorithm);
+        assert_eq!(workers.capacity(), START);
         for _ in 0..200 {
-            let capacity = scene.capacity();
-            assert_eq!(scene.round(10 * MILLISECOND, released), capacity);
-            assert!((FLOOR..=CEILING).contains(&scene.capacity()));
+            let capacity = workers.capacity();
+            assert_eq!(workers.round(10 * MILLISECOND, released), capacity);
+            assert!((FLOOR..=CEILING).contains(&workers.capacity()));
         }
     }
 }
 
 #[test]
 fn work_that_fails_lowers_it_to_its_floor_and_work_that_succeeds_raises_it_again() {
-    let scene = Scene::new(Adaptive::Aimd);
+    let workers = Workers::new(Adaptive::Aimd);
     for _ in 0..100 {
-        scene.round(10 * MILLISECOND, dropped);
+        workers.round(10 * MILLISECOND, dropped);
     }
-    assert_eq!(scene.capacity(), FLOOR);
-    let snapshot = scene.segment.snapshot().expect("a copy");
+    assert_eq!(workers.capacity(), FLOOR);
+    let snapshot = workers.scene.segment.snapshot().expect("a copy");
     assert!(
         snapshot.sets[0].limits[0].counts.failed > 0,
         "failures are counted"
     );
     for _ in 0..100 {
-        scene.round(10 * MILLISECOND, released);
+        workers.round(10 * MILLISECOND, released);
     }
-    assert_eq!(scene.capacity(), CEILING);
+    assert_eq!(workers.capacity(), CEILING);
 }
 
 #[test]
 fn work_that_takes_too_long_lowers_it() {
-    let scene = Scene::new(Adaptive::Aimd);
+    let workers = Workers::new(Adaptive::Aimd);
     for _ in 0..5 {
-        scene.round(101 * MILLISECOND, released);
+        workers.round(101 * MILLISECOND, released);
     }
-    assert!(scene.capacity() < START);
+    assert!(workers.capacity() < START);
 }
 
 #[test]
 fn a_panic_that_unwinds_through_a_permit_says_that_the_work_failed() {
-    let scene = Scene::new(Adaptive::Aimd);
+    let workers = Workers::new(Adaptive::Aimd);
     for _ in 0..20 {
-        let set = &scene.sets[0];
-        let permit = set.try_acquire(&set.request()).expect("no error").into_result();
-        let permit = permit.expect("nothing is held");
-        scene.clock.advance_to(scene.clock.now() + 10 * MILLISECOND);
+        let set = &workers.sets[0];
+        let permit = expect_permit(set.try_acquire(&set.request()));
+        workers.scene.pass(10 * MILLISECOND);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _permit = permit;
             std::panic::resume_unwind(Box::new("the work failed"));
         }));
         assert!(outcome.is_err());
     }
-    assert!(scene.capacity() < START);
+    assert!(workers.capacity() < START);
 }

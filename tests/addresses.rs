@@ -1,45 +1,32 @@
 //! Limits of networks: an address counts against all that contain it, or none.
 
+mod scene;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
+use scene::clock::Scene;
 use shmlimit::{
-    Checked, Declaration, Error, KeySnapshot, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment,
-    SetDeclaration, VirtualClock,
+    Checked, Declaration, Error, KeySnapshot, Keyed, Limit, LimitSet, RefusalReason, RequestError, Segment,
+    SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn declaration() -> Declaration {
-    Declaration::new().add_set(
-        SetDeclaration::new("logins")
-            .keyed(Keyed::new(1))
-            .add_limit(Limit::calls("address", 2, HOUR).prefix(32, 64))
-            .add_limit(Limit::calls("network", 3, HOUR).prefix(24, 48)),
-    )
-}
-
-struct Scene {
-    _directory: tempfile::TempDir,
-    clock: VirtualClock,
-    segment: Segment,
+struct Logins {
+    scene: Scene,
     set: LimitSet,
 }
 
-impl Scene {
+impl Logins {
     fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(Duration::from_secs(1_000_000));
-        let options = OpenOptions::new().virtual_clock(&clock);
-        let segment = options
-            .create(directory.path().join("limits"), &declaration())
-            .expect("a segment");
-        Self {
-            _directory: directory,
-            clock,
-            set: segment.set("logins").expect("declared"),
-            segment,
-        }
+        let declared = SetDeclaration::new("logins")
+            .keyed(Keyed::new(1))
+            .add_limit(Limit::calls("address", 2, HOUR).prefix(32, 64))
+            .add_limit(Limit::calls("network", 3, HOUR).prefix(24, 48));
+        let scene = Scene::new(declared);
+        let set = scene.set();
+        Self { scene, set }
     }
 
     fn check(&self, address: &str) -> Checked<'_> {
@@ -61,77 +48,77 @@ fn ip(address: &str) -> IpAddr {
 
 #[test]
 fn what_one_network_refuses_takes_nothing_of_the_others() {
-    let scene = Scene::new();
+    let logins = Logins::new();
     for address in ["203.0.113.1", "203.0.113.1", "203.0.113.2"] {
-        assert!(scene.check(address).is_admitted());
+        assert!(logins.check(address).is_admitted());
     }
-    assert_eq!(scene.left("203.0.113.2"), [1, 0]);
-    let refused = scene.check("203.0.113.2");
+    assert_eq!(logins.left("203.0.113.2"), [1, 0]);
+    let refused = logins.check("203.0.113.2");
     assert_eq!(refused.binding(), Some("network"));
-    assert_eq!(scene.left("203.0.113.2"), [1, 0]);
-    assert!(!scene.check("203.0.113.1").is_admitted(), "both refuse");
-    assert_eq!(scene.left("203.0.114.1"), [2, 3]);
+    assert_eq!(logins.left("203.0.113.2"), [1, 0]);
+    assert!(!logins.check("203.0.113.1").is_admitted(), "both refuse");
+    assert_eq!(logins.left("203.0.114.1"), [2, 3]);
 }
 
 #[test]
 fn both_families_are_counted_by_prefixes_of_their_own() {
-    let scene = Scene::new();
+    let logins = Logins::new();
     for address in ["2001:db8:1::1", "2001:db8:1::2"] {
-        assert!(scene.check(address).is_admitted(), "of one /64");
+        assert!(logins.check(address).is_admitted(), "of one /64");
     }
-    assert_eq!(scene.check("2001:db8:1::3").binding(), Some("address"));
-    assert!(scene.check("2001:db8:1:1::1").is_admitted(), "of another /64");
-    assert_eq!(scene.check("2001:db8:1:2::1").binding(), Some("network"));
-    assert!(scene.check("::ffff:198.51.100.1").is_admitted());
-    assert_eq!(scene.left("198.51.100.1"), [1, 2], "the same address");
+    assert_eq!(logins.check("2001:db8:1::3").binding(), Some("address"));
+    assert!(logins.check("2001:db8:1:1::1").is_admitted(), "of another /64");
+    assert_eq!(logins.check("2001:db8:1:2::1").binding(), Some("network"));
+    assert!(logins.check("::ffff:198.51.100.1").is_admitted());
+    assert_eq!(logins.left("198.51.100.1"), [1, 2], "the same address");
 }
 
 #[test]
 fn an_address_never_gets_one_row_for_two_networks() {
-    let scene = Scene::new();
+    let logins = Logins::new();
     // 32 rows: fifteen networks with an address each take thirty, and one address more takes another.
     for network in 0..15 {
-        assert!(scene.check(&format!("10.0.{network}.1")).is_admitted());
+        assert!(logins.check(&format!("10.0.{network}.1")).is_admitted());
     }
-    assert!(scene.check("10.0.0.2").is_admitted());
-    let full = scene.check("10.0.99.1");
+    assert!(logins.check("10.0.0.2").is_admitted());
+    let full = logins.check("10.0.99.1");
     assert_eq!(
         (full.reason(), full.binding()),
         (Some(RefusalReason::TableFull), None)
     );
-    scene.clock.advance_to(Duration::from_secs(1_000_000) + 2 * HOUR);
+    logins.scene.pass(2 * HOUR);
     assert!(
-        scene.check("10.0.99.1").is_admitted(),
+        logins.check("10.0.99.1").is_admitted(),
         "all the others are replenished"
     );
-    assert_eq!(scene.left("10.0.99.1"), [1, 2]);
+    assert_eq!(logins.left("10.0.99.1"), [1, 2]);
 }
 
 #[test]
 fn a_reset_replenishes_all_networks_of_an_address() {
-    let scene = Scene::new();
+    let logins = Logins::new();
     for _ in 0..2 {
-        assert!(scene.check("203.0.113.1").is_admitted());
+        assert!(logins.check("203.0.113.1").is_admitted());
     }
-    let address = scene.set.address(ip("203.0.113.1")).expect("counts networks");
+    let address = logins.set.address(ip("203.0.113.1")).expect("counts networks");
     assert!(address.reset(&["address"]).expect("no error"));
-    assert_eq!(scene.left("203.0.113.1"), [2, 1]);
+    assert_eq!(logins.left("203.0.113.1"), [2, 1]);
     assert!(address.reset(&[]).expect("no error"));
-    assert_eq!(scene.left("203.0.113.1"), [2, 3]);
-    let unknown = scene.set.address(ip("203.0.115.1")).expect("counts networks");
+    assert_eq!(logins.left("203.0.113.1"), [2, 3]);
+    let unknown = logins.set.address(ip("203.0.115.1")).expect("counts networks");
     assert!(!unknown.reset(&[]).expect("no error"));
 }
 
 #[test]
 fn addresses_and_keys_are_not_mixed_up() {
-    let scene = Scene::new();
+    let logins = Logins::new();
     assert!(matches!(
-        scene.set.key("203.0.113.1"),
-        Err(Error::AddressRequired { .. })
+        logins.set.key("203.0.113.1"),
+        Err(Error::Request(RequestError::AddressRequired { .. }))
     ));
     assert!(matches!(
-        scene.set.check(&scene.set.request()),
-        Err(Error::KeyRequired { .. })
+        logins.set.check(&logins.set.request()),
+        Err(Error::Request(RequestError::KeyRequired { .. }))
     ));
     let directory = tempfile::tempdir().expect("a directory");
     let plain = Declaration::new().add_set(
@@ -141,14 +128,17 @@ fn addresses_and_keys_are_not_mixed_up() {
     );
     let segment = Segment::create(directory.path().join("limits"), &plain).expect("a segment");
     let plain = segment.set("plain").expect("declared");
-    assert!(matches!(plain.address(ip("::1")), Err(Error::NoPrefixes { .. })));
+    assert!(matches!(
+        plain.address(ip("::1")),
+        Err(Error::Request(RequestError::NoPrefixes { .. }))
+    ));
 }
 
 #[test]
 fn a_network_is_shown_with_the_limits_that_count_it() {
-    let scene = Scene::new();
+    let logins = Logins::new();
     for address in ["203.0.113.1", "2001:db8::1"] {
-        assert!(scene.check(address).is_admitted());
+        assert!(logins.check(address).is_admitted());
     }
     let limits_of = |key: &KeySnapshot| {
         let limits = key
@@ -159,7 +149,8 @@ fn a_network_is_shown_with_the_limits_that_count_it() {
     };
     let [address, network] = [("address".to_owned(), 1), ("network".to_owned(), 2)];
     for of_family in ["203.0.113.1", "2001:db8::1"] {
-        let rows = scene
+        let rows = logins
+            .scene
             .segment
             .address_snapshots("logins", ip(of_family))
             .expect("works");
@@ -170,7 +161,7 @@ fn a_network_is_shown_with_the_limits_that_count_it() {
     // By what is kept of their names.
     let mut limits = Vec::new();
     let keep = |key: &KeySnapshot| limits.push(limits_of(key));
-    scene.segment.key_snapshots("logins", keep).expect("works");
+    logins.scene.segment.key_snapshots("logins", keep).expect("works");
     limits.sort();
     assert_eq!(
         limits,

@@ -1,10 +1,12 @@
 //! GCRA, the token bucket and the leaky bucket are one rule: a limit in use changes from one of these names to another.
 
+mod scene;
+
 use std::time::Duration;
 
-use shmlimit::{
-    Algorithm, Declaration, Limit, LimitSet, OpenOptions, Permit, Segment, SetDeclaration, VirtualClock,
-};
+use scene::clock::Scene;
+use scene::expect_permit;
+use shmlimit::{Algorithm, Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration, VirtualClock};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const NAMES: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
@@ -16,21 +18,14 @@ fn ten_a_minute(algorithm: Algorithm) -> Declaration {
 
 /// Calls `follow` with a segment that is declared so, its set as another attachment has it, and a clock at zero.
 fn with_segment(algorithm: Algorithm, follow: impl FnOnce(&Segment, &LimitSet, &VirtualClock)) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("limits");
-    let clock = VirtualClock::new(Duration::ZERO);
-    let options = OpenOptions::new().virtual_clock(&clock);
-    let segment = options
-        .create(&path, &ten_a_minute(algorithm))
-        .expect("a segment");
-    let other = options.open(&path).expect("opens");
-    follow(&segment, &other.set("api").expect("declared"), &clock);
+    let scene = Scene::declared(Duration::ZERO, &ten_a_minute(algorithm));
+    let set = scene.other().set("api").expect("declared");
+    follow(&scene.segment, &set, &scene.clock);
 }
 
 fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
     let request = set.request().with("units", cost).expect("declared");
-    let outcome = set.try_acquire(&request).expect("a decision");
-    outcome.into_result().expect("there is room")
+    expect_permit(set.try_acquire(&request))
 }
 
 fn remaining(set: &LimitSet) -> u64 {

@@ -1,16 +1,17 @@
 //! A process is attached to a segment once, however often it opens it.
 
-mod process;
+mod scene;
 
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Declaration, Error, Limit, LimitSet, OpenOptions, Permit, Removal, Request, Segment, SegmentReader,
-    SetDeclaration, VirtualClock,
+    Declaration, Error, Limit, LimitSet, OpenError, OpenOptions, Permit, Removal, Request, RequestError,
+    Segment, SegmentReader, SetDeclaration, VirtualClock,
 };
 
 fn declaration(participants: u32) -> Declaration {
@@ -20,8 +21,7 @@ fn declaration(participants: u32) -> Declaration {
 
 fn take(segment: &Segment) -> Permit<'static> {
     let set = segment.set("api").expect("declared");
-    let outcome = set.try_acquire(&set.request()).expect("works");
-    outcome.into_result().expect("room").into_owned()
+    expect_permit(set.try_acquire(&set.request())).into_owned()
 }
 
 /// Processes that are attached, alive or not.
@@ -170,11 +170,11 @@ fn too_many_are_told_by_participants_and_by_processes() {
         assert!(
             matches!(
                 error,
-                Error::TooManyParticipants {
+                Error::Open(OpenError::TooManyParticipants {
                     capacity: 2,
                     processes: 2,
                     ..
-                }
+                })
             ),
             "{error:?}"
         );
@@ -201,11 +201,7 @@ fn a_request_is_used_on_every_handle_of_its_set() {
     let request = request.with("in_flight", 3).expect("declared");
     for other in &others {
         let api = other.set("api").expect("declared").strict(false);
-        let permit = api
-            .try_acquire(&request)
-            .expect("the same set")
-            .into_result()
-            .expect("room");
+        let permit = expect_permit(api.try_acquire(&request));
         assert_eq!(permit.taken().collect::<Vec<_>>(), [("in_flight", 3)]);
     }
 }
@@ -219,7 +215,10 @@ fn a_request_of_another_segment_says_for_which_it_was_prepared() {
     let [api, other] = [&one, &two].map(|segment| segment.set("api").expect("declared"));
     let used_on = |set: &LimitSet, request: &Request| {
         let error = set.try_acquire(request).expect_err("another set");
-        assert!(matches!(error, Error::ForeignRequest { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Request(RequestError::ForeignRequest { .. })),
+            "{error}"
+        );
         error.to_string()
     };
     let [a, b] = [paths[0].display(), paths[1].display()];

@@ -74,12 +74,12 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
         AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Chosen<'static>, ClockSource,
-        Credit, CreditOutcome, Declaration, DeclarationError, Difference, Error, Forecast, HoldSnapshot, Keyed,
+        ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Difference, Error, Forecast, HoldSnapshot, Keyed,
         Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
         LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LocalCredit, LockSnapshot, Mismatch, MismatchOutcome,
-        OnDeath, OnMismatch, OpenOptions, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PoolRequest,
-        PoolStrategy, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request,
-        RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentOptions,
+        OnDeath, OnMismatch, OpenError, OpenOptions, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
+        PoolStrategy, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request, RequestError,
+        RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SegmentOptions,
         SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration, SetMemory, SetRecovery, SetSnapshot, Settlement<'static>,
         TableUsage, TicketSnapshot, Tier, Verdict, VirtualClock, Weekday, WhenFull, Window,
     );

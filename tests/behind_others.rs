@@ -1,48 +1,43 @@
 //! What a refusal says that others in the queue keep waiting: never later than the request could be served, and never
 //! earlier than those before it.
 
+mod scene;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use scene::clock::{NEW_YEAR, Scene};
+use scene::{expect_permit, expect_refusal};
 use shmlimit::{
-    AcquireFuture, Algorithm, Align, Declaration, Keyed, Limit, LimitSet, OpenOptions, Refusal,
-    RefusalReason, SetDeclaration, VirtualClock,
+    AcquireFuture, Algorithm, Align, Keyed, Limit, LimitSet, Refusal, RefusalReason, Request, SetDeclaration,
 };
 
-const START: Duration = Duration::from_secs(1_000_000_000);
-
-/// A set on a clock of its own.
-struct Scene {
-    _directory: tempfile::TempDir,
-    clock: VirtualClock,
+/// A set on a clock of its own, whose limits are named `0`, `1` and so on.
+struct Served {
+    scene: Scene,
     set: LimitSet,
 }
 
-impl Scene {
+impl Served {
     fn new(set: SetDeclaration) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(START);
-        let name = set.name().to_owned();
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
-            .expect("a segment");
-        Self {
-            _directory: directory,
-            clock,
-            set: segment.set(&name).expect("declared"),
-        }
+        let scene = Scene::new(set);
+        let set = scene.set();
+        Self { scene, set }
     }
 
-    fn ask(&self, costs: &[u64]) -> Result<(), Refusal> {
+    fn request(&self, costs: &[u64]) -> Request {
         let mut request = self.set.request();
         for (limit, cost) in costs.iter().enumerate() {
             request.set_cost(limit.to_string(), *cost).expect("declared");
         }
-        let outcome = self.set.try_acquire(&request).expect("works");
+        request
+    }
+
+    fn ask(&self, costs: &[u64]) -> Result<(), Refusal> {
+        let outcome = self.set.try_acquire(&self.request(costs)).expect("works");
         outcome.into_result().map(drop)
     }
 
@@ -52,19 +47,15 @@ impl Scene {
         for costs in all {
             while let Err(refusal) = self.ask(costs) {
                 let wait = refusal.retry_after().expect("time helps");
-                self.clock.advance_to(self.clock.now() + wait);
+                self.scene.pass(wait);
             }
         }
-        self.clock.now() - START
+        self.scene.clock.now() - NEW_YEAR
     }
 
     /// A request that waits, if it has to.
     fn enqueue(&self, costs: &[u64]) -> Option<Pin<Box<AcquireFuture<'_>>>> {
-        let mut request = self.set.request();
-        for (limit, cost) in costs.iter().enumerate() {
-            request.set_cost(limit.to_string(), *cost).expect("declared");
-        }
-        let mut waiting = Box::pin(self.set.acquire_async(&request, None));
+        let mut waiting = Box::pin(self.set.acquire_async(&self.request(costs), None));
         let mut context = Context::from_waker(Waker::noop());
         waiting
             .as_mut()
@@ -133,17 +124,17 @@ proptest! {
             .iter()
             .map(|costs| limits.iter().zip(costs).map(|(limit, cost)| cost % (limit.capacity + 1)).collect())
             .collect();
-        let scene = Scene::new(set_of(&limits));
+        let served = Served::new(set_of(&limits));
         let (own, before) = asked.split_last().expect("at least two");
-        let waiting: Vec<_> = before.iter().map(|costs| scene.enqueue(costs)).collect();
+        let waiting: Vec<_> = before.iter().map(|costs| served.enqueue(costs)).collect();
         let Some(first) = waiting.iter().position(Option::is_some) else {
             return Ok(());
         };
-        let refusal = scene.ask(own).expect_err("others wait");
+        let refusal = served.ask(own).expect_err("others wait");
         let said = refusal.retry_after().expect("time helps");
 
-        let to_the_first = Scene::new(set_of(&limits)).serve_in_order(&before[..=first]);
-        let to_the_last = Scene::new(set_of(&limits)).serve_in_order(&asked);
+        let to_the_first = Served::new(set_of(&limits)).serve_in_order(&before[..=first]);
+        let to_the_last = Served::new(set_of(&limits)).serve_in_order(&asked);
         prop_assert!(said <= to_the_last, "{said:?} is later than {to_the_last:?}");
         prop_assert!(said >= to_the_first, "{said:?} is earlier than {to_the_first:?}");
         if limits.iter().all(|limit| limit.is_steady) && limits.len() == 1 && before.len() - first <= 16 {
@@ -160,34 +151,34 @@ fn ten_a_second() -> Limit {
 
 #[test]
 fn each_of_those_before_counts_up_to_sixteen() {
-    let scene = Scene::new(set_of(&[]).add_limit(ten_a_second()));
-    scene.ask(&[1]).expect("the first");
+    let served = Served::new(set_of(&[]).add_limit(ten_a_second()));
+    served.ask(&[1]).expect("the first");
     let mut waiting = Vec::new();
     for place in 1..=20 {
-        waiting.push(scene.enqueue(&[1]).expect("has to wait"));
-        let said = scene.ask(&[1]).expect_err("others wait").retry_after();
+        waiting.push(served.enqueue(&[1]).expect("has to wait"));
+        let said = served.ask(&[1]).expect_err("others wait").retry_after();
         let counted = 1 + place.min(16);
         assert_eq!(said, Some(Duration::from_millis(100) * counted), "behind {place}");
     }
     drop(waiting);
-    let said = scene.ask(&[1]).expect_err("too early").retry_after();
+    let said = served.ask(&[1]).expect_err("too early").retry_after();
     assert_eq!(said, Some(Duration::from_millis(100)), "all have left");
 }
 
 #[test]
 fn a_full_queue_and_a_timeout_say_how_long_those_before_take() {
-    let scene = Scene::new(set_of(&[]).waiters(3).add_limit(ten_a_second()));
-    scene.ask(&[1]).expect("the first");
+    let served = Served::new(set_of(&[]).waiters(3).add_limit(ten_a_second()));
+    served.ask(&[1]).expect("the first");
     let waiting: Vec<_> = (0..2)
-        .map(|_| scene.enqueue(&[1]).expect("has to wait"))
+        .map(|_| served.enqueue(&[1]).expect("has to wait"))
         .collect();
     // The third in line gives up, and does not count itself among those before it.
-    let late = scene.set.acquire_while(&scene.set.request(), None, || false);
+    let late = served.set.acquire_while(&served.set.request(), None, || false);
     let late = late.expect("works").into_result().expect_err("out of patience");
     assert_eq!(late.retry_after(), Some(Duration::from_millis(300)));
 
-    let _third = scene.enqueue(&[1]).expect("has to wait");
-    let full = scene.set.acquire(&scene.set.request(), None).expect("works");
+    let _third = served.enqueue(&[1]).expect("has to wait");
+    let full = served.set.acquire(&served.set.request(), None).expect("works");
     let full = full.into_result().expect_err("no place is left");
     assert_eq!(full.reason(), RefusalReason::QueueFull);
     assert_eq!(full.retry_after(), Some(Duration::from_millis(400)));
@@ -199,15 +190,13 @@ fn what_a_fixed_window_counted_above_its_capacity_ends_with_it() {
     let ten = Limit::rate("0", 10, Duration::from_secs(10))
         .algorithm(Algorithm::FixedWindow)
         .align(Align::FirstUse);
-    let scene = Scene::new(set_of(&[]).add_limit(ten));
-    let request = scene.set.request().with("0", 1).expect("declared");
-    let permit = scene.set.try_acquire(&request).expect("works").into_result();
-    permit
-        .expect("room")
+    let served = Served::new(set_of(&[]).add_limit(ten));
+    let request = served.set.request().with("0", 1).expect("declared");
+    expect_permit(served.set.try_acquire(&request))
         .settle([("0", 30)])
         .expect("charged above the capacity");
-    let waiting = scene.enqueue(&[5]).expect("has to wait");
-    let said = scene.ask(&[5]).expect_err("one waits").retry_after();
+    let waiting = served.enqueue(&[5]).expect("has to wait");
+    let said = served.ask(&[5]).expect_err("one waits").retry_after();
     assert_eq!(
         said,
         Some(Duration::from_secs(10)),
@@ -218,14 +207,14 @@ fn what_a_fixed_window_counted_above_its_capacity_ends_with_it() {
 
 #[test]
 fn the_queue_of_another_key_counts_for_nothing() {
-    let scene = Scene::new(
+    let served = Served::new(
         SetDeclaration::new("api")
             .keyed(Keyed::new(100))
             .add_limit(ten_a_second()),
     );
-    let request = scene.set.request();
+    let request = served.set.request();
     let mut context = Context::from_waker(Waker::noop());
-    let [crowded, other] = ["a", "b"].map(|key| scene.set.key(key).expect("a key"));
+    let [crowded, other] = ["a", "b"].map(|key| served.set.key(key).expect("a key"));
     for key in [&crowded, &other] {
         assert!(key.try_acquire(&request).expect("works").is_admitted());
     }
@@ -236,8 +225,7 @@ fn the_queue_of_another_key_counts_for_nothing() {
         assert!(future.as_mut().poll(&mut context).is_pending());
     }
     for (key, millis) in [(&crowded, 400), (&other, 100)] {
-        let refusal = key.try_acquire(&request).expect("works").into_result();
-        let said = refusal.expect_err("too early").retry_after();
+        let said = expect_refusal(key.try_acquire(&request)).retry_after();
         assert_eq!(said, Some(Duration::from_millis(millis)));
     }
 }

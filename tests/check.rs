@@ -1,51 +1,26 @@
 //! Taking without holding: checks of one key and of many, debits, and looking ahead.
 
+mod scene;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
+use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use scene::{create, expect_permit};
 use shmlimit::{
-    Algorithm, Align, Checked, Declaration, Error, Forecast, Keyed, Limit, LimitSet, OpenOptions,
-    RefusalReason, Request, Segment, SetDeclaration, SetSnapshot, VirtualClock,
+    Algorithm, Align, Checked, Declaration, Error, Forecast, Keyed, Limit, LimitSet, PermitError,
+    RefusalReason, Request, RequestError, SetDeclaration, SetSnapshot,
 };
-use tempfile::TempDir;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
-const NANOSECOND: Duration = Duration::from_nanos(1);
 
-struct Checking {
-    _directory: TempDir,
-    clock: VirtualClock,
-    segment: Segment,
+fn with_sets(sets: impl IntoIterator<Item = SetDeclaration>) -> Scene {
+    let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
+    Scene::declared(NEW_YEAR, &declaration)
 }
 
-impl Checking {
-    fn new(sets: impl IntoIterator<Item = SetDeclaration>) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(NEW_YEAR);
-        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &declaration)
-            .expect("a segment");
-        Self {
-            _directory: directory,
-            clock,
-            segment,
-        }
-    }
-
-    fn set(&self) -> LimitSet {
-        self.segment.sets().next().expect("declared")
-    }
-
-    fn snapshot(&self, index: usize) -> SetSnapshot {
-        self.segment.snapshot().expect("a snapshot").sets.remove(index)
-    }
-
-    fn pass(&self, time: Duration) {
-        self.clock.advance_to(self.clock.now() + time);
-    }
+fn snapshot_of(scene: &Scene, index: usize) -> SetSnapshot {
+    scene.segment.snapshot().expect("a copy").sets.swap_remove(index)
 }
 
 fn plain(limit: Limit) -> SetDeclaration {
@@ -66,8 +41,8 @@ fn request(set: &LimitSet, cost: u64) -> Request {
 
 #[test]
 fn a_check_takes_for_good_and_says_what_binds() {
-    let checking = Checking::new([plain(Limit::calls("units", 2, MINUTE))]);
-    let set = checking.set();
+    let scene = Scene::new(plain(Limit::calls("units", 2, MINUTE)));
+    let set = scene.set();
     let first = set.check(&set.request()).expect("works");
     assert!(first.is_admitted() && first.refusal().is_none() && first.binding().is_none());
     assert_eq!(
@@ -82,33 +57,33 @@ fn a_check_takes_for_good_and_says_what_binds() {
         (refused.reason(), refused.retry_after()),
         (Some(RefusalReason::Rate), Some(MINUTE / 2))
     );
-    checking.pass(MINUTE / 2);
+    scene.pass(MINUTE / 2);
     assert!(set.check(&set.request()).expect("works").is_admitted());
-    let counts = checking.snapshot(0).counts;
+    let counts = scene.snapshot().counts;
     assert_eq!((counts.admitted, counts.refused_rate), (3, 1));
 }
 
 #[test]
 fn what_must_be_held_cannot_be_checked_but_can_be_asked() {
     let set = plain(Limit::concurrency("units", 2)).add_limit(Limit::calls("calls", 2, MINUTE));
-    let checking = Checking::new([set]);
-    let set = checking.set();
+    let scene = Scene::new(set);
+    let set = scene.set();
     let error = set.check(&set.request()).expect_err("one would be held");
-    assert!(matches!(error, Error::MustBeHeld { limit, .. } if limit == "units"));
+    assert!(matches!(error, Error::Request(RequestError::MustBeHeld { limit, .. }) if limit == "units"));
     assert!(set.check(&request(&set, 0)).expect("works").is_admitted());
     let error = set.check(&request(&set, 0).with("calls", 3).expect("declared"));
     assert!(matches!(
         error.expect_err("3 of 2"),
-        Error::NeverAdmissible { cost: 3, max: 2, .. }
+        Error::Request(RequestError::NeverAdmissible { cost: 3, max: 2, .. })
     ));
-    let snapshot = checking.snapshot(0);
+    let snapshot = scene.snapshot();
     assert_eq!((snapshot.counts.admitted, snapshot.active), (1, 0));
 }
 
 #[test]
 fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
-    let checking = Checking::new([keyed("api", 10_000).add_limit(Limit::calls("units", 3, MINUTE))]);
-    let set = checking.set();
+    let scene = Scene::new(keyed("api", 10_000).add_limit(Limit::calls("units", 3, MINUTE)));
+    let set = scene.set();
     let spent: Vec<String> = (0..500)
         .step_by(3)
         .map(|number| format!("key-{number}"))
@@ -144,11 +119,8 @@ fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
 #[test]
 fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
     // By the real clock, in which a unit comes back before two readings of it.
-    let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::calls("units", 20_000, Duration::from_millis(1)).burst(1);
-    let declaration = Declaration::new().add_set(keyed("api", 10).add_limit(limit));
-    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    let set = segment.set("api").expect("declared");
+    let (_directory, _segment, set) = create(keyed("api", 10).add_limit(limit));
     for _ in 0..200 {
         let answers = set
             .check_many(&["a", "b", "a", "a"], &set.request())
@@ -159,8 +131,8 @@ fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
 
 #[test]
 fn a_check_of_a_key_without_a_row_is_refused_and_keeps_nobody_waiting() {
-    let checking = Checking::new([keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE))]);
-    let set = checking.set();
+    let scene = Scene::new(keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE)));
+    let set = scene.set();
     for number in 0..40 {
         let key = set.key(format!("key-{number}")).expect("a key");
         let answer = key.check(&set.request()).expect("works");
@@ -172,8 +144,8 @@ fn a_check_of_a_key_without_a_row_is_refused_and_keeps_nobody_waiting() {
 
 #[test]
 fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
-    let checking = Checking::new([keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE))]);
-    let set = checking.set();
+    let scene = Scene::new(keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE)));
+    let set = scene.set();
     let names: Vec<String> = (0..40).map(|number| format!("key-{number}")).collect();
     let answers = set.check_many(&names, &set.request()).expect("works");
     let expected: Vec<bool> = (0..40).map(|number| number < 32).collect();
@@ -183,41 +155,44 @@ fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
             .iter()
             .all(|answer| answer.reason() == Some(RefusalReason::TableFull))
     );
-    assert_eq!(checking.snapshot(0).counts.refused_table_full, 8);
+    assert_eq!(scene.snapshot().counts.refused_table_full, 8);
 }
 
 #[test]
 fn a_check_of_many_keys_with_an_error_among_them_takes_nothing() {
-    let checking = Checking::new([
+    let scene = with_sets([
         keyed("api", 100).add_limit(Limit::calls("units", 2, MINUTE)),
         SetDeclaration::new("plain").add_limit(Limit::calls("units", 2, MINUTE)),
     ]);
-    let set = checking.set();
+    let set = scene.set();
     let error = set
         .check_many(&["a", "", "b"], &set.request())
         .expect_err("an empty key");
-    assert!(matches!(error, Error::InvalidKey { .. }));
+    assert!(matches!(error, Error::Request(RequestError::InvalidKey { .. })));
     let error = set
         .check_many(&["a", "b"], &request(&set, 3))
         .expect_err("3 of 2");
     assert!(
-        matches!(error, Error::NeverAdmissible { cost: 3, max: 2, .. }),
+        matches!(
+            error,
+            Error::Request(RequestError::NeverAdmissible { cost: 3, max: 2, .. })
+        ),
         "{error}"
     );
-    let plain = checking.segment.set("plain").expect("declared");
+    let plain = scene.segment.set("plain").expect("declared");
     let error = plain
         .check_many(&["a"], &plain.request())
         .expect_err("no keys there");
-    assert!(matches!(error, Error::NotKeyed { .. }));
-    assert_eq!(checking.snapshot(0).counts.admitted, 0);
+    assert!(matches!(error, Error::Request(RequestError::NotKeyed { .. })));
+    assert_eq!(scene.snapshot().counts.admitted, 0);
 }
 
 #[test]
 fn the_debit_that_crosses_the_line_counts_in_full_and_later_ones_wait_for_the_window_to_turn() {
     let limit = || Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
-    let checking = Checking::new([plain(limit()), keyed("keyed", 10).add_limit(limit())]);
-    let set = checking.set();
-    let of_keys = checking.segment.set("keyed").expect("declared");
+    let scene = with_sets([plain(limit()), keyed("keyed", 10).add_limit(limit())]);
+    let set = scene.set();
+    let of_keys = scene.segment.set("keyed").expect("declared");
     let debit = |used| {
         let of_key = of_keys
             .key("a")
@@ -239,12 +214,12 @@ fn the_debit_that_crosses_the_line_counts_in_full_and_later_ones_wait_for_the_wi
         );
         assert_eq!(refused.retry_after(), Some(MINUTE));
     }
-    assert_eq!(checking.snapshot(0).limits[0].counts.taken, 599);
+    assert_eq!(scene.snapshot().limits[0].counts.taken, 599);
     let other = of_keys.key("b").expect("a key").debit("units", 7).expect("works");
     assert_eq!(other.verdicts().next().expect("one").remaining, 93);
-    checking.pass(MINUTE - NANOSECOND);
+    scene.pass(MINUTE - NANOSECOND);
     assert!(!debit(1).is_admitted());
-    checking.pass(NANOSECOND);
+    scene.pass(NANOSECOND);
     assert!(
         debit(1).is_admitted(),
         "599 of 100 are forgotten when the window turns"
@@ -254,61 +229,57 @@ fn the_debit_that_crosses_the_line_counts_in_full_and_later_ones_wait_for_the_wi
 #[test]
 fn only_budgets_are_debited() {
     let set = plain(Limit::calls("units", 1, MINUTE)).add_limit(Limit::budget("tokens", 1, MINUTE));
-    let checking = Checking::new([set]);
-    let set = checking.set();
-    assert!(matches!(set.debit("units", 1), Err(Error::NotABudget { limit, .. }) if limit == "units"));
-    assert!(matches!(set.debit("absent", 1), Err(Error::UnknownLimit { .. })));
-    let mut permit = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
-    assert!(matches!(permit.debit("units", 1), Err(Error::NotABudget { .. })));
+    let scene = Scene::new(set);
+    let set = scene.set();
+    assert!(
+        matches!(set.debit("units", 1), Err(Error::Request(RequestError::NotABudget { limit, .. })) if limit == "units")
+    );
+    assert!(matches!(
+        set.debit("absent", 1),
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
+    ));
+    let mut permit = expect_permit(set.try_acquire(&set.request()));
+    assert!(matches!(
+        permit.debit("units", 1),
+        Err(Error::Request(RequestError::NotABudget { .. }))
+    ));
     assert!(permit.debit("tokens", 5).expect("works").is_admitted());
     permit.settle([("tokens", 5)]).expect("works");
     assert!(matches!(
         permit.debit("tokens", 1),
-        Err(Error::AlreadySettled { .. })
+        Err(Error::Permit(PermitError::AlreadySettled { .. }))
     ));
 }
 
 #[test]
 fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
-    let checking = Checking::new([keyed("api", 10).add_limit(limit)]);
-    let set = checking.set();
+    let scene = Scene::new(keyed("api", 10).add_limit(limit));
+    let set = scene.set();
     let key = set.key("a").expect("a key");
     let remaining = || key.peek(&set.request()).expect("works")[0].remaining;
-    let mut permit = key
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let mut permit = expect_permit(key.try_acquire(&set.request()));
     for left in [70, 40, 10, 0] {
         assert!(permit.debit("units", 30).expect("works").is_admitted());
         assert_eq!(remaining(), left);
     }
     let refused = permit.debit("units", 30).expect("works");
     assert_eq!(refused.reason(), Some(RefusalReason::Budget));
-    checking.pass(MINUTE);
+    scene.pass(MINUTE);
     assert!(permit.debit("units", 30).expect("works").is_admitted());
     // 150 were debited; of 155 used, five are new.
     permit.settle([("units", 155)]).expect("works");
     assert_eq!(remaining(), 65);
-    assert_eq!(checking.snapshot(0).limits[0].counts.taken, 155);
+    assert_eq!(scene.snapshot().limits[0].counts.taken, 155);
 }
 
 #[test]
 fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
-    let checking = Checking::new([keyed("api", 32).add_limit(limit)]);
-    let set = checking.set();
+    let scene = Scene::new(keyed("api", 32).add_limit(limit));
+    let set = scene.set();
     let key = set.key("a").expect("a key");
-    let mut permit = key
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let mut permit = expect_permit(key.try_acquire(&set.request()));
     for number in 0..32 {
         let other = set.key(format!("key-{number}")).expect("a key");
         assert!(other.debit("units", 1).expect("works").is_admitted());
@@ -317,7 +288,7 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
         let refused = permit.debit("units", 50).expect("works");
         assert_eq!(refused.reason(), Some(RefusalReason::TableFull));
     }
-    checking.pass(MINUTE);
+    scene.pass(MINUTE);
     assert!(permit.debit("units", 50).expect("works").is_admitted());
     assert_eq!(key.peek(&set.request()).expect("works")[0].remaining, 50);
 }
@@ -325,14 +296,14 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
 #[test]
 fn a_limit_in_shadow_decides_and_counts_and_refuses_nobody() {
     let shadow = || Limit::calls("units", 2, MINUTE).shadow(true);
-    let checking = Checking::new([
+    let scene = with_sets([
         plain(shadow()).add_limit(Limit::calls("calls", 4, MINUTE)),
         keyed("keyed", 32).add_limit(shadow()),
         SetDeclaration::new("whole")
             .shadow(true)
             .add_limit(Limit::concurrency("units", 1)),
     ]);
-    let set = checking.set();
+    let set = scene.set();
     let outcomes: Vec<bool> = (0..5)
         .map(|_| set.check(&set.request()).expect("works").is_admitted())
         .collect();
@@ -341,14 +312,14 @@ fn a_limit_in_shadow_decides_and_counts_and_refuses_nobody() {
         [true, true, true, true, false],
         "the other limit refuses the fifth"
     );
-    let snapshot = checking.snapshot(0);
+    let snapshot = scene.snapshot();
     let [units, calls] = [0, 1].map(|limit| snapshot.limits[limit].counts);
     assert_eq!(
         (units.admitted, units.taken, units.refused, units.would_refuse),
         (2, 2, 0, 2)
     );
     assert_eq!((calls.admitted, calls.refused), (4, 1));
-    let of_keys = checking.segment.set("keyed").expect("declared");
+    let of_keys = scene.segment.set("keyed").expect("declared");
     for round in 0..3 {
         for number in 0..40 {
             let key = of_keys.key(format!("key-{number}")).expect("a key");
@@ -360,20 +331,14 @@ fn a_limit_in_shadow_decides_and_counts_and_refuses_nobody() {
         }
     }
     // Eight keys have no row, and the others are refused the third time.
-    assert_eq!(checking.snapshot(1).limits[0].counts.would_refuse, 3 * 8 + 32);
-    let whole = checking.segment.set("whole").expect("declared");
+    assert_eq!(snapshot_of(&scene, 1).limits[0].counts.would_refuse, 3 * 8 + 32);
+    let whole = scene.segment.set("whole").expect("declared");
     let permits: Vec<_> = (0..3)
-        .map(|_| {
-            whole
-                .try_acquire(&whole.request())
-                .expect("works")
-                .into_result()
-                .expect("in shadow")
-        })
+        .map(|_| expect_permit(whole.try_acquire(&whole.request())))
         .collect();
-    assert_eq!(checking.snapshot(2).limits[0].counts.would_refuse, 2);
+    assert_eq!(snapshot_of(&scene, 2).limits[0].counts.would_refuse, 2);
     drop(permits);
-    let after = checking.snapshot(2);
+    let after = snapshot_of(&scene, 2);
     assert_eq!((after.active, after.limits[0].remaining), (0, 1));
 }
 
@@ -384,13 +349,13 @@ fn admissions_that_leave_a_limit_near_its_capacity_are_counted() {
         plain(percent.map_or(limit.clone(), |percent| limit.near_limit(percent)))
     };
     for (percent, near) in [(None, 3), (Some(50), 6), (Some(100), 1)] {
-        let checking = Checking::new([of(percent)]);
-        let set = checking.set();
+        let scene = Scene::new(of(percent));
+        let set = scene.set();
         for _ in 0..12 {
             let _ = set.check(&set.request()).expect("works");
         }
         assert_eq!(
-            checking.snapshot(0).limits[0].counts.near,
+            scene.snapshot().limits[0].counts.near,
             near,
             "from {percent:?} % on"
         );
@@ -418,12 +383,9 @@ fn forecast(set: &LimitSet) -> Forecast<'_> {
 
 #[test]
 fn no_time_is_forecast_for_what_comes_back_when_its_holders_give_it_back() {
-    let checking = Checking::new([plain(Limit::concurrency("units", 2))]);
-    let set = checking.set();
-    let take = || {
-        let outcome = set.try_acquire(&set.request()).expect("works");
-        outcome.into_result().expect("free")
-    };
+    let scene = Scene::new(plain(Limit::concurrency("units", 2)));
+    let set = scene.set();
+    let take = || expect_permit(set.try_acquire(&set.request()));
     let forecast = || {
         let forecast = set.forecast().expect("works").remove(0);
         (forecast.spendable, forecast.next_unit_after, forecast.full_after)
@@ -443,13 +405,10 @@ fn no_time_is_forecast_for_what_comes_back_when_its_holders_give_it_back() {
 #[test]
 fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
     const HOUR: u64 = 3600;
-    let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::rate("units", 5, Duration::from_secs(HOUR))
         .algorithm(Algorithm::SlidingWindowCounter)
         .buckets(1);
-    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
-    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    let set = segment.set("api").expect("declared");
+    let (_directory, _segment, set) = create(SetDeclaration::new("api").add_limit(limit));
     assert!(set.check(&request(&set, 1)).expect("works").is_admitted());
     let utc = || {
         let now = std::time::SystemTime::now();
@@ -484,8 +443,8 @@ proptest! {
     ) {
         let capacity = limit.capacity().clone();
         let shmlimit::Amount::Whole(capacity) = capacity else { unreachable!("declared so") };
-        let checking = Checking::new([keyed("api", 100).add_limit(limit)]);
-        let set = checking.set();
+        let scene = Scene::new(keyed("api", 100).add_limit(limit));
+        let set = scene.set();
         let key = set.key("a").expect("a key");
         let can_have = |cost| {
             let verdicts = key.peek(&request(&set, cost)).expect("works");
@@ -499,9 +458,9 @@ proptest! {
             prop_assert!(ahead.spendable == capacity || !can_have(ahead.spendable + 1));
             if let Some(wait) = ahead.next_unit_after {
                 prop_assert!(wait > Duration::ZERO);
-                checking.pass(wait - NANOSECOND);
+                scene.pass(wait - NANOSECOND);
                 prop_assert!(!can_have(ahead.spendable + 1));
-                checking.pass(NANOSECOND);
+                scene.pass(NANOSECOND);
                 prop_assert!(can_have(ahead.spendable + 1));
                 prop_assert!(forecast(&set).spendable > ahead.spendable);
             } else {
@@ -511,13 +470,13 @@ proptest! {
             let wait = ahead.full_after.expect("time heals it");
             prop_assert_eq!(wait == Duration::ZERO, forecast(&set).full_after == Some(Duration::ZERO));
             if wait > Duration::ZERO && pause % 3 == 0 {
-                checking.pass(wait - NANOSECOND);
+                scene.pass(wait - NANOSECOND);
                 prop_assert_eq!(forecast(&set).full_after, Some(NANOSECOND));
-                checking.pass(NANOSECOND);
+                scene.pass(NANOSECOND);
                 let full = forecast(&set);
                 prop_assert_eq!((full.spendable, full.next_unit_after, full.full_after), (capacity, None, Some(Duration::ZERO)));
             }
-            checking.pass(Duration::from_nanos(pause));
+            scene.pass(Duration::from_nanos(pause));
         }
     }
 
@@ -526,8 +485,8 @@ proptest! {
         limit in any_limit(),
         rounds in prop::collection::vec((prop::collection::vec(0..40_u64, 0..30), 0..4_u64, 0..5_000_000_000_u64), 1..20),
     ) {
-        let checking = Checking::new([keyed("many", 2_000).add_limit(limit.clone()), keyed("single", 2_000).add_limit(limit)]);
-        let [many, single] = ["many", "single"].map(|name| checking.segment.set(name).expect("declared"));
+        let scene = with_sets([keyed("many", 2_000).add_limit(limit.clone()), keyed("single", 2_000).add_limit(limit)]);
+        let [many, single] = ["many", "single"].map(|name| scene.segment.set(name).expect("declared"));
         for (keys, cost, pause) in rounds {
             let keys: Vec<[u8; 8]> = keys.into_iter().map(u64::to_le_bytes).collect();
             let Ok(answers) = many.check_many(&keys, &request(&many, cost)) else {
@@ -540,9 +499,9 @@ proptest! {
                 let verdicts: Vec<_> = answer.verdicts().collect();
                 prop_assert_eq!(verdicts, expected.verdicts().collect::<Vec<_>>());
             }
-            checking.pass(Duration::from_nanos(pause));
+            scene.pass(Duration::from_nanos(pause));
         }
-        let [many, single] = [0, 1].map(|index| checking.snapshot(index));
+        let [many, single] = [0, 1].map(|index| snapshot_of(&scene, index));
         prop_assert_eq!(many.counts.admitted, single.counts.admitted);
         prop_assert_eq!(many.counts.refused_rate, single.counts.refused_rate);
         prop_assert_eq!(many.limits[0].counts, single.limits[0].counts);

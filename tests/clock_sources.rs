@@ -3,7 +3,7 @@
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use shmlimit::{ClockSource, Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
+use shmlimit::{ClockSource, Declaration, Error, Limit, OpenError, Segment, SegmentReader, SetDeclaration};
 
 fn declared(clock: ClockSource) -> Declaration {
     let calls = Limit::calls("calls", 4, Duration::from_millis(1)).burst(1);
@@ -52,7 +52,7 @@ fn a_segment_keeps_the_clock_that_it_was_created_with() {
     let text = reader.declaration().to_toml().expect("valid");
     assert!(text.contains("clock = \"system\""), "{text}");
 
-    let Err(Error::ConfigMismatch { differences, .. }) =
+    let Err(Error::Open(OpenError::ConfigMismatch { differences, .. })) =
         Segment::open_or_create(&path, &declared(ClockSource::Counter))
     else {
         panic!("no file changes its clock");

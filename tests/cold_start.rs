@@ -1,22 +1,22 @@
 //! Files of another boot, and copies: locks and holders are void, limits go on.
 #![allow(unsafe_code, reason = "makes a thread leave its robust locks")]
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use layout_mirror::RawSegment;
+use layout_mirror::words::{header, participant};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
-use process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
-use raw_segment::{
-    BOOT_ID, CREATED_UTC, PARTICIPANT_PID, PARTICIPANT_START_TIME, PID_NAMESPACE, RETIRED, RawSegment,
-};
-use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
+use scene::expect_permit;
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
+use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
@@ -50,11 +50,7 @@ fn can_take_slots(segment: &Segment, slots: u64) -> bool {
 fn take_for_good(segment: &Segment, slots: u64) {
     let set = segment.set("slots").expect("declared");
     let request = set.request().with("slots", slots).expect("declared");
-    let permit = set
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("room for it");
+    let permit = expect_permit(set.try_acquire(&request));
     std::mem::forget(permit);
 }
 
@@ -93,7 +89,7 @@ fn limits_go_on_by_the_wall_time_that_passed_between_two_boots() {
         assert_eq!(use_up(&create(&path)), 10);
         let raw = RawSegment::open(&path);
         raw.set_another_boot();
-        raw.set_word(CREATED_UTC, raw.word(CREATED_UTC) - HALF_AN_HOUR);
+        raw.set_word(header::CREATED_UTC, raw.word(header::CREATED_UTC) - HALF_AN_HOUR);
         raw.seal_header();
         let segment = Segment::open(&path).expect("starts cold");
         assert_eq!(use_up(&segment), 5, "half of the hour has passed");
@@ -112,7 +108,7 @@ fn a_wall_clock_that_was_set_back_between_two_boots_gives_nothing_away() {
         assert_eq!(use_up(&create(&path)), 10);
         let raw = RawSegment::open(&path);
         raw.set_another_boot();
-        raw.set_word(CREATED_UTC, raw.word(CREATED_UTC) + HALF_AN_HOUR);
+        raw.set_word(header::CREATED_UTC, raw.word(header::CREATED_UTC) + HALF_AN_HOUR);
         raw.seal_header();
         let segment = Segment::open(&path).expect("starts cold");
         assert_eq!(use_up(&segment), 0);
@@ -159,7 +155,7 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
         // As far as any process can tell, the holder is this very process.
         let probe = Segment::create(directory.join("probe"), &declaration()).expect("a segment");
         let own = RawSegment::open(probe.path());
-        for position in [PARTICIPANT_PID, PARTICIPANT_START_TIME] {
+        for position in [participant::PID, participant::START_TIME] {
             let value = own.word(own.participant_word(0, position));
             raw.set_word(raw.participant_word(0, position), value);
         }
@@ -189,7 +185,7 @@ fn a_file_of_another_boot_with_somebody_attached_is_refused_until_he_is_gone() {
         for _ in 0..3 {
             assert!(matches!(
                 Segment::open(&path),
-                Err(Error::ForeignBoot { path: named }) if named == path
+                Err(Error::Open(OpenError::ForeignBoot { path: named })) if named == path
             ));
         }
         assert!(fs::read(&path).expect("bytes") == before, "something was changed");
@@ -281,15 +277,18 @@ fn a_cold_start_within_a_boot_keeps_the_clock() {
         let path = directory.join("limits");
         assert_eq!(use_up(&create(&path)), 10);
         let raw = RawSegment::open(&path);
-        raw.set_word(PID_NAMESPACE, raw.word(PID_NAMESPACE) + 1);
-        raw.set_word(CREATED_UTC, raw.word(CREATED_UTC) - 2 * HALF_AN_HOUR);
+        raw.set_word(header::PID_NAMESPACE, raw.word(header::PID_NAMESPACE) + 1);
+        raw.set_word(
+            header::CREATED_UTC,
+            raw.word(header::CREATED_UTC) - 2 * HALF_AN_HOUR,
+        );
         raw.seal_header();
         let segment = Segment::open(&path).expect("starts cold");
         assert_eq!(cold_starts(&segment), 1);
         assert_eq!(use_up(&segment), 0);
         drop(segment);
         // Also where a cold start before was cut short.
-        raw.set_word(BOOT_ID, 0);
+        raw.set_word(header::BOOT_ID, 0);
         let segment = Segment::open(&path).expect("starts cold");
         assert_eq!(cold_starts(&segment), 2);
         assert_eq!(use_up(&segment), 0);
@@ -326,7 +325,10 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
         // As long as a process is attached, no process knows that it will not release the lock.
         let is_stuck = |segment: &Segment| {
             let slots = segment.set("slots").expect("declared");
-            matches!(slots.try_acquire(&slots.request()), Err(Error::LockStuck { .. }))
+            matches!(
+                slots.try_acquire(&slots.request()),
+                Err(Error::Segment(SegmentError::LockStuck { .. }))
+            )
         };
         assert!(is_stuck(&open()));
         drop(segment);
@@ -361,8 +363,11 @@ fn what_a_killed_remover_left_is_removed_and_made_anew_by_open_or_create() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
     assert_eq!(use_up(&create(&path)), 10);
-    RawSegment::open(&path).set_word(RETIRED, 1);
-    assert!(matches!(Segment::open(&path), Err(Error::Removed { .. })));
+    RawSegment::open(&path).set_word(header::RETIRED, 1);
+    assert!(matches!(
+        Segment::open(&path),
+        Err(Error::Segment(SegmentError::Removed { .. }))
+    ));
     let successor = Segment::open_or_create(&path, &declaration()).expect("made anew");
     assert_eq!(use_up(&successor), 10);
     let again = Segment::open_or_create(&path, &declaration()).expect("opens");

@@ -1,6 +1,6 @@
 //! Any number of processes that open or create one segment at the same time.
 
-mod process;
+mod scene;
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SegmentError, SetDeclaration};
 
 const PROCESSES: usize = 32;
 const ROUNDS: usize = 8;
@@ -106,7 +106,7 @@ fn exactly_one_of_32_processes_creates_and_the_others_are_told() {
                 Ok(_) => {
                     words[0].fetch_add(1, Ordering::SeqCst);
                 }
-                Err(Error::AlreadyExists { path: named }) => assert_eq!(named, path),
+                Err(Error::Open(OpenError::AlreadyExists { path: named })) => assert_eq!(named, path),
                 Err(error) => panic!("{error}"),
             });
             assert_eq!(words[0].load(Ordering::SeqCst), 1, "round {round}");
@@ -137,11 +137,11 @@ fn processes_that_declare_something_else_are_told_each_difference() {
                     assert!(declaration.differences(segment.declaration()).is_empty());
                     words[process % 2].fetch_add(1, Ordering::SeqCst);
                 }
-                Err(Error::ConfigMismatch {
+                Err(Error::Open(OpenError::ConfigMismatch {
                     path: named,
                     differences,
                     ..
-                }) => {
+                })) => {
                     assert_eq!(named, path);
                     let text = differences
                         .iter()
@@ -231,12 +231,12 @@ fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
                     match admitted {
                         Ok(admitted) => assert!(admitted.contains(&false), "more than there is"),
                         // Deleted since, which is noticed.
-                        Err(Error::Removed { .. }) => {}
+                        Err(Error::Segment(SegmentError::Removed { .. })) => {}
                         Err(error) => panic!("{error}"),
                     }
                     whole += 1;
                 }
-                Err(Error::NotFound { .. }) => none += 1,
+                Err(Error::Open(OpenError::NotFound { .. })) => none += 1,
                 Err(error) => panic!("{error}"),
             }
             whole > 100 && none > 100

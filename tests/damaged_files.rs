@@ -1,23 +1,20 @@
 //! Files that are no usable segment: an exact error each, and not one byte changed.
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use process::{TIMEOUT, in_own_process};
-use raw_segment::{
-    BUCKETS, BYTE_ORDER, C_LIBRARY, CHECKSUM, CLOCK_ID, COMPATIBLE_FEATURES, CREATED_UTC,
-    DEFINITION_CHECKSUM, DEFINITION_ROOM, DEFINITION_SIZE, DIRECTORY_OFFSET, EXTENT_OFFSET, EXTENT_SIZE,
-    FINGERPRINT, FORMAT, HASH_KEY, HEADER_SIZE, HELD_AMOUNTS, HOLD_NEXT, HOLD_OWNER, HOLDS,
-    INCOMPATIBLE_FEATURES, LIMITS, LOCK_KIND, MAGIC, NAME_WORDS, PARTICIPANTS, PARTICIPANTS_OFFSET,
-    RawSegment, SETS, SHARDS, STATE_WORDS, TICKETS, TOTAL_SIZE, WORD_SIZE,
+use layout_mirror::RawSegment;
+use layout_mirror::words::{entry, header, hold};
+use scene::process::{TIMEOUT, in_own_process};
+use shmlimit::{
+    Declaration, Error, Keyed, Limit, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration,
 };
-use shmlimit::{Declaration, Error, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
 
-const HEADER_BYTES: u64 = 4096;
+const HEADER_BYTES: u64 = 8 * header::SIZE as u64;
 
 fn declaration() -> Declaration {
     Declaration::new().participants(4).add_set(
@@ -77,7 +74,7 @@ impl Specimen {
             assert!(
                 matches!(
                     Segment::create(path, &declaration()),
-                    Err(Error::AlreadyExists { .. })
+                    Err(Error::Open(OpenError::AlreadyExists { .. }))
                 ),
                 "{case}: replaced by create"
             );
@@ -91,14 +88,14 @@ impl Specimen {
 
     fn check_damaged(&self, case: &str, what: &str) {
         self.check(case, |error, path| {
-            matches!(error, Error::Damaged { path: named, what: found }
+            matches!(error, Error::Segment(SegmentError::Damaged { path: named, what: found })
                 if named == path && found.contains(what))
         });
     }
 }
 
 fn is_wrong_size(error: &Error, path: &Path, wanted: u64, size: u64) -> bool {
-    matches!(error, Error::WrongSize { path: named, expected, found }
+    matches!(error, Error::Open(OpenError::WrongSize { path: named, expected, found })
         if named == path && *expected == wanted && *found == size)
 }
 
@@ -118,7 +115,7 @@ fn a_truncated_file_names_both_sizes_wherever_it_was_cut() {
         if size < 8 {
             // Too little to tell what it was.
             specimen.check(&format!("{size} bytes"), |error, _| {
-                matches!(error, Error::NotASegment { .. })
+                matches!(error, Error::Open(OpenError::NotASegment { .. }))
             });
             continue;
         }
@@ -157,7 +154,7 @@ fn a_foreign_file_is_no_segment() {
         fs::write(&specimen.path, content).expect("written");
         let start = u64::from_ne_bytes(*content.first_chunk().expect("eight bytes"));
         specimen.check(case, |error, path| {
-            matches!(error, Error::NotASegment { path: named, found, expected }
+            matches!(error, Error::Open(OpenError::NotASegment { path: named, found, expected })
                 if named == path && *found == start && *expected == u64::from_ne_bytes(*b"SHMLIMIT"))
         });
     }
@@ -174,7 +171,7 @@ fn a_foreign_file_is_no_segment() {
         };
         specimen.check(
             content,
-            |error, _| matches!(error, Error::NotASegment { found, .. } if *found == start),
+            |error, _| matches!(error, Error::Open(OpenError::NotASegment { found, .. }) if *found == start),
         );
     }
 }
@@ -183,23 +180,23 @@ fn a_foreign_file_is_no_segment() {
 #[test]
 fn a_file_without_its_magic_number_is_no_segment() {
     let specimen = Specimen::new();
-    specimen.raw().set_word(MAGIC, 0);
+    specimen.raw().set_word(header::MAGIC, 0);
     specimen.check("no magic number", |error, _| {
-        matches!(error, Error::NotASegment { found: 0, .. })
+        matches!(error, Error::Open(OpenError::NotASegment { found: 0, .. }))
     });
 }
 
 #[test]
 fn another_build_is_told_what_differs() {
     for (word, name) in [
-        (FORMAT, "format number"),
-        (FINGERPRINT, "layout"),
-        (BYTE_ORDER, "byte order"),
-        (WORD_SIZE, "word size"),
-        (C_LIBRARY, "C library"),
-        (LOCK_KIND, "lock kind"),
-        (CLOCK_ID, "clock"),
-        (HEADER_SIZE, "header size"),
+        (header::FORMAT, "format number"),
+        (header::FINGERPRINT, "layout"),
+        (header::BYTE_ORDER, "byte order"),
+        (header::WORD_SIZE, "word size"),
+        (header::C_LIBRARY, "C library"),
+        (header::LOCK_KIND, "lock kind"),
+        (header::CLOCK_ID, "clock"),
+        (header::HEADER_SIZE, "header size"),
     ] {
         for change in [1, 0xffff_0000_0000_0000] {
             let specimen = Specimen::new();
@@ -209,7 +206,7 @@ fn another_build_is_told_what_differs() {
             // Another build's header is sound in itself.
             raw.seal_header();
             specimen.check(name, |error, path| {
-                matches!(error, Error::Incompatible { path: named, what, found, expected }
+                matches!(error, Error::Open(OpenError::Incompatible { path: named, what, found, expected })
                     if named == path && *what == name && *found == ours ^ change && *expected == ours)
             });
         }
@@ -220,16 +217,16 @@ fn another_build_is_told_what_differs() {
 fn a_file_of_the_other_byte_order_is_told_from_damage() {
     let specimen = Specimen::new();
     let raw = specimen.raw();
-    for position in 1..HEADER_BYTES / 8 {
+    for position in 1..header::SIZE {
         raw.set_word(position, raw.word(position).swap_bytes());
     }
     specimen.check("swapped", |error, _| {
         matches!(
             error,
-            Error::Incompatible {
+            Error::Open(OpenError::Incompatible {
                 what: "byte order",
                 ..
-            }
+            })
         )
     });
 }
@@ -238,13 +235,13 @@ fn a_file_of_the_other_byte_order_is_told_from_damage() {
 fn an_unknown_incompatible_feature_is_refused_and_a_compatible_one_ignored() {
     let specimen = Specimen::new();
     let raw = specimen.raw();
-    raw.set_word(COMPATIBLE_FEATURES, 1 << 40);
+    raw.set_word(header::COMPATIBLE_FEATURES, 1 << 40);
     raw.seal_header();
     drop(Segment::open(&specimen.path).expect("a feature that may be ignored"));
-    raw.set_word(INCOMPATIBLE_FEATURES, 1 << 40);
+    raw.set_word(header::INCOMPATIBLE_FEATURES, 1 << 40);
     raw.seal_header();
     specimen.check("an unknown feature", |error, _| {
-        matches!(error, Error::Incompatible { what, found, expected: 0, .. }
+        matches!(error, Error::Open(OpenError::Incompatible { what, found, expected: 0, .. })
             if what.contains("features") && *found == 1 << 40)
     });
 }
@@ -252,15 +249,15 @@ fn an_unknown_incompatible_feature_is_refused_and_a_compatible_one_ignored() {
 #[test]
 fn a_changed_header_does_not_match_its_checksum() {
     for word in [
-        COMPATIBLE_FEATURES,
-        CREATED_UTC,
-        HASH_KEY,
-        HASH_KEY + 1,
-        PARTICIPANTS,
-        PARTICIPANTS_OFFSET,
-        SETS,
-        DIRECTORY_OFFSET,
-        CHECKSUM,
+        header::COMPATIBLE_FEATURES,
+        header::CREATED_UTC,
+        header::HASH_KEY,
+        header::HASH_KEY + 1,
+        header::PARTICIPANTS,
+        header::PARTICIPANTS_OFFSET,
+        header::SETS,
+        header::DIRECTORY_OFFSET,
+        header::CHECKSUM,
     ] {
         let specimen = Specimen::new();
         let raw = specimen.raw();
@@ -269,8 +266,8 @@ fn a_changed_header_does_not_match_its_checksum() {
     }
     let specimen = Specimen::new();
     let raw = specimen.raw();
-    let (size, claimed) = (specimen.size(), raw.word(TOTAL_SIZE) + 64);
-    raw.set_word(TOTAL_SIZE, claimed);
+    let (size, claimed) = (specimen.size(), raw.word(header::TOTAL_SIZE) + 64);
+    raw.set_word(header::TOTAL_SIZE, claimed);
     specimen.check("total size", |error, path| {
         is_wrong_size(error, path, claimed, size)
     });
@@ -280,10 +277,10 @@ fn a_changed_header_does_not_match_its_checksum() {
 #[test]
 fn a_sealed_header_that_contradicts_itself_is_damaged() {
     for (word, values) in [
-        (PARTICIPANTS, [0, 3, 5, 4097, u64::MAX]),
-        (SETS, [0, 2, 1025, 1 << 60, u64::MAX]),
-        (PARTICIPANTS_OFFSET, [0, 64, 4095, 8192, u64::MAX]),
-        (DIRECTORY_OFFSET, [0, 4, 4096, 1 << 40, u64::MAX]),
+        (header::PARTICIPANTS, [0, 3, 5, 4097, u64::MAX]),
+        (header::SETS, [0, 2, 1025, 1 << 60, u64::MAX]),
+        (header::PARTICIPANTS_OFFSET, [0, 64, 4095, 8192, u64::MAX]),
+        (header::DIRECTORY_OFFSET, [0, 4, 4096, 1 << 40, u64::MAX]),
     ] {
         for value in values {
             let specimen = Specimen::new();
@@ -298,19 +295,19 @@ fn a_sealed_header_that_contradicts_itself_is_damaged() {
 #[test]
 fn a_directory_that_contradicts_the_file_is_damaged() {
     for word in [
-        EXTENT_OFFSET,
-        EXTENT_SIZE,
-        DEFINITION_ROOM,
-        DEFINITION_SIZE,
-        DEFINITION_CHECKSUM,
-        LIMITS,
-        STATE_WORDS,
-        HOLDS,
-        HELD_AMOUNTS,
-        TICKETS,
-        SHARDS,
-        BUCKETS,
-        NAME_WORDS,
+        entry::EXTENT_OFFSET,
+        entry::EXTENT_SIZE,
+        entry::DEFINITION_ROOM,
+        entry::DEFINITION_SIZE,
+        entry::DEFINITION_CHECKSUM,
+        entry::LIMITS,
+        entry::STATE_WORDS,
+        entry::HOLDS,
+        entry::HELD_AMOUNTS,
+        entry::TICKETS,
+        entry::SHARDS,
+        entry::BUCKETS,
+        entry::NAME_WORDS,
     ] {
         let unchanged = Specimen::new();
         let ours = unchanged.raw().word(unchanged.raw().entry_word(word));
@@ -330,7 +327,7 @@ fn a_directory_that_contradicts_the_file_is_damaged() {
 fn a_changed_definition_does_not_match_its_checksum() {
     let specimen = Specimen::new();
     let raw = specimen.raw();
-    let offset = raw.word(raw.entry_word(EXTENT_OFFSET));
+    let offset = raw.word(raw.entry_word(entry::EXTENT_OFFSET));
     raw.set_bytes(offset + 20, b"\0");
     specimen.check_damaged("a changed letter", "the checksum of a set's definition");
 }
@@ -447,9 +444,9 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
             drop(other);
             drop(another);
             let raw = RawSegment::open(&path);
-            assert_ne!(raw.word(raw.hold_word(0, HOLD_OWNER)), 0);
+            assert_ne!(raw.word(raw.hold_word(0, hold::OWNER)), 0);
             let first = raw.word(raw.free_hold());
-            let last = raw.word(raw.hold_word(first - 1, HOLD_NEXT));
+            let last = raw.word(raw.hold_word(first - 1, hold::NEXT));
             assert_eq!(
                 (first.min(last), first.max(last)),
                 (2, 3),
@@ -458,7 +455,7 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
             let next = if of_one_in_use { 1 } else { first };
             // In the place of the second: as many are in the list as are free.
             raw.set_word(
-                raw.hold_word(if of_one_in_use { first } else { last } - 1, HOLD_NEXT),
+                raw.hold_word(if of_one_in_use { first } else { last } - 1, hold::NEXT),
                 next,
             );
 

@@ -1,7 +1,10 @@
 //! What becomes of a permit where its key has pushed out another.
 
+mod scene;
+
 use std::time::Duration;
 
+use scene::expect_permit;
 use shmlimit::{Algorithm, Declaration, Keyed, Limit, Segment, SetDeclaration, WhenFull};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -26,11 +29,7 @@ fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
     let request = set.request().with("tokens", 500_000).expect("declared");
     for number in 0..MANY {
         let key = set.key(format!("tenant {number}")).expect("keyed");
-        let mut permit = key
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("admitted");
+        let mut permit = expect_permit(key.try_acquire(&request));
         let settlement = permit.settle([("tokens", 100_000)]).expect("works");
         assert_eq!(settlement.refunded("tokens"), 400_000, "tenant {number}");
     }
@@ -45,19 +44,10 @@ fn a_key_that_was_pushed_out_refunds_nothing_to_whoever_has_its_row() {
     let set = segment.set("api").expect("declared");
     let request = set.request().with("tokens", 500_000).expect("declared");
     let first = set.key("first").expect("keyed");
-    let mut permit = first
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("admitted");
+    let mut permit = expect_permit(first.try_acquire(&request));
     for number in 1..MANY {
         let key = set.key(format!("tenant {number}")).expect("keyed");
-        drop(
-            key.try_acquire(&request)
-                .expect("works")
-                .into_result()
-                .expect("admitted"),
-        );
+        drop(expect_permit(key.try_acquire(&request)));
     }
     let settlement = permit.settle([("tokens", 0)]).expect("works");
     assert_eq!(settlement.refunded("tokens"), 0);

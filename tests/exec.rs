@@ -1,10 +1,13 @@
 //! What a process held is given back when it executes another program, although it lives on under the same id.
 
+mod scene;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use scene::expect_permit;
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 const PATH: &str = "SHMLIMIT_TEST_EXEC_PATH";
@@ -23,12 +26,7 @@ impl Drop for Running {
 fn hold_everything(path: &str) {
     let segment = Segment::open(path).expect("the starter made it");
     let pool = segment.set("pool").expect("declared");
-    std::mem::forget(
-        pool.try_acquire(&pool.request())
-            .expect("works")
-            .into_result()
-            .expect("free"),
-    );
+    std::mem::forget(expect_permit(pool.try_acquire(&pool.request())));
     println!("held");
     std::mem::forget(segment);
 }

@@ -4,7 +4,7 @@
 //! so does `admitted` in a snapshot. So a snapshot foretells which grants go to whom: those who wait in the queue get
 //! the very next ones, in the order of their tickets.
 
-mod process;
+mod scene;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{Declaration, Limit, LimitSet, Segment, SetDeclaration};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::{create_in, expect_permit};
+use shmlimit::{Limit, Segment, SetDeclaration};
 
 const WORKERS: usize = 16;
 
@@ -26,13 +27,6 @@ const WORK: Duration = Duration::from_millis(2);
 
 /// More grants than there can be in a contest.
 const MAX_GRANTS: usize = 1 << 20;
-
-fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (segment, set)
-}
 
 /// The contest's shared words.
 struct Log {
@@ -111,7 +105,7 @@ fn fairness(turns: &[u64]) -> f64 {
 }
 
 fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
-    let (segment, set) = create(directory, set);
+    let (segment, set) = create_in(directory, set);
     let log = Log::new();
     let workers: Vec<Child> = (0..WORKERS)
         .map(|worker| {
@@ -119,8 +113,7 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
             Child::fork(move || {
                 let request = set.request();
                 while log.is_over().load(Ordering::Relaxed) == 0 {
-                    let permit = set.acquire(&request, TIMEOUT).expect("works").into_result();
-                    let permit = permit.expect("in time");
+                    let permit = expect_permit(set.acquire(&request, TIMEOUT));
                     let number = permit.fencing_number().expect("holds something");
                     log.grant(number)
                         .store(u64::from(std::process::id()), Ordering::Relaxed);
@@ -202,7 +195,7 @@ fn a_rate_is_given_in_the_order_of_tickets_and_evenly() {
 fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
     let test = "a_request_of_full_capacity_is_served_while_small_ones_keep_arriving";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (segment, set) = create(
+        let (segment, set) = create_in(
             directory,
             SetDeclaration::new("set").add_limit(Limit::concurrency("places", 4)),
         );
@@ -212,8 +205,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             .map(|_| {
                 Child::fork(|| {
                     while is_over.load(Ordering::Relaxed) == 0 {
-                        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
-                        let _permit = outcome.into_result().expect("in time");
+                        let _permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
                         small_grants.fetch_add(1, Ordering::Relaxed);
                         sleep(WORK);
                     }
@@ -227,8 +219,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             let all = set.request().with("places", 4).expect("declared");
             for _ in 0..10 {
                 let before = small_grants.load(Ordering::Relaxed);
-                let permit = set.acquire(&all, TIMEOUT).expect("works").into_result();
-                drop(permit.expect("not starved"));
+                drop(expect_permit(set.acquire(&all, TIMEOUT)));
                 eventually("small requests are served in between", || {
                     small_grants.load(Ordering::Relaxed) > before
                 });
@@ -254,7 +245,7 @@ fn none_of_64_processes_starves_on_two_processors() {
             .take(2)
             .for_each(|processor| two.set(processor).expect("in range"));
         sched_setaffinity(this, &two).expect("a part of what is allowed");
-        let (_segment, set) = create(
+        let (_segment, set) = create_in(
             directory,
             SetDeclaration::new("set").add_limit(Limit::concurrency("places", 2)),
         );
@@ -265,8 +256,7 @@ fn none_of_64_processes_starves_on_two_processors() {
                 let set = &set;
                 Child::fork(move || {
                     while is_over.load(Ordering::Relaxed) == 0 {
-                        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
-                        let _permit = outcome.into_result().expect("in time");
+                        let _permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
                         turns[number].fetch_add(1, Ordering::Relaxed);
                     }
                 })

@@ -1,8 +1,8 @@
 //! Permits and participants across fork, and processes whose descriptors are closed or kept by others.
 #![allow(unsafe_code, reason = "forks, and closes descriptors that are not its own")]
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,13 +10,15 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use layout_mirror::RawSegment;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid, pause};
-use process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
-use raw_segment::RawSegment;
-use shmlimit::{Declaration, Error, Limit, LimitSet, Permit, Segment, SetDeclaration};
+use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
+use shmlimit::{
+    Declaration, Error, Limit, LimitSet, OpenError, Permit, PermitError, Segment, SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -60,12 +62,12 @@ fn check_inert(segment: &Segment, inherited: &mut Option<Permit<'_>>) {
     let permit = inherited.as_mut().expect("inherited");
     assert!(matches!(
         permit.settle([("tokens", 1)]),
-        Err(Error::InheritedPermit { .. })
+        Err(Error::Permit(PermitError::Inherited { .. }))
     ));
     permit.release().expect("releases nothing");
     assert!(matches!(
         permit.settle([("tokens", 1)]),
-        Err(Error::InheritedPermit { .. })
+        Err(Error::Permit(PermitError::Inherited { .. }))
     ));
     *inherited = None;
     assert_eq!(active(segment), before, "something was given back");
@@ -302,7 +304,10 @@ fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() 
         eventually("it is attached", || words[0].load(Ordering::SeqCst) == 1);
         // What one sees who comes from elsewhere.
         RawSegment::open(&path).set_another_boot();
-        assert!(matches!(Segment::open(&path), Err(Error::ForeignBoot { .. })));
+        assert!(matches!(
+            Segment::open(&path),
+            Err(Error::Open(OpenError::ForeignBoot { .. }))
+        ));
         user.kill();
         drop(Segment::open(&path).expect("starts cold"));
     });
@@ -434,7 +439,7 @@ fn too_many_participants_are_refused_until_one_of_them_is_dead() {
         let is_too_many = |result: Result<(), Error>| {
             matches!(
                 result,
-                Err(Error::TooManyParticipants { capacity: 2, path: named, .. }) if named == path
+                Err(Error::Open(OpenError::TooManyParticipants { capacity: 2, path: named, .. })) if named == path
             )
         };
         Child::fork(|| assert!(is_too_many(Segment::open(&path).map(drop)))).succeed();

@@ -1,9 +1,8 @@
 //! Waiting in the queue as futures: under tokio, under smol, and under an executor of a few lines.
 
-mod process;
+mod scene;
 
 use std::future::Future;
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,38 +10,25 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
-use shmlimit::{
-    Declaration, Keyed, Limit, LimitSet, OpenOptions, Permit, RefusalReason, Segment, SetDeclaration,
-    VirtualClock,
-};
+use scene::clock::Scene;
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
+use scene::{create, create_in, expect_permit, queued};
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, Permit, RefusalReason, Segment, SetDeclaration};
 
 const FUTURES: u64 = 1_000;
 
 /// Futures that one task at a time is in the middle of.
 const CAPACITY: u64 = 4;
 
-fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (segment, set)
-}
-
 /// What is free is taken.
 fn take(set: &LimitSet) -> Permit<'_> {
-    let outcome = set.try_acquire(&set.request()).expect("works");
-    outcome.into_result().expect("free")
+    expect_permit(set.try_acquire(&set.request()))
 }
 
 fn places(capacity: u64) -> SetDeclaration {
     SetDeclaration::new("set")
         .add_limit(Limit::concurrency("places", capacity))
         .waiters(8_192)
-}
-
-fn queued(segment: &Segment) -> usize {
-    segment.snapshot().expect("a snapshot").sets[0].tickets.len()
 }
 
 fn assert_nothing_is_left(segment: &Segment) {
@@ -89,8 +75,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn a_future_gets_what_another_thread_gives_back() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(directory.path(), places(1));
+    let (_directory, segment, set) = create(places(1));
     let permit = take(&set);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -108,9 +93,8 @@ fn a_future_gets_what_another_thread_gives_back() {
 fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() {
     const WAITERS: u32 = 20;
     const INSURANCE: Duration = Duration::from_millis(50);
-    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, Duration::from_millis(2)));
-    let (_segment, set) = create(directory.path(), set);
+    let (_directory, _segment, set) = create(set);
     let round = || {
         let started = Instant::now();
         std::thread::scope(|scope| {
@@ -138,8 +122,7 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
             std::panic::resume_unwind(Box::new("as a waker should not"));
         }
     }
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(directory.path(), places(1));
+    let (_directory, segment, set) = create(places(1));
     let permit = take(&set);
     let panics = Arc::new(Panics(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&panics));
@@ -162,8 +145,7 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
 
 #[test]
 fn a_future_whose_time_is_up_is_refused() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(directory.path(), places(1));
+    let (_directory, segment, set) = create(places(1));
     let permit = take(&set);
     let timeout = Duration::from_millis(20);
     let refusal = block_on(set.acquire_async(&set.request(), timeout))
@@ -179,15 +161,12 @@ fn a_future_whose_time_is_up_is_refused() {
 #[test]
 fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_is_full() {
     const WAITERS: usize = 5;
-    let directory = tempfile::tempdir().expect("a directory");
     let hour = Duration::from_secs(3600);
-    let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 10, hour));
-    let clock = VirtualClock::new(hour);
-    let segment = OpenOptions::new()
-        .virtual_clock(&clock)
-        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
-        .expect("a segment");
-    let set = segment.set("set").expect("declared");
+    let scene = Scene::at(
+        hour,
+        SetDeclaration::new("set").add_limit(Limit::calls("calls", 10, hour)),
+    );
+    let set = scene.set();
     for _ in 0..10 {
         assert!(set.check(&set.request()).expect("works").is_admitted());
     }
@@ -207,7 +186,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
         }
     }
     eventually("time is up", || started.elapsed() > 2 * timeout);
-    clock.advance_to(2 * hour);
+    scene.pass(hour);
     // The last first: those before it could go, and have not come for it.
     for future in futures.iter_mut().rev() {
         let Poll::Ready(outcome) = future.as_mut().poll(&mut context) else {
@@ -253,10 +232,9 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
 
 #[test]
 fn a_future_waits_for_time_to_the_instant() {
-    let directory = tempfile::tempdir().expect("a directory");
     let window = Duration::from_millis(20);
     let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, window));
-    let (_segment, set) = create(directory.path(), set);
+    let (_directory, _segment, set) = create(set);
     let started = std::time::Instant::now();
     block_on(async {
         for _ in 0..4 {
@@ -273,17 +251,12 @@ fn a_future_waits_for_time_to_the_instant() {
 
 #[test]
 fn a_dropped_future_gives_its_place_and_its_grant_back() {
-    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set")
         .add_limit(Limit::concurrency("places", 1))
         .add_limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
-    let (segment, set) = create(directory.path(), set);
+    let (_directory, segment, set) = create(set);
     let request = set.request().with("tokens", 10).expect("declared");
-    let permit = set
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let permit = expect_permit(set.try_acquire(&request));
     let mut granted = Box::pin(set.acquire_async(&request, None));
     let mut waiting = Box::pin(set.acquire_async(&request, None));
     let mut context = Context::from_waker(Waker::noop());
@@ -335,12 +308,7 @@ impl Drop for Inside<'_> {
 
 /// Waits for a turn, and is inside for a moment. May be dropped anywhere.
 async fn take_a_turn(set: &LimitSet, words: &SharedWords) {
-    let permit = set
-        .acquire_async(&set.request(), None)
-        .await
-        .expect("works")
-        .into_result();
-    let permit = permit.expect("without a timeout, it is admitted");
+    let permit = expect_permit(set.acquire_async(&set.request(), None).await);
     let inside = Inside::enter(words);
     let mut has_yielded = false;
     std::future::poll_fn(|context| {
@@ -428,7 +396,7 @@ fn thousand_under_smol(set: &LimitSet, words: &Arc<SharedWords>) {
 
 fn storm(test: &str, processes: usize, thousand: impl Fn(&LimitSet, &Arc<SharedWords>) + Copy) {
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(CAPACITY));
+        let (segment, set) = create_in(directory, places(CAPACITY));
         let words = Arc::new(SharedWords::new(2));
         let children: Vec<Child> = (0..processes)
             .map(|_| {
@@ -481,7 +449,7 @@ fn four_processes_with_a_thousand_futures_under_smol_lose_nothing() {
 fn a_future_that_is_carried_over_a_fork_begins_anew_in_the_child() {
     let test = "a_future_that_is_carried_over_a_fork_begins_anew_in_the_child";
     in_own_process(test, TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(1));
+        let (segment, set) = create_in(directory, places(1));
         let permit = take(&set);
         let request = set.request();
         let mut future = Box::pin(set.acquire_async(&request, None));
@@ -505,7 +473,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
         "futures_of_a_process_that_is_killed_leave_the_line",
         TIMEOUT,
         |directory| {
-            let (segment, set) = create(directory, places(1));
+            let (segment, set) = create_in(directory, places(1));
             let permit = take(&set);
             let mut child = Child::fork(|| {
                 let mut futures: Vec<_> = (0..10)
@@ -614,7 +582,7 @@ fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half
     let test =
         "futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away";
     in_own_process(test, TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(1));
+        let (segment, set) = create_in(directory, places(1));
         let permit = set.try_acquire(&set.request()).expect("works").into_result();
         let turn = SharedWords::new(2);
         let log = SharedWords::new(1 + EACH as usize);
@@ -646,7 +614,7 @@ fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_t
     const EACH: u64 = 1_000;
     let test = "a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them";
     in_own_process(test, TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(1));
+        let (segment, set) = create_in(directory, places(1));
         let turn = SharedWords::new(1);
         let log = SharedWords::new(1 + EACH as usize);
         // It dies with the place and with every second ticket.
@@ -676,7 +644,7 @@ fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
         // Long enough for a busy machine to get round to a third of it.
         let lease = Duration::from_secs(3);
         let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
-        let (segment, set) = create(directory, set);
+        let (segment, set) = create_in(directory, set);
         let permit = take(&set);
         permit.heartbeat_in_background().expect("a thread");
         // For longer than the lease, no other process gets the place.

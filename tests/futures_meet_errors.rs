@@ -1,12 +1,12 @@
 //! Futures that wait meet what has gone wrong with their segment, and do not wait for ever.
 
-mod process;
+mod scene;
 
 use std::thread;
 use std::time::Duration;
 
-use process::{TIMEOUT, eventually, in_own_process};
-use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
+use scene::process::{TIMEOUT, eventually, in_own_process};
+use shmlimit::{Declaration, Error, Limit, Segment, SegmentError, SetDeclaration};
 
 #[test]
 fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
@@ -31,7 +31,10 @@ fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
             segment.retire();
             for future in futures {
                 let outcome = future.join().expect("no panic");
-                assert!(matches!(outcome, Err(Error::Removed { .. })), "{outcome:?}");
+                assert!(
+                    matches!(outcome, Err(Error::Segment(SegmentError::Removed { .. }))),
+                    "{outcome:?}"
+                );
             }
         });
     });

@@ -1,8 +1,8 @@
 //! What is given back while another process keeps the lock: nothing of it is lost, and no call without a result waits
 //! for long.
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::future::Future;
 use std::path::Path;
@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use layout_mirror::RawSegment;
 use nix::sys::signal::{Signal, raise};
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use raw_segment::RawSegment;
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     AcquireFuture, Adaptive, Batch, Declaration, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
     Outcome, Permit, Segment, SetDeclaration, SetSnapshot,
@@ -190,12 +191,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
             .ceiling(MANY);
         let segment = create(&path, SetDeclaration::new("api").add_limit(limit));
         let api = segment.set("api").expect("declared");
-        let take = || {
-            api.try_acquire(&api.request())
-                .expect("works")
-                .into_result()
-                .expect("admitted")
-        };
+        let take = || expect_permit(api.try_acquire(&api.request()));
         let mut permits: Vec<_> = (0..MANY).map(|_| take()).collect();
         let child = stopped_with_the_lock(&path);
         let mut failed = permits.pop().expect("one of them");
@@ -380,11 +376,7 @@ fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold()
     let [a, b, c] = ["a", "b", "c"].map(|key| api.key(key).expect("a key"));
     let request = api.request();
     for _ in 0..5 {
-        let held = a
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("free");
+        let held = expect_permit(a.try_acquire(&request));
         let [first, second] = [&b, &c].map(|key| polled(Box::pin(key.acquire_async(&request, HOUR))));
         drop(held);
         let granted = || {

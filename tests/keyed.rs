@@ -1,42 +1,18 @@
 //! Limits per key: each key has its own, its own line, and its own holds.
 
-mod process;
+mod scene;
 
-use std::path::Path;
 use std::time::Duration;
 
-use process::{Child, TIMEOUT, die, eventually, in_own_process};
+use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
+use scene::{create, create_in, expect_permit, first_set, queued};
 use shmlimit::{
-    Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, RefusalReason, Request,
-    ReserveOutcome, Segment, SetDeclaration, SetSnapshot, VirtualClock,
+    Declaration, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError,
+    ReserveOutcome, Segment, SetDeclaration,
 };
-use tempfile::TempDir;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
-
-fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (segment, set)
-}
-
-fn create(set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create_in(directory.path(), set);
-    (directory, segment, set)
-}
-
-fn create_by(clock: &VirtualClock, set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let segment = OpenOptions::new()
-        .virtual_clock(clock)
-        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
-        .expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (directory, segment, set)
-}
 
 fn keyed(max_keys: u64) -> SetDeclaration {
     SetDeclaration::new("api").keyed(Keyed::new(max_keys))
@@ -44,15 +20,6 @@ fn keyed(max_keys: u64) -> SetDeclaration {
 
 fn calls(capacity: u64) -> Limit {
     Limit::calls("requests", capacity, MINUTE)
-}
-
-fn snapshot(segment: &Segment) -> SetSnapshot {
-    segment.snapshot().expect("a snapshot").sets.remove(0)
-}
-
-fn queued(segment: &Segment) -> usize {
-    let tickets = snapshot(segment).tickets;
-    tickets.iter().filter(|ticket| !ticket.granted).count()
 }
 
 fn try_take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Option<Permit<'a>> {
@@ -96,7 +63,7 @@ fn each_key_has_limits_of_its_own() {
         assert!(refusal.retry_after().expect("time heals it") <= MINUTE / 3);
     }
     assert!(try_take(&set, "d", &request).is_some());
-    let set = snapshot(&segment);
+    let set = first_set(&segment);
     assert_eq!((set.counts.admitted, set.counts.refused_rate), (10, 3));
     let keys = set.keys.expect("keyed");
     assert_eq!(
@@ -137,7 +104,7 @@ fn keys_are_told_apart_by_every_byte_and_by_their_length() {
             assert_eq!(outcome.is_admitted(), admitted, "{} bytes", key.len());
         }
     }
-    assert_eq!(snapshot(&segment).keys.expect("keyed").in_use, 8);
+    assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 8);
 }
 
 #[test]
@@ -145,16 +112,16 @@ fn an_empty_key_and_one_that_is_too_long_are_errors() {
     let (_directory, segment, set) = create(keyed(100).add_limit(calls(1)));
     for bytes in [0, 65_537, 1 << 20] {
         match set.key(vec![0; bytes]) {
-            Err(Error::InvalidKey {
+            Err(Error::Request(RequestError::InvalidKey {
                 set,
                 bytes: given,
                 max,
                 ..
-            }) => assert_eq!((set.as_str(), given, max), ("api", bytes, 65_536)),
+            })) => assert_eq!((set.as_str(), given, max), ("api", bytes, 65_536)),
             other => panic!("a key of {bytes} bytes: {other:?}"),
         }
     }
-    assert_eq!(snapshot(&segment).keys.expect("keyed").in_use, 0);
+    assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 0);
 }
 
 #[test]
@@ -169,9 +136,9 @@ fn a_keyed_set_needs_a_key_and_another_knows_none() {
         segment.set("plain").expect("declared"),
     );
     assert!(api.is_keyed() && !plain.is_keyed());
-    assert!(matches!(plain.key("a"), Err(Error::NotKeyed { set }) if set == "plain"));
+    assert!(matches!(plain.key("a"), Err(Error::Request(RequestError::NotKeyed { set })) if set == "plain"));
     let request = api.request();
-    let needs_key = |error: Option<Error>| matches!(error, Some(Error::KeyRequired { set }) if set == "api");
+    let needs_key = |error: Option<Error>| matches!(error, Some(Error::Request(RequestError::KeyRequired { set })) if set == "api");
     assert!(needs_key(api.try_acquire(&request).err()));
     assert!(needs_key(api.acquire(&request, None).err()));
     assert!(needs_key(api.reserve(&request, MINUTE).err()));
@@ -182,7 +149,7 @@ fn a_keyed_set_needs_a_key_and_another_knows_none() {
     assert!(needs_key(
         runtime.block_on(api.acquire_async(&request, None)).err()
     ));
-    let counts = snapshot(&segment).counts;
+    let counts = first_set(&segment).counts;
     assert_eq!((counts.admitted, counts.refused_rate), (0, 0));
 }
 
@@ -230,7 +197,7 @@ fn all_limits_of_a_key_are_taken_or_none() {
         [("requests", true), ("tokens", false), ("in_flight", true)]
     );
     assert_eq!(remaining(&set, "a"), 9, "a refusal takes nothing");
-    assert_eq!(snapshot(&segment).active, 1);
+    assert_eq!(first_set(&segment).active, 1);
     let second = take(&set, "a", &request(10));
     let refused = set
         .key("a")
@@ -247,7 +214,7 @@ fn all_limits_of_a_key_are_taken_or_none() {
     );
     assert!(try_take(&set, "b", &request(100)).is_some());
     drop((first, second));
-    assert_eq!(snapshot(&segment).active, 0);
+    assert_eq!(first_set(&segment).active, 0);
 }
 
 #[test]
@@ -264,7 +231,7 @@ fn what_a_key_holds_comes_back_to_it_alone() {
     let again = take(&set, "a", &request);
     assert!(try_take(&set, "a", &request).is_none());
     drop((a, b, second_of_b, again));
-    let snapshot = snapshot(&segment);
+    let snapshot = first_set(&segment);
     assert_eq!((snapshot.active, snapshot.holds.len()), (0, 0));
     assert_eq!(snapshot.limits[0].counts.high_water, 2);
 }
@@ -277,7 +244,7 @@ fn every_key_may_hold_one_at_the_same_time() {
     let permits: Vec<Permit<'_>> = (0..KEYS)
         .map(|key| take(&set, &key.to_string(), &request))
         .collect();
-    assert_eq!(snapshot(&segment).holds.len(), KEYS);
+    assert_eq!(first_set(&segment).holds.len(), KEYS);
     assert!(try_take(&set, "7", &request).is_none());
     drop(permits);
 }
@@ -305,7 +272,7 @@ fn what_a_dead_process_held_comes_back_to_its_keys() {
                 "the living keep theirs"
             );
             drop(own);
-            let snapshot = snapshot(&segment);
+            let snapshot = first_set(&segment);
             assert_eq!((snapshot.counts.reclaimed, snapshot.active), (2, 0));
         },
     );
@@ -335,7 +302,7 @@ fn a_key_waits_in_a_line_of_its_own() {
         drop(held);
         assert!(waiter.join().expect("no panic"));
     });
-    let counts = snapshot(&segment).counts;
+    let counts = first_set(&segment).counts;
     assert_eq!((counts.waited, counts.timed_out), (1, 1));
 }
 
@@ -378,15 +345,14 @@ fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
             scope.spawn(move || {
                 let key = set.key(format!("key-{}", thread % KEYS)).expect("a key");
                 for _ in 0..50 {
-                    let permit = key.acquire(request, TIMEOUT).expect("works").into_result();
-                    drop(permit.expect("served in time"));
+                    drop(expect_permit(key.acquire(request, TIMEOUT)));
                     served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
             });
         }
     });
     assert_eq!(served.into_inner(), 2 * KEYS as u64 * 50);
-    let snapshot = snapshot(&segment);
+    let snapshot = first_set(&segment);
     assert_eq!((snapshot.active, snapshot.tickets.len()), (0, 0));
     assert_eq!(snapshot.limits[0].counts.high_water, 1, "each key to itself");
 }
@@ -416,7 +382,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
             second.succeed();
             // The dead one is found by the process that looks.
             segment.recover().expect("works");
-            let snapshot = snapshot(&segment);
+            let snapshot = first_set(&segment);
             assert_eq!((snapshot.active, snapshot.tickets.len()), (0, 0));
             assert_eq!(snapshot.counts.reclaimed_tickets, 1);
         },
@@ -444,7 +410,7 @@ fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
         let (served, ()) = tokio::join!(served, async { drop(held) });
         assert!(served.expect("works").is_admitted());
     });
-    let snapshot = snapshot(&segment);
+    let snapshot = first_set(&segment);
     assert_eq!(
         (snapshot.active, snapshot.tickets.len(), snapshot.counts.cancelled),
         (0, 0, 1)
@@ -467,13 +433,13 @@ fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
             });
         }
     });
-    assert_eq!(snapshot(&segment).counts.admitted, 15);
+    assert_eq!(first_set(&segment).counts.admitted, 15);
 }
 
 #[test]
 fn a_key_reserves_ahead_for_itself_alone() {
-    let clock = VirtualClock::new(NEW_YEAR);
-    let (_directory, _segment, set) = create_by(&clock, keyed(10).add_limit(calls(1)));
+    let scene = Scene::new(keyed(10).add_limit(calls(1)));
+    let set = scene.set();
     let request = set.request();
     let reserve = |key: &str| {
         let key = set.key(key).expect("a key");
@@ -490,9 +456,9 @@ fn a_key_reserves_ahead_for_itself_alone() {
 
 #[test]
 fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
-    let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_directory, segment, set) = create_by(&clock, keyed(10).add_limit(limit));
+    let scene = Scene::new(keyed(10).add_limit(limit));
+    let (segment, set) = (&scene.segment, scene.set());
     let request = set.request().with("requests", 50).expect("declared");
     let (mut a, mut b) = (take(&set, "a", &request), take(&set, "b", &request));
     assert_eq!(
@@ -510,11 +476,11 @@ fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
         (90, 0, 100)
     );
     // b is 30 below nothing: what it is short of comes back at 100 a minute.
-    clock.advance_to(NEW_YEAR + MINUTE * 30 / 100);
+    scene.pass(MINUTE * 30 / 100);
     assert_eq!(remaining(&set, "b"), 0);
-    clock.advance_to(NEW_YEAR + MINUTE * 31 / 100);
+    scene.pass(MINUTE / 100);
     assert_eq!(remaining(&set, "b"), 1);
-    let counts = snapshot(&segment).limits[0].counts;
+    let counts = first_set(segment).limits[0].counts;
     assert_eq!((counts.refunded, counts.overdraft), (40, 80));
 }
 
@@ -532,33 +498,33 @@ fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
     assert!(!set.key("nobody").expect("a key").reset(&[]).expect("works"));
     assert!(matches!(
         set.key("a").expect("a key").reset(&["absent"]),
-        Err(Error::UnknownLimit { .. })
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
     assert!(set.key("a").expect("a key").reset(&["requests"]).expect("works"));
     assert_eq!((remaining(&set, "a"), remaining(&set, "b")), (2, 0));
     set.reset(&[], true).expect("works");
     assert_eq!((remaining(&set, "a"), remaining(&set, "b")), (2, 2));
-    let after = snapshot(&segment);
+    let after = first_set(&segment);
     assert_eq!(
         (after.counts.admitted, after.active),
         (0, 4),
         "what is held stays held"
     );
     drop(held);
-    assert_eq!(snapshot(&segment).active, 0);
+    assert_eq!(first_set(&segment).active, 0);
 }
 
 #[test]
 fn a_refund_from_before_a_reset_of_its_key_is_void() {
-    let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_directory, _segment, set) = create_by(&clock, keyed(10).add_limit(limit));
+    let scene = Scene::new(keyed(10).add_limit(limit));
+    let set = scene.set();
     let request = set.request().with("requests", 80).expect("declared");
     let mut before = take(&set, "a", &request);
     // Of the second reset and the third no less than of the first.
     for reset in 1..=3 {
         assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
-        clock.advance_to(NEW_YEAR + 2 * reset * Duration::from_nanos(1));
+        scene.clock.advance_to(NEW_YEAR + 2 * reset * NANOSECOND);
         let after = take(&set, "a", &request);
         let settled = before.settle([("requests", 0)]).expect("works");
         assert_eq!(settled.refunded("requests"), 0, "reset {reset}");
@@ -604,7 +570,7 @@ fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
             })
             .succeed();
             assert!(!key.try_acquire(&request).expect("a decision").is_admitted());
-            assert_eq!(snapshot(&segment).keys.expect("keyed").in_use, 1);
+            assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 1);
         },
     );
 }
@@ -633,12 +599,12 @@ fn a_permit_of_a_key_is_inert_in_a_forked_child() {
 
 #[test]
 fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
-    let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_directory, segment, set) = create_by(&clock, keyed(10).add_limit(limit));
+    let scene = Scene::new(keyed(10).add_limit(limit));
+    let (segment, set) = (&scene.segment, scene.set());
     let request = set.request().with("requests", 80).expect("declared");
     let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(&set, key, &request));
-    clock.advance_to(NEW_YEAR + 2 * MINUTE);
+    scene.clock.advance_to(NEW_YEAR + 2 * MINUTE);
     let has_row = |key: &str| segment.key_snapshot("api", key).expect("works").is_some();
     // Both are replenished, and their rows are given to others.
     for number in 0.. {
@@ -647,7 +613,7 @@ fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
         }
         drop(try_take(&set, &format!("key-{number}"), &request));
     }
-    clock.advance_to(NEW_YEAR + 5 * MINUTE);
+    scene.clock.advance_to(NEW_YEAR + 5 * MINUTE);
     let settled = as_reserved.settle([("requests", 80)]).expect("works");
     assert_eq!(
         (settled.refunded("requests"), settled.overdraft("requests")),

@@ -3,7 +3,7 @@
 //!
 //! The processes note what they were given beside the segment, in memory of the test's own.
 
-mod process;
+mod scene;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason,
     Segment, SetDeclaration, WhenFull,
@@ -345,8 +345,8 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
 /// Puts keys to a new table until `max` are refused, asking `next` for each, which is notified of the latest refused.
 /// Answers how many had a row when the first was refused.
 fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u64 {
-    let directory = tempfile::tempdir().expect("a directory");
     let set = keyed(max_keys, WhenFull::Refuse).add_limit(Limit::calls("requests", 1, HOUR));
+    let directory = tempfile::tempdir().expect("a directory");
     let (segment, set) = create(directory.path(), set);
     let size = size_of(&segment);
     let request = set.request();

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Declaration, Error, KeySnapshot, Keyed, Limit, Segment, SegmentReader, SetDeclaration,
+    Algorithm, Align, Declaration, Error, KeySnapshot, Keyed, Limit, RequestError, Segment, SegmentReader,
+    SetDeclaration,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -270,18 +271,18 @@ fn what_cannot_be_looked_at_is_said() {
         reader.key_snapshots("plain", nothing),
         segment.key_snapshots("plain", nothing),
     ] {
-        assert!(matches!(refused, Err(Error::NotKeyed { set }) if set == "plain"));
+        assert!(matches!(refused, Err(Error::Request(RequestError::NotKeyed { set })) if set == "plain"));
     }
     assert!(
-        matches!(reader.key_snapshots("none", nothing), Err(Error::UnknownSet { known, .. }) if known.len() == 2)
+        matches!(reader.key_snapshots("none", nothing), Err(Error::Request(RequestError::UnknownSet { known, .. })) if known.len() == 2)
     );
     assert!(matches!(
         reader.key_snapshot("plain", "a"),
-        Err(Error::NotKeyed { .. })
+        Err(Error::Request(RequestError::NotKeyed { .. }))
     ));
     assert!(matches!(
         reader.key_snapshot("api", ""),
-        Err(Error::InvalidKey { bytes: 0, .. })
+        Err(Error::Request(RequestError::InvalidKey { bytes: 0, .. }))
     ));
 }
 

@@ -1,6 +1,6 @@
 //! What holds are labelled with: seen by all processes, each hold's own, whole, and only where that is declared.
 
-mod process;
+mod scene;
 
 use std::future::Future;
 use std::path::Path;
@@ -8,15 +8,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use process::{Child, TIMEOUT, die, in_own_process};
+use scene::clock::Scene;
+use scene::process::{Child, TIMEOUT, die, in_own_process};
+use scene::{create, create_in, expect_permit};
 use shmlimit::{
-    AcquireFuture, Declaration, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request,
-    Segment, SegmentReader, SetDeclaration, VirtualClock,
+    AcquireFuture, Declaration, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment,
+    SegmentReader, SetDeclaration,
 };
-use tempfile::TempDir;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 
 fn labelled() -> SetDeclaration {
     SetDeclaration::new("work").labels(true)
@@ -24,19 +24,6 @@ fn labelled() -> SetDeclaration {
 
 fn slots(count: u64) -> SetDeclaration {
     labelled().add_limit(Limit::concurrency("slots", count))
-}
-
-fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (segment, set)
-}
-
-fn create(set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (segment, set) = create_in(directory.path(), set);
-    (directory, segment, set)
 }
 
 fn labels(segment: &Segment) -> Vec<Option<String>> {
@@ -52,8 +39,7 @@ fn some(labels: &[&str]) -> Vec<Option<String>> {
 }
 
 fn take<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
-    let outcome = set.try_acquire(request).expect("a decision");
-    outcome.into_result().expect("there is room")
+    expect_permit(set.try_acquire(request))
 }
 
 fn poll<'a>(
@@ -175,7 +161,7 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
             let _permit = outcome.expect("a decision").into_result().expect("in time");
             labels(&segment)
         });
-        process::eventually("the other waits", || {
+        scene::process::eventually("the other waits", || {
             !segment.snapshot().expect("a copy").sets[0].tickets.is_empty()
         });
         drop(first);
@@ -185,23 +171,17 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
 
 #[test]
 fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_anothers() {
-    let clock = VirtualClock::new(NEW_YEAR);
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let set = labelled().add_limit(Limit::concurrency("slots", 1).lease(MINUTE));
-    let segment = OpenOptions::new()
-        .virtual_clock(&clock)
-        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
-        .expect("a segment");
-    let work = segment.set("work").expect("declared");
+    let scene = Scene::new(labelled().add_limit(Limit::concurrency("slots", 1).lease(MINUTE)));
+    let work = scene.set();
     let first = take(&work, &work.request());
     let mut waiting: AcquireFuture<'_> = work.acquire_async(&work.request().label("late"), None);
     assert!(poll(&mut waiting).is_none());
     drop(first);
-    clock.advance_to(NEW_YEAR + 2 * MINUTE);
+    scene.pass(2 * MINUTE);
     let _other = take(&work, &work.request().label("in time"));
     let late = poll(&mut waiting).expect("it was granted");
     assert!(late.reclaimed());
-    assert_eq!(labels(&segment), some(&["in time"]));
+    assert_eq!(labels(&scene.segment), some(&["in time"]));
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! The operations that change the most words find room in the journal: none answers with an internal error.
 
+mod scene;
+
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shmlimit::{Algorithm, Declaration, Limit, OnDeath, Segment, SetDeclaration};
+use scene::{create, expect_permit};
+use shmlimit::{Algorithm, Limit, OnDeath, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MAX_LIMITS: usize = 16;
@@ -31,10 +34,7 @@ fn the_widest_sets_fit_the_journal() {
         (Algorithm::SlidingWindowCounter, 1),
         (Algorithm::TokenBucket, MAX_LIMITS),
     ] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let declaration = Declaration::new().add_set(widest_set(algorithm, held));
-        let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-        let wide = segment.set("wide").expect("declared");
+        let (_directory, _segment, wide) = create(widest_set(algorithm, held));
         let names: Vec<String> = wide.limits().map(str::to_owned).collect();
         let mut request = wide.request();
         for name in &names {
@@ -42,11 +42,7 @@ fn the_widest_sets_fit_the_journal() {
         }
         // Settled to less and to more than was reserved.
         for used in [3, 2_000] {
-            let mut permit = wide
-                .try_acquire(&request)
-                .expect("room in the journal")
-                .into_result()
-                .expect("room in the limits");
+            let mut permit = expect_permit(wide.try_acquire(&request));
             permit
                 .settle(names.iter().map(|name| (name, used)))
                 .expect("room in the journal");
@@ -68,7 +64,6 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
         Algorithm::SlidingWindowCounter,
         Algorithm::TokenBucket,
     ] {
-        let directory = tempfile::tempdir().expect("a directory");
         let leased = Limit::concurrency("places", 1).lease(MINUTE);
         let set = (1..MAX_LIMITS).fold(SetDeclaration::new("wide").add_limit(leased), |set, index| {
             let limit = Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm);
@@ -78,18 +73,12 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
                 limit
             })
         });
-        let declaration = Declaration::new().add_set(set);
-        let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-        let wide = segment.set("wide").expect("declared");
+        let (_directory, segment, wide) = create(set);
         let mut request = wide.request();
         for name in wide.limits().skip(1) {
             request.set_cost(name, 10).expect("declared");
         }
-        let permit = wide
-            .try_acquire(&request)
-            .expect("room in the journal")
-            .into_result()
-            .expect("full");
+        let permit = expect_permit(wide.try_acquire(&request));
         let mut context = Context::from_waker(Waker::noop());
         let mut claimed = Box::pin(wide.acquire_async(&request, None));
         let mut dropped = Box::pin(wide.acquire_async(&request, None));

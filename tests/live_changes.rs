@@ -1,25 +1,22 @@
 //! Limits that change while the segment is in use.
 
-mod process;
+mod scene;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Align, Batch, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
-    Outcome, Permit, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
+    Algorithm, Align, Batch, ChangeError, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath,
+    OpenOptions, Outcome, Permit, RequestError, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier,
+    VirtualClock,
 };
-use tempfile::TempDir;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
-const NANOSECOND: Duration = Duration::from_nanos(1);
 
 struct Live {
-    _directory: TempDir,
-    clock: VirtualClock,
-    segment: Segment,
+    scene: Scene,
     set: LimitSet,
     /// Another attachment to the same file, as another process has it.
     other: LimitSet,
@@ -39,29 +36,17 @@ fn keyed(limit: Limit) -> SetDeclaration {
 
 impl Live {
     fn new(set: SetDeclaration) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("limits");
-        let clock = VirtualClock::new(NEW_YEAR);
-        let mut options = OpenOptions::new();
-        options = options.virtual_clock(&clock);
-        let segment = options.create(&path, &declare(set)).expect("a segment");
-        let opened = options.open(&path).expect("opens");
+        let scene = Scene::new(set);
         Self {
-            _directory: directory,
-            clock,
-            set: segment.set("api").expect("declared"),
-            other: opened.set("api").expect("declared"),
-            segment,
+            set: scene.set(),
+            other: scene.other().set("api").expect("declared"),
+            scene,
         }
     }
 
     fn apply(&self, set: SetDeclaration) -> Vec<String> {
-        let changes = self.segment.apply(&declare(set)).expect("applies");
+        let changes = self.scene.segment.apply(&declare(set)).expect("applies");
         changes.iter().map(ToString::to_string).collect()
-    }
-
-    fn pass(&self, time: Duration) {
-        self.clock.advance_to(self.clock.now() + time);
     }
 }
 
@@ -87,13 +72,13 @@ fn a_lease_that_comes_later_does_not_take_at_once_what_is_held() {
     let lease = Duration::from_secs(30);
     let live = Live::new(plain(Limit::concurrency("units", 2)));
     let held = take(&live.set, 1);
-    live.pass(10 * MINUTE);
+    live.scene.pass(10 * MINUTE);
     live.apply(plain(Limit::concurrency("units", 2).lease(lease)));
     assert!(!ask(&live.other, 2).is_admitted());
-    live.pass(lease - NANOSECOND);
+    live.scene.pass(lease - NANOSECOND);
     assert!(!ask(&live.other, 2).is_admitted());
     assert!(!held.reclaimed());
-    live.pass(NANOSECOND);
+    live.scene.pass(NANOSECOND);
     assert!(ask(&live.other, 2).is_admitted(), "it was not renewed in time");
     assert!(held.reclaimed());
 }
@@ -103,14 +88,14 @@ fn a_lease_that_ran_out_in_another_life_of_a_hold_says_nothing_of_this_one() {
     let lease = Duration::from_secs(30);
     let live = Live::new(plain(Limit::concurrency("units", 1).lease(lease)));
     let expired = take(&live.set, 1);
-    live.pass(lease);
-    live.segment.recover().expect("works");
+    live.scene.pass(lease);
+    live.scene.segment.recover().expect("works");
     assert!(expired.reclaimed());
     drop(expired);
     live.apply(plain(Limit::concurrency("units", 1)));
     let third = take(&live.set, 1);
     assert!(!third.reclaimed());
-    live.pass(10 * MINUTE);
+    live.scene.pass(10 * MINUTE);
     live.apply(plain(Limit::concurrency("units", 1).lease(lease)));
     third.heartbeat().expect("it is held still");
     assert!(!third.reclaimed());
@@ -121,7 +106,9 @@ fn a_lease_that_ran_out_in_another_life_of_a_hold_says_nothing_of_this_one() {
 fn who_asks_for_more_than_a_lowered_capacity_is_told_so_whatever_it_knew_before() {
     let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
     let too_much = |error: Option<Error>| match error {
-        Some(Error::NeverAdmissible { cost, max, .. }) => assert_eq!((cost, max), (9, 5)),
+        Some(Error::Request(RequestError::NeverAdmissible { cost, max, .. })) => {
+            assert_eq!((cost, max), (9, 5))
+        }
         other => panic!("{other:?}"),
     };
     for ask in [
@@ -144,7 +131,7 @@ fn a_raised_limit_grants_nothing_for_the_past() {
         let of = |capacity| plain(Limit::rate("units", capacity, MINUTE).algorithm(algorithm));
         let live = Live::new(of(10));
         drop(take(&live.set, 10));
-        live.pass(MINUTE / 2);
+        live.scene.pass(MINUTE / 2);
         assert_eq!(remaining(&live.set, None), 5);
         let changes = live.apply(of(60));
         assert!(
@@ -154,11 +141,11 @@ fn a_raised_limit_grants_nothing_for_the_past() {
         for set in [&live.other, &live.set] {
             assert_eq!(remaining(set, None), 5, "{algorithm:?}");
         }
-        live.pass(MINUTE / 60 - NANOSECOND);
+        live.scene.pass(MINUTE / 60 - NANOSECOND);
         assert_eq!(remaining(&live.other, None), 5);
-        live.pass(NANOSECOND);
+        live.scene.pass(NANOSECOND);
         assert_eq!(remaining(&live.other, None), 6);
-        live.pass(MINUTE);
+        live.scene.pass(MINUTE);
         assert_eq!(remaining(&live.other, None), 60);
         live.apply(of(20));
         assert_eq!(remaining(&live.other, None), 20);
@@ -256,7 +243,7 @@ fn who_waits_is_served_by_a_raised_capacity() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&live.set).expect("works"));
             eventually("it waits", || {
-                let tickets = &live.segment.snapshot().expect("a snapshot").sets[0].tickets;
+                let tickets = &live.scene.segment.snapshot().expect("a snapshot").sets[0].tickets;
                 !tickets.is_empty()
             });
             live.apply(of(2));
@@ -269,8 +256,8 @@ fn who_waits_is_served_by_a_raised_capacity() {
 fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
     let limit = || Limit::rate("units", 10, MINUTE);
     let live = Live::new(keyed(limit()));
-    let refused = |set: SetDeclaration| match live.segment.apply(&declare(set)) {
-        Err(Error::CannotApply { differences, .. }) => differences
+    let refused = |set: SetDeclaration| match live.scene.segment.apply(&declare(set)) {
+        Err(Error::Change(ChangeError::CannotApply { differences, .. })) => differences
             .iter()
             .map(ToString::to_string)
             .collect::<Vec<_>>()
@@ -293,7 +280,8 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
         let words = refused(set.add_metadata("region", "here"));
         assert!(words.contains(named), "{named} is not named in: {words}");
         assert!(
-            live.segment
+            live.scene
+                .segment
                 .declaration_in_force()
                 .expect("works")
                 .differences(&declare(keyed(limit())))
@@ -308,11 +296,13 @@ fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
     let of = |capacity| plain(Limit::concurrency("units", capacity)).holds(4);
     let live = Live::new(of(4));
     let refused = live
+        .scene
         .segment
         .apply(&declare(of(5)))
         .expect_err("there are four holds");
     assert!(
-        matches!(&refused, Error::CannotApply { .. }) && refused.to_string().contains("holds"),
+        matches!(&refused, Error::Change(ChangeError::CannotApply { .. }))
+            && refused.to_string().contains("holds"),
         "{refused}"
     );
     live.apply(of(2));
@@ -441,13 +431,17 @@ fn local_credit_asks_what_a_raised_capacity_allows() {
     let live = Live::new(of(10));
     let mut credit = live.other.local_credit("units", Batch::of(1)).expect("calls");
     live.apply(of(20));
-    live.pass(MINUTE);
+    live.scene.pass(MINUTE);
     assert!(credit.try_take(15).expect("may be had by now").is_taken());
     live.apply(of(5));
     let too_much = credit.try_take(6);
     assert!(matches!(
         too_much,
-        Err(Error::NeverAdmissible { cost: 6, max: 5, .. })
+        Err(Error::Request(RequestError::NeverAdmissible {
+            cost: 6,
+            max: 5,
+            ..
+        }))
     ));
 }
 
@@ -475,7 +469,7 @@ fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_re
         let mut permit = take(&live.set, 500);
         let mut early = take(&live.set, 500);
         let early_credit = {
-            live.pass(MINUTE / 2);
+            live.scene.pass(MINUTE / 2);
             let mut credit = live
                 .other
                 .local_credit("units", Batch::of(100))
@@ -484,7 +478,7 @@ fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_re
             credit
         };
         // Of the first nothing is left, of the second everything, and a hundred are out as credit, all of it spent.
-        live.pass(MINUTE / 4);
+        live.scene.pass(MINUTE / 4);
         live.apply(of(10));
         let before = remaining(&live.set, None);
         assert_eq!(permit.settle([("units", 0)]).expect("works").refunded("units"), 0);
@@ -511,12 +505,12 @@ fn a_refund_across_a_change_is_what_it_would_have_been_at_the_change() {
                 let live = Live::new(of(60, 100));
                 drop(take(&live.set, 30));
                 let mut permit = take(&live.set, 40);
-                live.pass(10 * MINUTE / 60);
+                live.scene.pass(10 * MINUTE / 60);
                 if is_first {
                     permit.settle([("units", 5)]).expect("works");
                 }
                 live.apply(of(capacity, burst));
-                live.pass(MINUTE / 60);
+                live.scene.pass(MINUTE / 60);
                 if !is_first {
                     permit.settle([("units", 5)]).expect("works");
                 }
@@ -624,9 +618,9 @@ fn a_grant_that_is_claimed_after_a_change_is_refunded_as_what_it_was_granted() {
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     drop(held);
     // Granted now; of fifty, ten are replenished before the change, and half of one after it.
-    live.pass(10 * MINUTE / 60);
+    live.scene.pass(10 * MINUTE / 60);
     live.apply(of(1));
-    live.pass(MINUTE / 2);
+    live.scene.pass(MINUTE / 2);
     let Poll::Ready(outcome) = waiting.as_mut().poll(&mut context) else {
         panic!("granted by who gave back");
     };
@@ -654,13 +648,15 @@ fn a_raised_sliding_window_admits_all_of_its_new_capacity() {
             )]
         );
         // What was taken before the change has expired.
-        live.clock.advance_to(live.clock.now() + MINUTE);
+        live.scene.clock.advance_to(live.scene.clock.now() + MINUTE);
         for _ in 0..10 * after {
             assert!(
                 matches!(ask(&live.set, 1), Outcome::Admitted(_)),
                 "{before} raised to {after}"
             );
-            live.clock.advance_to(live.clock.now() + MINUTE / after as u32);
+            live.scene
+                .clock
+                .advance_to(live.scene.clock.now() + MINUTE / after as u32);
         }
     }
 }
@@ -677,7 +673,7 @@ fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
         (gold(2), gold(60)),
     ] {
         let live = Live::new(stored);
-        let preview = SegmentReader::open(live.segment.path()).expect("opens");
+        let preview = SegmentReader::open(live.scene.segment.path()).expect("opens");
         let preview = preview.preview(&declare(asked.clone())).expect("can change");
         let [change] = &live.apply(asked)[..] else {
             panic!("one change")

@@ -1,6 +1,6 @@
 //! What only looks leaves out what dead processes hold, says how much that is, and changes nothing.
 
-mod process;
+mod scene;
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::pause;
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Forecast, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Permit, Request, Segment,
     SegmentReader, SegmentSnapshot, SetDeclaration, Verdict, VirtualClock,
@@ -88,12 +89,7 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         let api = segment.set("api").expect("declared");
         let request = request(&api);
         let child = holder(|| {
-            std::mem::forget(
-                api.try_acquire(&request)
-                    .expect("works")
-                    .into_result()
-                    .expect("room"),
-            );
+            std::mem::forget(expect_permit(api.try_acquire(&request)));
         });
         // Neither running nor stopped does it lose anything.
         for signal in [Signal::SIGCONT, Signal::SIGSTOP] {
@@ -152,18 +148,9 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
         let request = request(&api);
         let [dead, live] = ["dead", "live"].map(|key| api.key(key).expect("a key"));
         let child = holder(|| {
-            std::mem::forget(
-                dead.try_acquire(&request)
-                    .expect("works")
-                    .into_result()
-                    .expect("room"),
-            );
+            std::mem::forget(expect_permit(dead.try_acquire(&request)));
         });
-        let _held = live
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("room");
+        let _held = expect_permit(live.try_acquire(&request));
         child.kill();
 
         let before = bytes(&path);
@@ -209,7 +196,7 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         let segment = Segment::create(&path, &limits(set)).expect("a segment");
         let api = segment.set("api").expect("declared");
         let all = api.request().with("slots", 2).expect("declared");
-        let held: Permit<'_> = api.try_acquire(&all).expect("works").into_result().expect("room");
+        let held: Permit<'_> = expect_permit(api.try_acquire(&all));
         let request = request(&api);
         let child = Child::fork(|| {
             std::mem::forget(api.acquire(&request, None).expect("works"));
@@ -250,11 +237,7 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
         .create(&path, &declaration)
         .expect("a segment");
     let api = segment.set("api").expect("declared");
-    let held = api
-        .try_acquire(&api.request())
-        .expect("works")
-        .into_result()
-        .expect("room");
+    let held = expect_permit(api.try_acquire(&api.request()));
     let look = || {
         let snapshot = segment.snapshot().expect("a copy");
         let looks = [

@@ -4,20 +4,20 @@
     reason = "puts a clock of its own in the place of the C library's"
 )]
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use layout_mirror::RawSegment;
 use nix::time::ClockId;
-use process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
-use raw_segment::RawSegment;
+use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
+use scene::{create, create_in, expect_permit, expect_refusal, first_set};
 use shmlimit::{
-    Algorithm, Align, Declaration, Error, Limit, LimitSet, Permit, Refusal, Request, Segment, SegmentReader,
+    Algorithm, Align, Error, Limit, LimitSet, Permit, Refusal, Request, RequestError, Segment, SegmentReader,
     SetDeclaration,
 };
 
@@ -43,33 +43,16 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
     answer as libc::c_int
 }
 
-fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (segment, set)
-}
-
 fn places(capacity: u64) -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
 }
 
 fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
-    set.try_acquire(request)
-        .expect("works")
-        .into_result()
-        .expect("admitted")
+    expect_permit(set.try_acquire(request))
 }
 
 fn refused(set: &LimitSet, request: &Request) -> Refusal {
-    set.try_acquire(request)
-        .expect("works")
-        .into_result()
-        .expect_err("refused")
-}
-
-fn queued(segment: &Segment) -> usize {
-    segment.snapshot().expect("a snapshot").sets[0].tickets.len()
+    expect_refusal(set.try_acquire(request))
 }
 
 fn now() -> u64 {
@@ -81,7 +64,7 @@ fn now() -> u64 {
 fn charging_the_first_bucket_and_then_refusing_on_the_second() {
     let test = "charging_the_first_bucket_and_then_refusing_on_the_second";
     in_own_process(test, TIMEOUT, |directory| {
-        let (segment, set) = create(
+        let (segment, set) = create_in(
             directory,
             SetDeclaration::new("set")
                 .add_limit(Limit::rate("input", 1_000, HOUR))
@@ -114,7 +97,7 @@ fn reading_the_state_and_sleeping_and_then_taking_without_looking_again() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         const WAITERS: usize = 8;
         const WINDOW: Duration = Duration::from_millis(40);
-        let (_segment, set) = create(
+        let (_segment, set) = create_in(
             directory,
             SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, WINDOW)),
         );
@@ -153,9 +136,8 @@ fn sleeping_the_whole_window_where_less_would_do() {
     // A unit every 100 ms; the window would take an hour.
     let unit = Duration::from_millis(100);
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-        let directory = tempfile::tempdir().expect("a directory");
         let calls = Limit::calls("calls", 36_000, HOUR).algorithm(algorithm);
-        let (_segment, set) = create(directory.path(), SetDeclaration::new("set").add_limit(calls));
+        let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
         let all = set.request().with("calls", 36_000).expect("declared");
         drop(admitted(&set, &all));
         // On a busy machine a unit may have come back already.
@@ -171,10 +153,9 @@ fn sleeping_the_whole_window_where_less_would_do() {
         assert!(outcome.is_admitted() && started.elapsed() >= wait);
     }
     // Of a window that was opened a while ago, the rest.
-    let directory = tempfile::tempdir().expect("a directory");
     let calls = Limit::calls("calls", 1, HOUR).algorithm(Algorithm::FixedWindow);
     let calls = calls.align(Align::FirstUse);
-    let (_segment, set) = create(directory.path(), SetDeclaration::new("set").add_limit(calls));
+    let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
     drop(admitted(&set, &set.request()));
     sleep(unit);
     let wait = refused(&set, &set.request())
@@ -186,9 +167,18 @@ fn sleeping_the_whole_window_where_less_would_do() {
 #[test]
 fn waiting_for_the_impossible() {
     in_own_process("waiting_for_the_impossible", TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(2));
+        let (segment, set) = create_in(directory, places(2));
         let too_many = set.request().with("places", 3).expect("declared");
-        let is_impossible = |outcome| matches!(outcome, Err(Error::NeverAdmissible { cost: 3, max: 2, .. }));
+        let is_impossible = |outcome| {
+            matches!(
+                outcome,
+                Err(Error::Request(RequestError::NeverAdmissible {
+                    cost: 3,
+                    max: 2,
+                    ..
+                }))
+            )
+        };
         assert!(is_impossible(set.acquire(&too_many, None)));
         // Nor in a line behind others.
         let permit = admitted(&set, &set.request());
@@ -196,20 +186,18 @@ fn waiting_for_the_impossible() {
         let waiter = Child::fork(|| {
             assert!(set.acquire(&both, TIMEOUT).expect("works").is_admitted());
         });
-        eventually("somebody waits", || queued(&segment) == 1);
+        eventually("somebody waits", || first_set(&segment).tickets.len() == 1);
         assert!(is_impossible(set.acquire(&too_many, None)));
         assert!(is_impossible(set.try_acquire(&too_many)));
         drop(permit);
         waiter.succeed();
-        assert_eq!(queued(&segment), 0);
+        assert_eq!(first_set(&segment).tickets.len(), 0);
     });
 }
 
 #[test]
 fn a_cost_without_a_limit_charging_the_others_first() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(
-        directory.path(),
+    let (_directory, segment, set) = create(
         SetDeclaration::new("set")
             .add_limit(Limit::calls("calls", 10, HOUR))
             .add_limit(Limit::rate("tokens", 10, HOUR)),
@@ -220,12 +208,15 @@ fn a_cost_without_a_limit_charging_the_others_first() {
     };
     // A limit that needs a cost and was given none.
     let outcome = set.try_acquire(&set.request());
-    assert!(matches!(outcome, Err(Error::CostRequired { .. })));
+    assert!(matches!(
+        outcome,
+        Err(Error::Request(RequestError::CostRequired { .. }))
+    ));
     // A cost for a limit that does not exist.
     let request = set.request().with("tokens", 5).expect("declared");
     assert!(matches!(
         request.with("tokns", 5),
-        Err(Error::UnknownLimit { .. })
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
     assert_eq!(taken(), [0, 0]);
 }
@@ -234,7 +225,7 @@ fn a_cost_without_a_limit_charging_the_others_first() {
 fn all_waiters_waking_together() {
     in_own_process("all_waiters_waking_together", TIMEOUT, |directory| {
         const WAITERS: usize = 6;
-        let (segment, set) = create(directory, places(1));
+        let (segment, set) = create_in(directory, places(1));
         let raw = RawSegment::open(&directory.join("limits"));
         let words = SharedWords::new(2);
         let [passed, dismissed] = [&words[0], &words[1]];
@@ -242,8 +233,7 @@ fn all_waiters_waking_together() {
         let waiters: Vec<Child> = (0..WAITERS)
             .map(|number| {
                 let waiter = Child::fork(|| {
-                    let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
-                    let permit = outcome.into_result().expect("in time");
+                    let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
                     let turn = passed.fetch_add(1, Ordering::Relaxed) + 1;
                     let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
                     eventually("it may give back what it has", || may_go(turn));
@@ -251,7 +241,7 @@ fn all_waiters_waking_together() {
                     // The end of a process is something to be notified of, too.
                     eventually("all have passed", || may_go(WAITERS as u64));
                 });
-                eventually("it waits", || queued(&segment) == number + 1);
+                eventually("it waits", || first_set(&segment).tickets.len() == number + 1);
                 waiter
             })
             .collect();
@@ -259,7 +249,7 @@ fn all_waiters_waking_together() {
         for turn in 1..=WAITERS as u64 {
             eventually("the next has passed", || passed.load(Ordering::Relaxed) == turn);
             assert_eq!(raw.futex_value(), turn, "one is told for each that goes");
-            assert_eq!(queued(&segment) as u64, WAITERS as u64 - turn);
+            assert_eq!(first_set(&segment).tickets.len() as u64, WAITERS as u64 - turn);
             dismissed.store(turn, Ordering::Relaxed);
         }
         waiters.into_iter().for_each(Child::succeed);
@@ -269,7 +259,7 @@ fn all_waiters_waking_together() {
 #[test]
 fn releasing_what_was_never_taken() {
     in_own_process("releasing_what_was_never_taken", TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(2));
+        let (segment, set) = create_in(directory, places(2));
         let active = || segment.snapshot().expect("a snapshot").sets[0].active;
         let mut first = admitted(&set, &set.request());
         let second = admitted(&set, &set.request());
@@ -295,8 +285,7 @@ fn releasing_what_was_never_taken() {
 
 #[test]
 fn an_exception_in_the_callers_block_leaking_what_was_held() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(directory.path(), places(1));
+    let (_directory, segment, set) = create(places(1));
     for _ in 0..3 {
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             let _permit = admitted(&set, &set.request());
@@ -318,7 +307,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
         TIMEOUT,
         |directory| {
             let window = |name, algorithm| Limit::calls(name, 3, 24 * HOUR).algorithm(algorithm);
-            let (segment, set) = create(
+            let (segment, set) = create_in(
                 directory,
                 SetDeclaration::new("set")
                     .add_limit(window("by the day", Algorithm::FixedWindow))
@@ -359,7 +348,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
 #[test]
 fn a_killed_holder_keeping_its_slot() {
     in_own_process("a_killed_holder_keeping_its_slot", TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(2));
+        let (segment, set) = create_in(directory, places(2));
         for _ in 0..3 {
             let mut holder = Child::fork(|| {
                 let both = set.request().with("places", 2).expect("declared");
@@ -378,7 +367,7 @@ fn a_killed_holder_keeping_its_slot() {
 #[test]
 fn statistics_read_from_a_private_copy() {
     in_own_process("statistics_read_from_a_private_copy", TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(2));
+        let (segment, set) = create_in(directory, places(2));
         let reader = SegmentReader::open(directory.join("limits")).expect("a segment");
         for round in 1..=3 {
             // By a process that does not live to tell.

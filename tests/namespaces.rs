@@ -1,7 +1,7 @@
 //! Processes of other PID namespaces, where the same number is another process.
 #![allow(unsafe_code, reason = "enters namespaces")]
 
-mod process;
+mod scene;
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SetDeclaration};
 
 const SLOTS: u64 = 3;
 
@@ -58,12 +58,12 @@ fn a_segment_in_use_in_another_namespace_is_refused_and_not_touched() {
             let inner = namespace();
             assert_ne!(inner, outer);
             match Segment::open(&path) {
-                Err(Error::ForeignNamespace {
+                Err(Error::Open(OpenError::ForeignNamespace {
                     path: named,
                     what,
                     found,
                     expected,
-                }) => {
+                })) => {
                     assert_eq!(
                         (named, what, found, expected),
                         (path.clone(), "PID", outer, inner)
@@ -97,7 +97,7 @@ fn a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back() {
         eventually("it is adopted", || words[0].load(Ordering::SeqCst) == 1);
         assert!(matches!(
             Segment::open(&path),
-            Err(Error::ForeignNamespace { what: "PID", .. })
+            Err(Error::Open(OpenError::ForeignNamespace { what: "PID", .. }))
         ));
         words[0].store(2, Ordering::SeqCst);
         child.succeed();
@@ -121,9 +121,9 @@ fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str)
         let before = segment.snapshot().expect("a copy");
         Child::fork(|| {
             let is_refused = |attempt: Result<(), Error>| match attempt {
-                Err(Error::ForeignNamespace {
+                Err(Error::Open(OpenError::ForeignNamespace {
                     path: named, what, ..
-                }) => {
+                })) => {
                     assert_eq!((named, what), (path.clone(), namespace));
                 }
                 other => panic!("{other:?}"),

@@ -1,7 +1,7 @@
 //! Who waits sleeps: it is not its own clock, and it is woken only when it is its turn.
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::fs;
 use std::future::Future;
@@ -10,8 +10,9 @@ use std::task::{Context, Waker};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use raw_segment::RawSegment;
+use layout_mirror::RawSegment;
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 const WAITERS: usize = 32;
@@ -91,13 +92,11 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         // How many have been admitted, and how many of them may go on.
         let words = SharedWords::new(2);
         let [admitted, dismissed] = [&words[0], &words[1]];
-        let held = set.try_acquire(&set.request()).expect("works").into_result();
-        let held = held.expect("free");
+        let held = expect_permit(set.try_acquire(&set.request()));
         let mut children = Vec::new();
         for number in 1..=WAITERS {
             children.push(Child::fork(|| {
-                let permit = set.acquire(&set.request(), None).expect("works").into_result();
-                let mut permit = permit.expect("in the end");
+                let mut permit = expect_permit(set.acquire(&set.request(), None));
                 let turn = admitted.fetch_add(1, Ordering::Relaxed) + 1;
                 eventually("it may go on", || dismissed.load(Ordering::Relaxed) >= turn);
                 permit.release().expect("its own");
@@ -243,18 +242,12 @@ fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_i
     let segment = Segment::create(&path, &Declaration::new().add_set(places)).expect("a segment");
     let raw = RawSegment::open(&path);
     let set = segment.set("set").expect("declared");
-    let take = || {
-        let outcome = set.try_acquire(&set.request()).expect("works");
-        outcome.into_result().expect("free")
-    };
+    let take = || expect_permit(set.try_acquire(&set.request()));
     let queued = || segment.snapshot().expect("a snapshot").sets[0].tickets.len();
 
     let held = take();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
-            outcome.into_result().expect("given back")
-        });
+        let waiter = scope.spawn(|| expect_permit(set.acquire(&set.request(), TIMEOUT)));
         eventually("it waits", || queued() == 1);
         drop(held);
         drop(waiter.join().expect("admitted"));

@@ -1,29 +1,23 @@
 //! Futures and permits that borrow nothing: for tasks that outlive who spawned them.
 
+mod scene;
+
 use std::time::Duration;
 
-use shmlimit::{AcquireFuture, Declaration, Keyed, Limit, Outcome, Permit, Segment, SetDeclaration};
+use scene::{create, expect_permit};
+use shmlimit::{AcquireFuture, Keyed, Limit, Outcome, Permit, SetDeclaration};
 use tokio::sync::oneshot;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn segment(set: SetDeclaration) -> (tempfile::TempDir, Segment) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().add_set(set);
-    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    (directory, segment)
-}
-
 async fn admitted(future: AcquireFuture<'static>) -> Permit<'static> {
-    let outcome = future.await.expect("works");
-    outcome.into_result().expect("in time")
+    expect_permit(future.await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
-    let pool = segment.set("pool").expect("declared");
+    let (_directory, segment, pool) =
+        create(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
     let request = pool.request();
     let first = admitted(pool.acquire_owned(&request, None)).await;
     let mut tasks = Vec::new();
@@ -37,8 +31,7 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
                 std::task::Poll::Ready(waiting.as_mut().poll(context).is_ready())
             });
             let _ = enqueued.send(polled.await);
-            let outcome = waiting.await.expect("works");
-            let permit = outcome.into_result().expect("in time");
+            let permit = expect_permit(waiting.await);
             (number, permit.fencing_number(), permit)
         }));
         assert_eq!(is_enqueued.await, Ok(false), "it waits");
@@ -56,9 +49,8 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
 
 #[tokio::test]
 async fn a_task_that_is_aborted_leaves_the_queue() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
-    let pool = segment.set("pool").expect("declared");
+    let (_directory, segment, pool) =
+        create(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
     let held = admitted(pool.acquire_owned(&pool.request(), None)).await;
     let mut waiting = Box::pin(pool.acquire_owned(&pool.request(), None));
     tokio::select! {
@@ -82,8 +74,7 @@ async fn a_key_gives_owned_futures_too_and_refusals_come_with_them() {
     let set = SetDeclaration::new("tenants")
         .keyed(Keyed::new(10))
         .add_limit(Limit::concurrency("places", 1));
-    let (_directory, segment) = segment(set);
-    let tenants = segment.set("tenants").expect("declared");
+    let (_directory, _segment, tenants) = create(set);
     let future = {
         let key = tenants.key("acme").expect("keyed");
         key.acquire_owned(&tenants.request(), None)

@@ -1,7 +1,7 @@
 //! Where a segment may not be, and what must not be taken for one.
 #![allow(unsafe_code, reason = "mounts, and damages the words of a mapping")]
 
-mod process;
+mod scene;
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File, Permissions};
@@ -15,9 +15,10 @@ use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, chown, geteuid, mkfifo};
-use process::{Child, SharedWords, TIMEOUT, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use shmlimit::{
-    Declaration, Error, Limit, OpenOptions as SegmentOptions, Segment, SegmentReader, SetDeclaration,
+    Declaration, Error, Limit, OpenError, OpenOptions as SegmentOptions, Segment, SegmentReader,
+    SetDeclaration,
 };
 
 fn declaration() -> Declaration {
@@ -40,10 +41,10 @@ fn check_untrusted(path: &Path, why: &str) {
         Segment::open_or_create(path, &declaration()).map(drop),
     ] {
         match attempt {
-            Err(Error::Untrusted {
+            Err(Error::Open(OpenError::Untrusted {
                 path: named,
                 why: found,
-            }) => {
+            })) => {
                 assert_eq!(named, path);
                 assert!(found.contains(why), "{found}");
             }
@@ -52,7 +53,7 @@ fn check_untrusted(path: &Path, why: &str) {
     }
     assert!(matches!(
         Segment::create(path, &declaration()),
-        Err(Error::AlreadyExists { .. })
+        Err(Error::Open(OpenError::AlreadyExists { .. }))
     ));
 }
 
@@ -63,7 +64,10 @@ fn a_symbolic_link_is_not_followed() {
     create(&path);
     symlink(&path, &link).expect("a link");
     check_untrusted(&link, "symbolic link");
-    assert!(matches!(SegmentReader::open(&link), Err(Error::Untrusted { .. })));
+    assert!(matches!(
+        SegmentReader::open(&link),
+        Err(Error::Open(OpenError::Untrusted { .. }))
+    ));
     drop(Segment::open(&path).expect("the file itself"));
     // Nor is one that leads nowhere, to create what it names.
     let (nowhere, dangling) = (
@@ -184,12 +188,12 @@ fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
         Child::fork(|| {
             nix::unistd::setuid(stranger).expect("somebody else");
             match Segment::open(&path) {
-                Err(Error::Denied {
+                Err(Error::Open(OpenError::Denied {
                     action: "open",
                     source,
                     why,
                     ..
-                }) => {
+                })) => {
                     assert_eq!(source.raw_os_error(), Some(libc::EACCES));
                     assert!(why.contains("mode 0644"), "{why}");
                 }
@@ -257,7 +261,7 @@ fn names_in(directory: &Path) -> Vec<String> {
 
 fn assert_no_space<T: std::fmt::Debug>(result: Result<T, Error>, path: &Path) -> u64 {
     match result {
-        Err(Error::NoSpace { path: named, bytes }) => {
+        Err(Error::Open(OpenError::NoSpace { path: named, bytes })) => {
             assert_eq!(named, path);
             bytes
         }
@@ -335,7 +339,7 @@ fn check_sparse_copy_is_refused(directory: &Path) {
         Segment::open_or_create(&path, &mostly_zeros()).map(drop),
     ] {
         assert!(
-            matches!(&attempt, Err(Error::Sparse { path: named }) if *named == path),
+            matches!(&attempt, Err(Error::Open(OpenError::Sparse { path: named })) if *named == path),
             "{attempt:?}"
         );
     }
@@ -406,7 +410,7 @@ fn a_read_only_file_system_can_be_looked_at_and_no_more() {
         create(&path);
         mount(None, directory, libc::MS_REMOUNT | libc::MS_RDONLY, None).expect("read-only");
         let is_read_only = |result: Result<Segment, Error>, verb: &str| match result {
-            Err(Error::Io { action, source, .. }) => {
+            Err(Error::Open(OpenError::Io { action, source, .. })) => {
                 assert_eq!((action, source.raw_os_error()), (verb, Some(libc::EROFS)));
             }
             other => panic!("{other:?}"),
@@ -428,15 +432,20 @@ fn a_read_only_file_system_can_be_looked_at_and_no_more() {
 fn a_path_that_leads_nowhere_is_not_found_and_names_the_path() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
-    assert!(matches!(Segment::open(&path), Err(Error::NotFound { path: named }) if named == path));
+    assert!(
+        matches!(Segment::open(&path), Err(Error::Open(OpenError::NotFound { path: named })) if named == path)
+    );
     let deeper = path.join("limits");
-    assert!(matches!(Segment::open(&deeper), Err(Error::NotFound { .. })));
+    assert!(matches!(
+        Segment::open(&deeper),
+        Err(Error::Open(OpenError::NotFound { .. }))
+    ));
     match Segment::create(&deeper, &declaration()) {
-        Err(Error::Io {
+        Err(Error::Open(OpenError::Io {
             action: "create",
             source,
             ..
-        }) => {
+        })) => {
             assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
         }
         other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
 //! Pools: which set is chosen, what happens where it refuses, and what a fork does to the choosing.
 
-mod process;
+mod scene;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Chosen, Declaration, Error, Limit, LimitPool, Permit, PoolStrategy, Refusal, Segment, SetDeclaration,
+    Chosen, Declaration, Error, Limit, LimitPool, Permit, PoolStrategy, Refusal, RequestError, Segment,
+    SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -71,7 +73,7 @@ fn refusals(pool: &LimitPool, segment: &Segment) -> Vec<u64> {
 fn a_pool_of_nothing_is_an_error() {
     assert!(matches!(
         LimitPool::new([], PoolStrategy::Random),
-        Err(Error::EmptyPool)
+        Err(Error::Request(RequestError::EmptyPool))
     ));
 }
 
@@ -244,11 +246,11 @@ fn failover_passes_over_what_could_never_admit_the_request() {
     let mut request = pool.request().with("tokens", 101).expect("declared");
     assert!(matches!(
         pool.try_acquire(&request),
-        Err(Error::NeverAdmissible { .. })
+        Err(Error::Request(RequestError::NeverAdmissible { .. }))
     ));
     assert!(matches!(
         pool.acquire(&request, None),
-        Err(Error::NeverAdmissible { .. })
+        Err(Error::Request(RequestError::NeverAdmissible { .. }))
     ));
     request.set_cost("tokens", 10).expect("declared");
     assert_eq!(admitted(pool.acquire(&request, None).expect("works")).0, 0);
@@ -265,10 +267,7 @@ fn the_least_loaded_member_is_the_one_with_the_largest_share_left() {
     let take = |index: usize, limit: &str, units| {
         let set = pool.get(index).expect("a member");
         let request = set.request().with(limit, units).expect("declared");
-        set.try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("room")
+        expect_permit(set.try_acquire(&request))
     };
     let _half = take(0, "places", 5);
     let _quarter = take(1, "places", 1);
@@ -323,7 +322,7 @@ fn a_request_of_another_pool_is_an_error() {
         for _ in 0..2 {
             assert!(matches!(
                 pool.try_acquire(&request),
-                Err(Error::ForeignRequest { .. })
+                Err(Error::Request(RequestError::ForeignRequest { .. }))
             ));
         }
     }
@@ -363,7 +362,7 @@ fn names_are_resolved_in_every_member_that_has_them() {
     }
     assert!(lenient.request().with("other", 1).is_ok());
     let answer = strict.request().with("other", 1);
-    assert!(matches!(answer, Err(Error::UnknownLimit { set, .. }) if set == "1"));
+    assert!(matches!(answer, Err(Error::Request(RequestError::UnknownLimit { set, .. })) if set == "1"));
 }
 
 /// Takes the only place of every member, lets `wait` wait, and frees the place that it waits for.

@@ -7,14 +7,14 @@
 //! No run may exceed a bound. That nearly everything is given needs processors that are not busy with other things,
 //! and so must be seen in one run of a few.
 
-mod process;
+mod scene;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Algorithm, Align, Declaration, Limit, OpenOptions, Segment, SetDeclaration};
 
 const PROCESSES: usize = 8;

@@ -1,6 +1,6 @@
 //! Services that are started again with another declaration, while the segment of the former one is there.
 
-mod process;
+mod scene;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::expect_permit;
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenOptions, Segment, SegmentReader,
-    SetDeclaration,
+    Algorithm, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenError, OpenOptions, Segment,
+    SegmentError, SegmentReader, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -74,9 +75,9 @@ fn outcomes(segment: &Segment) -> Vec<MismatchOutcome> {
 
 fn mismatch(outcome: Result<Segment, Error>) -> (Vec<String>, String) {
     match outcome {
-        Err(error @ Error::ConfigMismatch { .. }) => {
+        Err(error @ Error::Open(OpenError::ConfigMismatch { .. })) => {
             let message = error.to_string();
-            let Error::ConfigMismatch { differences, .. } = error else {
+            let Error::Open(OpenError::ConfigMismatch { differences, .. }) = error else {
                 unreachable!("just matched")
             };
             (differences.iter().map(ToString::to_string).collect(), message)
@@ -93,12 +94,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
     assert!(former.mismatches().is_empty(), "there was nothing to differ from");
     let set = former.set("api").expect("declared");
     for _ in 0..4 {
-        drop(
-            set.try_acquire(&set.request())
-                .expect("works")
-                .into_result()
-                .expect("room"),
-        );
+        drop(expect_permit(set.try_acquire(&set.request())));
     }
     let segment = open(&path, OnMismatch::Apply, &api(20)).expect("applied");
     let [mismatch] = segment.mismatches() else {
@@ -294,7 +290,7 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
         let set = same.set("api").expect("declared");
         assert!(matches!(
             set.try_acquire(&set.request()),
-            Err(Error::Removed { .. })
+            Err(Error::Segment(SegmentError::Removed { .. }))
         ));
         // What would stay otherwise stays here, too.
         next.apply(&windowed(25)).expect("applied");

@@ -1,8 +1,11 @@
 //! Refusals as values that functions keep, send and give out.
 
+mod scene;
+
 use std::error::Error as StdError;
 use std::time::Duration;
 
+use scene::expect_refusal;
 use shmlimit::{Batch, CreditOutcome, Declaration, Error, Limit, LimitSet, Refusal, Segment, SetDeclaration};
 
 type AnyError = Box<dyn StdError + Send + Sync>;
@@ -48,11 +51,7 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
     let (_directory, mail) = one_a_minute();
     send(&mail).expect("the first of a minute");
     let request = mail.request();
-    let refusal = mail
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect_err("the second of a minute");
+    let refusal = expect_refusal(mail.try_acquire(&request));
     assert_shareable(&refusal);
     let copy = refusal.clone();
     drop((request, mail));

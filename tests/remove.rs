@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SetDeclaration};
+use shmlimit::{
+    Declaration, Error, Limit, OpenError, OpenOptions, Removal, Segment, SegmentError, SetDeclaration,
+};
 
 fn segment() -> (tempfile::TempDir, PathBuf, Segment) {
     let directory = tempfile::tempdir().expect("a directory");
@@ -21,7 +23,7 @@ fn remove(path: &PathBuf, removal: Removal) -> Result<(), Error> {
 fn a_segment_in_use_stays_and_names_who_uses_it() {
     let (_directory, path, segment) = segment();
     match remove(&path, Removal::Unused) {
-        Err(Error::InUse { pids, .. }) => assert_eq!(pids, [u64::from(std::process::id())]),
+        Err(Error::Open(OpenError::InUse { pids, .. })) => assert_eq!(pids, [u64::from(std::process::id())]),
         other => panic!("{other:?}"),
     }
     let api = segment.set("api").expect("declared");
@@ -39,7 +41,7 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
     let api = segment.set("api").expect("declared");
     assert!(matches!(
         api.try_acquire(&api.request()),
-        Err(Error::Removed { .. })
+        Err(Error::Segment(SegmentError::Removed { .. }))
     ));
 }
 
@@ -47,11 +49,14 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
 fn a_retired_segment_is_removed_whoever_is_attached_to_it() {
     let (_directory, path, segment) = segment();
     segment.retire();
-    assert!(matches!(Segment::open(&path), Err(Error::Removed { .. })));
+    assert!(matches!(
+        Segment::open(&path),
+        Err(Error::Segment(SegmentError::Removed { .. }))
+    ));
     remove(&path, Removal::Unused).expect("nobody can use it");
     assert!(matches!(
         remove(&path, Removal::Unused),
-        Err(Error::NotFound { .. })
+        Err(Error::Open(OpenError::NotFound { .. }))
     ));
 }
 
@@ -63,7 +68,7 @@ fn what_is_not_a_segment_is_never_removed() {
         std::fs::write(&path, content).expect("written");
         assert!(matches!(
             remove(&path, Removal::Forced),
-            Err(Error::NotASegment { .. })
+            Err(Error::Open(OpenError::NotASegment { .. }))
         ));
         assert!(path.exists());
     }
@@ -80,7 +85,7 @@ fn a_damaged_segment_is_removed_by_force_only() {
     file.set_len(100).expect("truncated");
     assert!(matches!(
         remove(&path, Removal::Unused),
-        Err(Error::WrongSize { .. })
+        Err(Error::Open(OpenError::WrongSize { .. }))
     ));
     remove(&path, Removal::Forced).expect("forced");
     assert!(!path.exists());

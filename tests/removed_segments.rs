@@ -1,7 +1,7 @@
 //! A segment whose file is deleted, moved or replaced: who used it finds out, and the limit is not split.
 #![allow(unsafe_code, reason = "closes a descriptor that is not its own, and mounts")]
 
-mod process;
+mod scene;
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{Credit, Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SetDeclaration};
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::{
+    Credit, Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SegmentError, SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -39,7 +42,7 @@ fn removal(api: &LimitSet) -> Option<(std::path::PathBuf, RemovalCause)> {
     }
     match api.try_acquire(&request) {
         Ok(_) => None,
-        Err(Error::Removed { path, cause }) => Some((path, cause)),
+        Err(Error::Segment(SegmentError::Removed { path, cause })) => Some((path, cause)),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -151,10 +154,7 @@ fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
     let (segment, api) = open(&path);
     let take = || {
         let request = api.request().with("tokens", 10).expect("declared");
-        api.try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("room")
+        expect_permit(api.try_acquire(&request))
     };
     let (mut settled, mut cancelled, dropped) = (take(), take(), take());
     let credit = api
@@ -183,7 +183,7 @@ fn what_waits_in_a_deleted_file_ends_with_that() {
     let (segment, api) = open(&path);
     let all = api.request().with("slots", 20).expect("declared");
     let all = all.with("requests", 0).expect("declared");
-    let _held = api.try_acquire(&all).expect("works").into_result().expect("room");
+    let _held = expect_permit(api.try_acquire(&all));
     thread::scope(|scope| {
         let threads = [None, Some(10 * TIMEOUT)].map(|timeout| {
             let (api, all) = (&api, &all);
@@ -201,7 +201,7 @@ fn what_waits_in_a_deleted_file_ends_with_that() {
             let outcome = waiting.join().expect("no panic");
             let cause = RemovalCause::Deleted;
             assert!(
-                matches!(&outcome, Err(Error::Removed { cause: found, .. }) if *found == cause),
+                matches!(&outcome, Err(Error::Segment(SegmentError::Removed { cause: found, .. })) if *found == cause),
                 "{outcome:?}"
             );
         }
@@ -322,10 +322,10 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
             // The mount leads to the deleted file still, which is no segment for new users.
             assert!(matches!(
                 Segment::open(&mounted),
-                Err(Error::Removed {
+                Err(Error::Segment(SegmentError::Removed {
                     cause: RemovalCause::Deleted,
                     ..
-                })
+                }))
             ));
         });
         eventually("it is mounted", || words[0].load(Ordering::SeqCst) == 1);
@@ -411,7 +411,7 @@ fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_rep
                 assert!(admitted < 1_000_000, "from the batch alone");
                 false
             }
-            Err(Error::Removed { cause: found, .. }) => found == cause,
+            Err(Error::Segment(SegmentError::Removed { cause: found, .. })) => found == cause,
             Err(other) => panic!("{other:?}"),
         });
     }

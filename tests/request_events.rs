@@ -1,9 +1,12 @@
 //! Events of requests: each refusal and each wait is told once, with its label, and no more than ten of a kind in a second.
 
+mod scene;
+
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use scene::expect_permit;
 use shmlimit::{
     Declaration, Keyed, Limit, LimitPool, OpenOptions, PoolRequest, PoolStrategy, RefusalReason,
     RequestEvent, RequestEventKind, Segment, SetDeclaration,
@@ -93,11 +96,7 @@ fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
         .add_limit(Limit::concurrency("slots", 1));
     let (_directory, segment, log) = open(&Declaration::new().add_set(set));
     let money = segment.set("money").expect("declared");
-    let mut permit = money
-        .try_acquire(&money.request())
-        .expect("works")
-        .into_result()
-        .expect("room");
+    let mut permit = expect_permit(money.try_acquire(&money.request()));
     assert!(permit.debit("spent", 10).expect("works").is_admitted());
     assert_eq!(log.take(), [""; 0]);
     drop(permit.debit("spent", 1).expect("works"));
@@ -162,11 +161,7 @@ fn a_wait_is_told_with_what_came_of_it() {
     let (_directory, segment, log) = open(&calls_and_slots());
     let work = segment.set("work").expect("declared");
     let request = work.request().label("job 7");
-    let permit = work
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let permit = expect_permit(work.try_acquire(&request));
     let refused = work.acquire(&request, Duration::from_millis(5)).expect("works");
     assert!(!refused.is_admitted());
     let reason = RefusalReason::Concurrency;
@@ -194,12 +189,7 @@ fn a_future_tells_the_same() {
     let work = segment.set("work").expect("declared");
     let request = work.request().label("task");
     smol::block_on(async {
-        let permit = work
-            .acquire_async(&request, None)
-            .await
-            .expect("works")
-            .into_result()
-            .expect("free");
+        let permit = expect_permit(work.acquire_async(&request, None).await);
         assert_eq!(log.take(), [""; 0]);
         let refused = work
             .acquire_async(&request, Duration::from_millis(5))
@@ -273,11 +263,7 @@ fn what_was_admitted_is_given_back_where_who_is_told_panics() {
         .expect("a segment");
     let work = segment.set("work").expect("declared");
     let request = work.request();
-    let permit = work
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let permit = expect_permit(work.try_acquire(&request));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             work.acquire(&request, TIMEOUT)

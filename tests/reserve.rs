@@ -1,11 +1,14 @@
 //! Charging now for what is done later.
 
-mod process;
+mod scene;
 
 use std::time::{Duration, Instant};
 
-use process::{Child, TIMEOUT, in_own_process};
-use shmlimit::{Algorithm, Declaration, Error, Limit, LimitSet, Reservation, Segment, SetDeclaration};
+use scene::process::{Child, TIMEOUT, in_own_process};
+use shmlimit::{
+    Algorithm, Declaration, Error, Limit, LimitSet, PermitError, RequestError, Reservation, Segment,
+    SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -127,14 +130,18 @@ fn what_is_held_or_debited_later_cannot_be_reserved() {
     with_set(set, |set| {
         let request = set.request().with("tokens", 1).expect("declared");
         let outcome = set.reserve(&request, HOUR);
-        assert!(matches!(outcome, Err(Error::NotReservable { limit, .. }) if limit == "places"));
+        assert!(
+            matches!(outcome, Err(Error::Request(RequestError::NotReservable { limit, .. })) if limit == "places")
+        );
         let without = request.with("places", 0).expect("declared");
         assert!(set.reserve(&without, HOUR).expect("works").into_result().is_ok());
     });
     let set = tokens(Algorithm::Gcra).add_limit(Limit::budget("dollars", 5, HOUR));
     with_set(set, |set| {
         let outcome = set.reserve(&set.request().with("tokens", 1).expect("declared"), HOUR);
-        assert!(matches!(outcome, Err(Error::NotReservable { limit, .. }) if limit == "dollars"));
+        assert!(
+            matches!(outcome, Err(Error::Request(RequestError::NotReservable { limit, .. })) if limit == "dollars")
+        );
     });
 }
 
@@ -144,7 +151,7 @@ fn nobody_reserves_the_impossible() {
         let request = set.request().with("tokens", 11).expect("declared");
         assert!(matches!(
             set.reserve(&request, HOUR),
-            Err(Error::NeverAdmissible { max: 10, .. })
+            Err(Error::Request(RequestError::NeverAdmissible { max: 10, .. }))
         ));
     });
 }
@@ -169,7 +176,10 @@ fn a_forked_child_cannot_cancel_what_its_parent_reserved() {
                 let mut reserved = reserve(set, 10, HOUR);
                 let child = Child::fork(|| {
                     let answer = reserved.take().expect("reserved").cancel();
-                    assert!(matches!(answer, Err(Error::InheritedPermit { .. })), "{answer:?}");
+                    assert!(
+                        matches!(answer, Err(Error::Permit(PermitError::Inherited { .. }))),
+                        "{answer:?}"
+                    );
                 });
                 child.succeed();
                 assert!(reserved.expect("reserved").cancel().expect("works"));

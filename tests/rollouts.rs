@@ -1,7 +1,7 @@
 //! The recipes of docs/rollouts.md, each by four workers under load: none of them makes a request fail, and the limits
 //! hold.
 
-mod process;
+mod scene;
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::tower::{Demand, LimitLayer};
 use shmlimit::{Algorithm, Align, Declaration, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};

@@ -1,17 +1,17 @@
 //! Sets that are made when a process asks for them first: one for each name, however many processes ask at once and
 //! whichever of them are killed on the way.
 
-mod process;
+mod scene;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Align, Declaration, DeclarationError, Error, Keyed, Limit, OnMismatch, OpenOptions, Segment,
-    SegmentReader, SetDeclaration,
+    Algorithm, Align, Declaration, DeclarationError, Error, Keyed, Limit, OnMismatch, OpenError, OpenOptions,
+    RequestError, Segment, SegmentReader, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -143,7 +143,7 @@ fn a_name_beyond_the_last_copy_is_unknown_and_the_sets_there_are_are_named() {
         assert_eq!(segment.set(name).expect("made").name(), name);
     }
     match segment.set("c") {
-        Err(Error::UnknownSet { name, known }) => {
+        Err(Error::Request(RequestError::UnknownSet { name, known })) => {
             assert_eq!(name, "c");
             assert_eq!(known, ["fixed", "operation", "b", "a"]);
         }
@@ -173,7 +173,7 @@ fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
     let reader = SegmentReader::open(&path).expect("a segment");
     assert!(matches!(
         reader.key_snapshot("upload", b"tenant"),
-        Err(Error::UnknownSet { .. })
+        Err(Error::Request(RequestError::UnknownSet { .. }))
     ));
     let upload = segment.set("upload").expect("made");
     assert!(
@@ -256,7 +256,7 @@ fn the_number_of_copies_cannot_change_in_a_live_segment() {
             .on_mismatch(OnMismatch::Apply)
             .open_or_create(&path, &other)
         {
-            Err(Error::ConfigMismatch { differences, .. }) => {
+            Err(Error::Open(OpenError::ConfigMismatch { differences, .. })) => {
                 assert!(
                     differences
                         .iter()

@@ -1,17 +1,20 @@
 //! What others see of a process that stops, or dies, while it has a set's lock.
 
-mod process;
-mod raw_segment;
+mod layout_mirror;
+mod scene;
 
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use layout_mirror::RawSegment;
 use nix::sys::signal::{Signal, raise};
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
-use raw_segment::RawSegment;
-use shmlimit::{Declaration, Error, Limit, LimitSet, OpenOptions, Segment, SegmentReader, SetDeclaration};
+use scene::expect_permit;
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::{
+    Declaration, Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SLOTS: u64 = 3;
@@ -28,7 +31,7 @@ fn create(path: &Path) -> Segment {
 
 fn is_stuck<T>(result: Result<T, Error>, holder: &Child) -> bool {
     match result {
-        Err(Error::LockStuck { set, pid }) => {
+        Err(Error::Segment(SegmentError::LockStuck { set, pid })) => {
             assert_eq!((set.as_str(), pid), ("api", Some(holder.id())));
             true
         }
@@ -50,11 +53,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         let request = api.request().with("tokens", 100).expect("declared");
-        let mut permit = api
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("admitted");
+        let mut permit = expect_permit(api.try_acquire(&request));
         let child = Child::fork(|| {
             let lock = RawSegment::open(&path).lock();
             lock.take();
@@ -200,11 +199,7 @@ fn work(api: &LimitSet) -> ! {
         request
             .set_cost("slots", 1 + dice.below(SLOTS))
             .expect("declared");
-        let mut permit = api
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("nobody else");
+        let mut permit = expect_permit(api.try_acquire(&request));
         permit.settle([("tokens", 0)]).expect("works");
     }
 }

@@ -1,38 +1,30 @@
 //! One handle, many threads.
 
+mod scene;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use shmlimit::{Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration};
+use scene::{create, first_set};
+use shmlimit::{Limit, LimitSet, Permit, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SLOTS: u64 = 4;
 const THREADS: usize = 8;
 
-fn segment(limits: SetDeclaration) -> (tempfile::TempDir, Segment) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().participants(2).add_set(limits);
-    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    (directory, segment)
-}
-
-fn slots() -> (tempfile::TempDir, Segment) {
-    segment(SetDeclaration::new("api").add_limit(Limit::concurrency("slots", SLOTS)))
+fn slots() -> (tempfile::TempDir, Segment, LimitSet) {
+    create(SetDeclaration::new("api").add_limit(Limit::concurrency("slots", SLOTS)))
 }
 
 fn try_take(api: &LimitSet) -> Option<Permit<'_>> {
     api.try_acquire(&api.request()).expect("works").into_result().ok()
 }
 
-fn active(segment: &Segment) -> u64 {
-    segment.snapshot().expect("a copy").sets[0].active
-}
-
 #[test]
 fn threads_never_hold_more_than_the_capacity_between_them() {
-    let (_directory, segment) = slots();
+    let (_directory, segment, _) = slots();
     let held = AtomicU64::new(0);
     let admitted = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -65,9 +57,8 @@ fn threads_never_hold_more_than_the_capacity_between_them() {
 
 #[test]
 fn threads_share_one_rate_to_the_unit() {
-    let (_directory, segment) =
-        segment(SetDeclaration::new("api").add_limit(Limit::calls("calls", 10_000, 1000 * HOUR)));
-    let api = segment.set("api").expect("declared");
+    let (_directory, _segment, api) =
+        create(SetDeclaration::new("api").add_limit(Limit::calls("calls", 10_000, 1000 * HOUR)));
     let admitted: u64 = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| scope.spawn(|| (0..).take_while(|_| try_take(&api).is_some()).count() as u64))
@@ -82,8 +73,7 @@ fn threads_share_one_rate_to_the_unit() {
 
 #[test]
 fn a_permit_may_be_given_back_by_another_thread() {
-    let (_directory, segment) = slots();
-    let api = segment.set("api").expect("declared");
+    let (_directory, segment, api) = slots();
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel::<Permit<'_>>();
         scope.spawn(move || {
@@ -99,13 +89,12 @@ fn a_permit_may_be_given_back_by_another_thread() {
             }
         }
     });
-    assert_eq!(active(&segment), 0);
+    assert_eq!(first_set(&segment).active, 0);
 }
 
 #[test]
 fn what_a_thread_held_stays_held_when_the_thread_ends() {
-    let (_directory, segment) = slots();
-    let api = segment.set("api").expect("declared");
+    let (_directory, segment, api) = slots();
     let permits: Vec<Permit<'_>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..SLOTS)
             .map(|_| scope.spawn(|| try_take(&api).expect("room")))
@@ -120,29 +109,28 @@ fn what_a_thread_held_stays_held_when_the_thread_ends() {
     }
     assert_eq!(segment.recover().expect("works").sets[0].reclaimed, 0);
     drop(permits);
-    assert_eq!(active(&segment), 0);
+    assert_eq!(first_set(&segment).active, 0);
 }
 
 #[test]
 fn a_panic_that_unwinds_through_a_permit_gives_it_back() {
-    let (_directory, segment) = slots();
+    let (_directory, segment, _) = slots();
     let outcome = thread::scope(|scope| {
         let panics = || {
             let api = segment.set("api").expect("declared");
             let _permit = try_take(&api).expect("room");
-            assert_eq!(active(&segment), 1);
+            assert_eq!(first_set(&segment).active, 1);
             std::panic::resume_unwind(Box::new("on purpose"));
         };
         scope.spawn(panics).join()
     });
     assert!(outcome.is_err());
-    assert_eq!(active(&segment), 0);
+    assert_eq!(first_set(&segment).active, 0);
 }
 
 #[test]
 fn an_owned_permit_outlives_the_handles_in_a_thread_of_its_own() {
-    let (directory, segment) = slots();
-    let api = segment.set("api").expect("declared");
+    let (directory, segment, api) = slots();
     let permit = try_take(&api).expect("room").into_owned();
     drop((api, segment));
     let (sender, receiver) = mpsc::channel::<()>();
@@ -151,7 +139,7 @@ fn an_owned_permit_outlives_the_handles_in_a_thread_of_its_own() {
         drop(permit);
     });
     let again = Segment::open(directory.path().join("limits")).expect("opens");
-    assert_eq!(active(&again), 1);
+    assert_eq!(first_set(&again).active, 1);
     assert_eq!(
         again.snapshot().expect("a copy").participants.len(),
         1,
@@ -159,6 +147,6 @@ fn an_owned_permit_outlives_the_handles_in_a_thread_of_its_own() {
     );
     sender.send(()).expect("the thread lives");
     thread.join().expect("no panic");
-    assert_eq!(active(&again), 0);
+    assert_eq!(first_set(&again).active, 0);
     assert_eq!(again.snapshot().expect("a copy").participants.len(), 1);
 }

@@ -1,72 +1,41 @@
 //! What is behind the limits says that it takes nothing for a while: nothing is admitted until then, and all is as before
 //! from then on.
 
-mod process;
+mod scene;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use scene::clock::{NANOSECOND, Scene};
+use scene::{create, expect_permit, expect_refusal};
 use shmlimit::{
-    Adaptive, Algorithm, Batch, Credit, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet,
-    OpenOptions, Outcome, Refusal, RefusalReason, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
-    WhenFull,
+    Adaptive, Algorithm, Batch, Credit, CreditOutcome, Error, Keyed, Limit, LimitSet, Outcome, PermitError,
+    RefusalReason, ReserveOutcome, SetDeclaration, WhenFull,
 };
 
-use process::TIMEOUT;
+use scene::process::TIMEOUT;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HALF: Duration = Duration::from_secs(30);
-const NANO: Duration = Duration::from_nanos(1);
-
-struct Scene {
-    clock: VirtualClock,
-    segment: Segment,
-    _directory: tempfile::TempDir,
-}
-
-impl Scene {
-    fn new(set: SetDeclaration) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(Duration::ZERO);
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
-            .expect("a segment");
-        Self {
-            clock,
-            segment,
-            _directory: directory,
-        }
-    }
-
-    fn set(&self) -> LimitSet {
-        self.segment.set("api").expect("declared")
-    }
-}
-
-fn refused(set: &LimitSet) -> Refusal {
-    let outcome = set.try_acquire(&set.request()).expect("works");
-    outcome.into_result().expect_err("no room")
-}
 
 fn throttle(set: &LimitSet, wait: Duration) {
-    let outcome = set.try_acquire(&set.request()).expect("works");
-    let mut permit = outcome.into_result().expect("room");
+    let mut permit = expect_permit(set.try_acquire(&set.request()));
     permit.throttled(wait).expect("works");
 }
 
 #[test]
 fn admits_nothing_before_the_instant_and_everything_at_it() {
-    let scene = Scene::new(
+    let scene = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api")
             .add_limit(Limit::calls("requests", 1_000, MINUTE))
             .add_limit(Limit::concurrency("in_flight", 2)),
     );
     let set = scene.set();
     throttle(&set, HALF);
-    for (instant, left) in [(Duration::ZERO, HALF), (HALF - NANO, NANO)] {
+    for (instant, left) in [(Duration::ZERO, HALF), (HALF - NANOSECOND, NANOSECOND)] {
         scene.clock.advance_to(instant);
-        let refusal = refused(&set);
+        let refusal = expect_refusal(set.try_acquire(&set.request()));
         assert_eq!(
             (refusal.reason(), refusal.binding()),
             (RefusalReason::Throttled, None)
@@ -92,18 +61,18 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
 
     scene.clock.advance_to(HALF);
     assert!(set.try_acquire(&set.request()).expect("works").is_admitted());
-    assert_eq!(
-        scene.segment.snapshot().expect("readable").sets[0].throttled_for,
-        Duration::ZERO
-    );
+    assert_eq!(scene.snapshot().throttled_for, Duration::ZERO);
 }
 
 #[test]
 fn a_limit_that_takes_longer_binds_and_a_longer_throttling_stays() {
-    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1, MINUTE)));
+    let scene = Scene::at(
+        Duration::ZERO,
+        SetDeclaration::new("api").add_limit(Limit::calls("requests", 1, MINUTE)),
+    );
     let set = scene.set();
     throttle(&set, HALF);
-    let refusal = refused(&set);
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
     assert_eq!(
         (refusal.reason(), refusal.retry_after()),
         (RefusalReason::Rate, Some(MINUTE))
@@ -111,7 +80,7 @@ fn a_limit_that_takes_longer_binds_and_a_longer_throttling_stays() {
 
     set.throttle(2 * MINUTE).expect("works");
     set.throttle(HALF).expect("works");
-    let refusal = refused(&set);
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
     assert_eq!(
         (refusal.reason(), refusal.retry_after()),
         (RefusalReason::Throttled, Some(2 * MINUTE))
@@ -120,7 +89,8 @@ fn a_limit_that_takes_longer_binds_and_a_longer_throttling_stays() {
 
 #[test]
 fn throttles_one_key_and_keeps_its_row_until_then() {
-    let scene = Scene::new(
+    let scene = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api")
             .keyed(Keyed::new(32))
             .add_limit(Limit::calls("requests", 1_000_000, MINUTE)),
@@ -128,11 +98,7 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     let set = scene.set();
     let request = set.request();
     let throttled = set.key("throttled").expect("keyed");
-    let mut permit = throttled
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("room");
+    let mut permit = expect_permit(throttled.try_acquire(&request));
     permit.throttled(HALF).expect("works");
     let reason = || throttled.check(&request).expect("works").reason();
     assert_eq!(reason(), Some(RefusalReason::Throttled));
@@ -159,7 +125,8 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
 
 #[test]
 fn a_reset_ends_it() {
-    let scene = Scene::new(
+    let scene = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api")
             .keyed(Keyed::new(100))
             .add_limit(Limit::calls("requests", 1_000, MINUTE)),
@@ -179,7 +146,8 @@ fn a_reset_ends_it() {
 
 #[test]
 fn shrinks_an_adaptive_limit_once() {
-    let scene = Scene::new(
+    let scene = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api").add_limit(
             Limit::concurrency("in_flight", 20)
                 .adaptive(Adaptive::Aimd)
@@ -188,7 +156,7 @@ fn shrinks_an_adaptive_limit_once() {
     );
     let set = scene.set();
     throttle(&set, HALF);
-    let limit = &scene.segment.snapshot().expect("readable").sets[0].limits[0];
+    let limit = &scene.snapshot().limits[0];
     assert!(
         limit.found_capacity.is_some_and(|capacity| capacity < 20),
         "{limit:?}"
@@ -198,19 +166,22 @@ fn shrinks_an_adaptive_limit_once() {
 
 #[test]
 fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
-    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::budget("tokens", 100, MINUTE)));
+    let scene = Scene::at(
+        Duration::ZERO,
+        SetDeclaration::new("api").add_limit(Limit::budget("tokens", 100, MINUTE)),
+    );
     let set = scene.set();
-    let mut streaming = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("room");
+    let mut streaming = expect_permit(set.try_acquire(&set.request()));
     throttle(&set, HALF);
     assert!(streaming.debit("tokens", 10).expect("works").is_admitted());
     assert!(set.debit("tokens", 10).expect("works").is_admitted());
-    assert_eq!(refused(&set).reason(), RefusalReason::Throttled);
+    assert_eq!(
+        expect_refusal(set.try_acquire(&set.request())).reason(),
+        RefusalReason::Throttled
+    );
 
-    let shadow = Scene::new(
+    let shadow = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api")
             .shadow(true)
             .add_limit(Limit::calls("requests", 10, MINUTE)),
@@ -222,11 +193,14 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
 
 #[test]
 fn reservations_begin_after_it_and_batches_of_credit_wait_for_it() {
-    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1_000, MINUTE)));
+    let scene = Scene::at(
+        Duration::ZERO,
+        SetDeclaration::new("api").add_limit(Limit::calls("requests", 1_000, MINUTE)),
+    );
     let set = scene.set();
     set.throttle(HALF).expect("works");
     let reserve = |longest| set.reserve(&set.request(), longest).expect("works");
-    assert!(matches!(reserve(HALF - NANO), ReserveOutcome::Refused(_)));
+    assert!(matches!(reserve(HALF - NANOSECOND), ReserveOutcome::Refused(_)));
     let reservation = reserve(HALF).into_result().expect("soon enough");
     assert_eq!(reservation.delay(), HALF);
     let mut credit = set
@@ -241,40 +215,36 @@ fn reservations_begin_after_it_and_batches_of_credit_wait_for_it() {
 #[test]
 fn batches_that_were_drawn_are_not_spent_meanwhile() {
     let limit = Limit::calls("requests", 1_000, MINUTE).credit(Credit::batch(100));
-    let scene = Scene::new(SetDeclaration::new("api").add_limit(limit));
+    let scene = Scene::at(Duration::ZERO, SetDeclaration::new("api").add_limit(limit));
     let set = scene.set();
     let admitted = || set.try_acquire(&set.request()).expect("works").is_admitted();
     assert!(admitted(), "and a batch is drawn");
     set.throttle(HALF).expect("works");
     assert!(!admitted());
-    assert_eq!(
-        scene.segment.snapshot().expect("readable").sets[0].limits[0].remaining,
-        999
-    );
+    assert_eq!(scene.snapshot().limits[0].remaining, 999);
     scene.clock.advance_to(HALF);
     assert!(admitted());
 }
 
 #[test]
 fn a_permit_says_it_once_and_while_it_holds_something() {
-    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 2)));
+    let scene = Scene::at(
+        Duration::ZERO,
+        SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 2)),
+    );
     let set = scene.set();
-    let outcome = set.try_acquire(&set.request()).expect("works");
-    let mut permit = outcome.into_result().expect("room");
+    let mut permit = expect_permit(set.try_acquire(&set.request()));
     permit.throttled(HALF).expect("works");
     assert!(matches!(
         permit.throttled(HALF),
-        Err(Error::AlreadyReleased { .. })
+        Err(Error::Permit(PermitError::AlreadyReleased { .. }))
     ));
 }
 
 #[test]
 fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
-    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 1));
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set))
-        .expect("a segment");
-    let set = segment.set("api").expect("declared");
+    let (_directory, segment, set) = create(set);
     for ends_by_itself in [true, false] {
         let wait = if ends_by_itself {
             Duration::from_millis(200)
@@ -291,7 +261,7 @@ fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
                     assert!(matches!(outcome, Outcome::Admitted(_)), "{outcome:?}");
                     begun.elapsed()
                 });
-                process::eventually("it waits", || {
+                scene::process::eventually("it waits", || {
                     let snapshot = segment.snapshot().expect("readable");
                     snapshot.sets[0].tickets.len() >= count || (ends_by_itself && begun.elapsed() >= wait)
                 });
@@ -310,7 +280,8 @@ fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
 
 #[test]
 fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
-    let scene = Scene::new(
+    let scene = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api")
             .add_limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::SlidingWindow)),
     );
@@ -323,14 +294,17 @@ fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
             let outcome = set.acquire(&all, TIMEOUT).expect("works");
             assert!(outcome.is_admitted());
         });
-        process::eventually("it waits", || {
+        scene::process::eventually("it waits", || {
             let snapshot = scene.segment.snapshot().expect("readable");
             snapshot.sets[0].tickets.len() == 1
         });
         let refusals = || {
             let check = set.check(&set.request()).expect("works").into_result();
-            [refused(&set), check.expect_err("no room")]
-                .map(|refusal| (refusal.reason(), refusal.retry_after()))
+            [
+                expect_refusal(set.try_acquire(&set.request())),
+                check.expect_err("no room"),
+            ]
+            .map(|refusal| (refusal.reason(), refusal.retry_after()))
         };
         set.throttle(Duration::from_secs(1)).expect("works");
         assert_eq!(refusals(), [(RefusalReason::Rate, Some(MINUTE)); 2]);
@@ -342,7 +316,8 @@ fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
 
 #[test]
 fn what_was_admitted_without_a_row_throttles_no_other_key() {
-    let scene = Scene::new(
+    let scene = Scene::at(
+        Duration::ZERO,
         SetDeclaration::new("api")
             .shadow(true)
             .keyed(Keyed::new(32).when_full(WhenFull::Refuse))
@@ -352,8 +327,7 @@ fn what_was_admitted_without_a_row_throttles_no_other_key() {
     // More than there are rows.
     for number in 0..1_000_u32 {
         let key = set.key(number.to_le_bytes()).expect("keyed");
-        let outcome = key.try_acquire(&set.request()).expect("works");
-        let mut permit = outcome.into_result().expect("in shadow");
+        let mut permit = expect_permit(key.try_acquire(&set.request()));
         if number == 999 {
             permit.throttled(HALF).expect("works");
         }

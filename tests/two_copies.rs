@@ -2,14 +2,14 @@
 #![cfg(target_env = "gnu")]
 #![allow(unsafe_code, reason = "loads libraries and calls them")]
 
-mod process;
+mod scene;
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use process::{TIMEOUT, eventually, in_own_process};
+use scene::process::{TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 /// The example `second_copy`, beside the directory of this test's own binary.

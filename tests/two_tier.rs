@@ -1,35 +1,26 @@
 //! Limits with credit: what a process draws, what it admits by itself, and what becomes of the rest.
 
-mod credit_scene;
-mod process;
+mod scene;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use credit_scene::{ALGORITHMS, LONG, REFUNDING, check, counts, create, one_limit, remaining};
 use nix::unistd::pause;
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::credit::{self, ALGORITHMS, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::{create, create_in, expect_permit};
 use shmlimit::{
-    Algorithm, Align, Credit, Declaration, DeclarationError, Keyed, Limit, OnDeath, Segment, SetDeclaration,
-    Tier,
+    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, OnDeath, Segment, SetDeclaration, Tier,
 };
 
 fn calls(capacity: u64, algorithm: Algorithm, batch: u64) -> Limit {
-    let limit = Limit::calls("calls", capacity, LONG)
-        .algorithm(algorithm)
-        .credit(Credit::batch(batch));
-    if algorithm == Algorithm::FixedWindow {
-        limit.align(Align::FirstUse)
-    } else {
-        limit
-    }
+    credit::calls(capacity, algorithm).credit(Credit::batch(batch))
 }
 
 #[test]
 fn requests_are_admitted_from_a_batch_that_was_charged_before() {
     for algorithm in ALGORITHMS {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (segment, set) = one_limit(directory.path(), calls(100, algorithm, 10));
+        let (_directory, segment, set) = one_limit(calls(100, algorithm, 10));
         for charged in [10, 20] {
             for _ in 0..10 {
                 assert!(check(&set, 1));
@@ -46,7 +37,7 @@ fn requests_are_admitted_from_a_batch_that_was_charged_before() {
 #[test]
 fn all_ways_to_ask_spend_the_same_batch() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let (segment, set) = one_limit_in(directory.path(), calls(100, Algorithm::Gcra, 10));
     let request = set.request();
     assert!(set.try_acquire(&request).expect("works").is_admitted());
     assert!(
@@ -65,8 +56,7 @@ fn all_ways_to_ask_spend_the_same_batch() {
 
 #[test]
 fn a_future_and_threads_spend_the_same_batch() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100_000, Algorithm::Gcra, 100));
+    let (_directory, segment, set) = one_limit(calls(100_000, Algorithm::Gcra, 100));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
@@ -86,8 +76,7 @@ fn a_future_and_threads_spend_the_same_batch() {
 fn the_last_unit_can_be_had_and_no_more() {
     for algorithm in ALGORITHMS {
         for batch in [1, 7, 64, 5_000] {
-            let directory = tempfile::tempdir().expect("a directory");
-            let (_segment, set) = one_limit(directory.path(), calls(1_000, algorithm, batch));
+            let (_directory, _segment, set) = one_limit(calls(1_000, algorithm, batch));
             let admitted: u64 = (0..2_000).map(|_| u64::from(check(&set, 1))).sum();
             assert_eq!(admitted, 1_000, "{algorithm:?}, {batch}");
             let refused = set.check(&set.request()).expect("works");
@@ -100,8 +89,7 @@ fn the_last_unit_can_be_had_and_no_more() {
 #[test]
 fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
     for algorithm in ALGORITHMS {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (segment, set) = one_limit(directory.path(), calls(20, algorithm, 10));
+        let (_directory, segment, set) = one_limit(calls(20, algorithm, 10));
         // Where the algorithm refunds, what is left is given back and drawn anew with the rest.
         let charged = if REFUNDING.contains(&algorithm) {
             [10, 10, 18, 18, 20]
@@ -120,22 +108,19 @@ fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
 
 #[test]
 fn a_request_as_large_as_a_batch_is_charged_to_the_limit_itself() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let (_directory, segment, set) = one_limit(calls(100, Algorithm::Gcra, 10));
     assert!(check(&set, 10));
     assert!(check(&set, 0));
     assert_eq!((remaining(&set), counts(&segment).admitted), (90, 2));
     let request = set.request().with("calls", 101).expect("declared");
     assert!(matches!(
         set.check(&request),
-        Err(shmlimit::Error::NeverAdmissible { .. })
+        Err(shmlimit::Error::Request(
+            shmlimit::RequestError::NeverAdmissible { .. }
+        ))
     ));
     let request = set.request().with("calls", 30).expect("declared");
-    let mut permit = set
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("room");
+    let mut permit = expect_permit(set.try_acquire(&request));
     assert_eq!(
         permit.settle([("calls", 10)]).expect("works").refunded("calls"),
         20
@@ -151,7 +136,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     let declared = SetDeclaration::new("api")
         .keyed(Keyed::new(10_000))
         .add_limit(limit);
-    let (segment, set) = create(directory.path(), declared);
+    let (segment, set) = create_in(directory.path(), declared);
     let request = set.request();
     for _ in 0..3 {
         assert!(
@@ -199,7 +184,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
 fn a_process_that_detaches_returns_what_it_did_not_spend() {
     for algorithm in ALGORITHMS {
         let directory = tempfile::tempdir().expect("a directory");
-        let (segment, set) = one_limit(directory.path(), calls(100, algorithm, 10));
+        let (segment, set) = one_limit_in(directory.path(), calls(100, algorithm, 10));
         assert!(check(&set, 4));
         drop((segment, set));
         let segment = Segment::open(directory.path().join("limits")).expect("a segment");
@@ -257,7 +242,7 @@ fn what_is_not_used_is_returned_by_the_background_worker() {
 fn a_request_that_must_wait_takes_the_batches_of_others_back() {
     let test = "a_request_that_must_wait_takes_the_batches_of_others_back";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (segment, set) = one_limit(directory, calls(10, Algorithm::Gcra, 10));
+        let (segment, set) = one_limit_in(directory, calls(10, Algorithm::Gcra, 10));
         let told = SharedWords::new(2);
         let child = Child::fork(|| {
             assert!(check(&set, 2));
@@ -280,8 +265,7 @@ fn a_request_that_must_wait_takes_the_batches_of_others_back() {
 
 #[test]
 fn none_draws_while_a_request_waits() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(20, Algorithm::Gcra, 10));
+    let (_directory, segment, set) = one_limit(calls(20, Algorithm::Gcra, 10));
     assert!(check(&set, 2));
     let request = set.request().with("calls", 19).expect("declared");
     let waits = AtomicBool::new(true);
@@ -372,10 +356,10 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
 fn a_refusal_takes_back_what_the_dead_had_drawn() {
     let test = "a_refusal_takes_back_what_the_dead_had_drawn";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (_segment, set) = one_limit(directory, calls(10, Algorithm::TokenBucket, 10));
+        let (_segment, set) = one_limit_in(directory, calls(10, Algorithm::TokenBucket, 10));
         let mut child = Child::fork(|| {
             assert!(check(&set, 3));
-            process::die();
+            scene::process::die();
         });
         child.wait();
         eventually("the rest is there", || check(&set, 7));
@@ -387,7 +371,7 @@ fn a_refusal_takes_back_what_the_dead_had_drawn() {
 fn a_forked_child_has_nothing_of_its_parents_batch() {
     let test = "a_forked_child_has_nothing_of_its_parents_batch";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (_segment, set) = one_limit(directory, calls(100, Algorithm::Gcra, 10));
+        let (_segment, set) = one_limit_in(directory, calls(100, Algorithm::Gcra, 10));
         assert!(check(&set, 1));
         Child::fork(|| {
             assert!(check(&set, 1));
@@ -401,7 +385,7 @@ fn a_forked_child_has_nothing_of_its_parents_batch() {
 fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
     let test = "a_dead_childs_batch_comes_back_and_the_parents_stays";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (segment, set) = one_limit(directory, calls(100, Algorithm::Gcra, 10));
+        let (segment, set) = one_limit_in(directory, calls(100, Algorithm::Gcra, 10));
         assert!(check(&set, 1));
         Child::fork(|| assert!(check(&set, 1))).succeed();
         segment.recover().expect("works");
@@ -416,7 +400,7 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
 #[test]
 fn batches_stay_while_one_handle_of_the_segment_is_open() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let (segment, set) = one_limit_in(directory.path(), calls(100, Algorithm::Gcra, 10));
     let other = Segment::open(directory.path().join("limits")).expect("attached already");
     let of_other = other.set("api").expect("declared");
     assert!(check(&set, 1));
@@ -436,7 +420,7 @@ fn batches_stay_while_one_handle_of_the_segment_is_open() {
 #[test]
 fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let (segment, set) = one_limit_in(directory.path(), calls(100, Algorithm::Gcra, 10));
     let other = Segment::open(directory.path().join("limits")).expect("attached already");
     assert!(check(&set, 1));
     drop((segment, set));
@@ -456,8 +440,7 @@ fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open(
 
 #[test]
 fn what_a_future_that_does_not_wait_drew_is_returned_when_it_is_not_used() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let (_directory, segment, set) = one_limit(calls(100, Algorithm::Gcra, 10));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
@@ -472,11 +455,10 @@ fn what_a_future_that_does_not_wait_drew_is_returned_when_it_is_not_used() {
 
 #[test]
 fn a_reset_takes_the_batches_away() {
-    let directory = tempfile::tempdir().expect("a directory");
     let keyed = SetDeclaration::new("api")
         .keyed(Keyed::new(100))
         .add_limit(calls(100, Algorithm::Gcra, 10));
-    let (segment, set) = create(directory.path(), keyed);
+    let (_directory, segment, set) = create(keyed);
     let (a, b) = (set.key("a").expect("a key"), set.key("b").expect("a key"));
     let request = set.request();
     let remaining = |key: &shmlimit::Key<'_>| key.peek(&request).expect("works")[0].remaining;
@@ -498,8 +480,7 @@ fn a_reset_takes_the_batches_away() {
 
 #[test]
 fn a_change_ends_the_batches_and_may_change_their_size() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let (_directory, segment, set) = one_limit(calls(100, Algorithm::Gcra, 10));
     assert!(check(&set, 1));
     let changed = |limit: Limit| Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     segment
@@ -521,7 +502,7 @@ fn processes_together_admit_what_the_limit_gives() {
         const CAPACITY: u64 = 20_000;
         for algorithm in ALGORITHMS {
             let directory = tempfile::tempdir_in(directory).expect("a directory");
-            let (segment, set) = one_limit(directory.path(), calls(CAPACITY, algorithm, 50));
+            let (segment, set) = one_limit_in(directory.path(), calls(CAPACITY, algorithm, 50));
             let spent = SharedWords::new(PROCESSES);
             let children: Vec<Child> = spent
                 .iter()

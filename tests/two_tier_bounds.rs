@@ -2,13 +2,13 @@
 //! what to do and when, one after the other on a virtual clock, and of which some are killed; and what kills at random
 //! leave.
 
-mod process;
+mod scene;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Credit, Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration,
     VirtualClock,

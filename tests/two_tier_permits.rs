@@ -1,35 +1,24 @@
 //! Limits with credit: what becomes of what permits did not use, and what refusals promise.
 
-mod credit_scene;
-mod process;
+mod scene;
 
 use std::time::Duration;
 
-use credit_scene::{ALGORITHMS, LONG, REFUNDING, check, counts, one_limit, remaining};
-use process::TIMEOUT;
-use shmlimit::{
-    Algorithm, Align, Credit, Declaration, Limit, LimitSet, OpenOptions, Permit, SetDeclaration, VirtualClock,
-};
+use scene::clock::Scene;
+use scene::credit::{ALGORITHMS, LONG, REFUNDING, check, counts, from_first_use, one_limit, remaining};
+use scene::expect_permit;
+use scene::process::TIMEOUT;
+use shmlimit::{Algorithm, Credit, Limit, LimitSet, Permit, SetDeclaration};
+
+const START: Duration = Duration::from_secs(1);
 
 #[test]
 fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
     for algorithm in ALGORITHMS {
-        let directory = tempfile::tempdir().expect("a directory");
-        let limit = Limit::rate("calls", 100, LONG)
-            .algorithm(algorithm)
-            .credit(Credit::batch(10));
-        let limit = if algorithm == Algorithm::FixedWindow {
-            limit.align(Align::FirstUse)
-        } else {
-            limit
-        };
-        let (segment, set) = one_limit(directory.path(), limit);
+        let limit = from_first_use(Limit::rate("calls", 100, LONG), algorithm).credit(Credit::batch(10));
+        let (_directory, segment, set) = one_limit(limit);
         let request = set.request().with("calls", 8).expect("declared");
-        let mut permit = set
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("room");
+        let mut permit = expect_permit(set.try_acquire(&request));
         let back = if REFUNDING.contains(&algorithm) { 5 } else { 0 };
         assert_eq!(
             permit.settle([("calls", 3)]).expect("works").refunded("calls"),
@@ -40,14 +29,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert!(check(&set, 2 + back));
         assert_eq!(counts(&segment).taken, 10);
         // Less than a batch is left, whatever permits give back.
-        let mut permits: Vec<_> = (0..2)
-            .map(|_| {
-                set.try_acquire(&request)
-                    .expect("works")
-                    .into_result()
-                    .expect("room")
-            })
-            .collect();
+        let mut permits: Vec<_> = (0..2).map(|_| expect_permit(set.try_acquire(&request))).collect();
         for permit in &mut permits {
             permit.cancel().expect("works");
         }
@@ -57,11 +39,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert!(left.iter().all(|(_, units)| *units < 10), "{left:?}");
         // More than was reserved is charged to the limit.
         let before = remaining(&set);
-        let mut permit = set
-            .try_acquire(&request)
-            .expect("works")
-            .into_result()
-            .expect("room");
+        let mut permit = expect_permit(set.try_acquire(&request));
         assert_eq!(
             permit.settle([("calls", 28)]).expect("works").overdraft("calls"),
             20
@@ -73,11 +51,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
 /// A rate of 100 with batches of 10, and a permit for 8 that was admitted from one of them.
 fn drawn_permit(set: &LimitSet) -> Permit<'_> {
     let request = set.request().with("calls", 8).expect("declared");
-    let permit = set
-        .try_acquire(&request)
-        .expect("works")
-        .into_result()
-        .expect("room");
+    let permit = expect_permit(set.try_acquire(&request));
     assert_eq!(remaining(set), 90);
     permit
 }
@@ -85,11 +59,10 @@ fn drawn_permit(set: &LimitSet) -> Permit<'_> {
 #[test]
 fn what_a_permit_did_not_use_goes_into_no_batch_but_its_own() {
     for algorithm in REFUNDING {
-        let directory = tempfile::tempdir().expect("a directory");
         let limit = Limit::rate("calls", 100, LONG)
             .algorithm(algorithm)
             .credit(Credit::batch(10));
-        let (segment, set) = one_limit(directory.path(), limit);
+        let (_directory, segment, set) = one_limit(limit);
         let mut permit = drawn_permit(&set);
         assert!(check(&set, 2));
         assert!(check(&set, 9), "of the next batch");
@@ -109,11 +82,10 @@ fn what_a_permit_did_not_use_goes_into_no_batch_but_its_own() {
 #[test]
 fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() {
     for algorithm in REFUNDING {
-        let directory = tempfile::tempdir().expect("a directory");
         let limit = Limit::rate("calls", 100, LONG)
             .algorithm(algorithm)
             .credit(Credit::batch(10));
-        let (_segment, set) = one_limit(directory.path(), limit);
+        let (_directory, _segment, set) = one_limit(limit);
         let mut permit = drawn_permit(&set);
         // It has to wait, so the 2 that are left come back, and it gives up at once.
         let request = set.request().with("calls", 93).expect("declared");
@@ -129,36 +101,22 @@ fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() 
 #[test]
 fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
     for algorithm in REFUNDING {
-        let directory = tempfile::tempdir().expect("a directory");
-        let start = Duration::from_secs(1);
-        let clock = VirtualClock::new(start);
         // One unit in 10 us.
         let limit = Limit::rate("calls", 100, Duration::from_micros(1_000))
             .algorithm(algorithm)
             .credit(Credit::batch(10));
-        let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &declaration)
-            .expect("a segment");
-        let set = segment.set("api").expect("declared");
+        let scene = Scene::at(START, SetDeclaration::new("api").add_limit(limit));
+        let set = scene.set();
         let request = set.request().with("calls", 2).expect("declared");
-        let mut permits: Vec<_> = (0..5)
-            .map(|_| {
-                set.try_acquire(&request)
-                    .expect("works")
-                    .into_result()
-                    .expect("room")
-            })
-            .collect();
+        let mut permits: Vec<_> = (0..5).map(|_| expect_permit(set.try_acquire(&request))).collect();
         // Six of the ten are replenished, and others take 50: only the last two permits have anything to give back.
-        clock.advance_to(start + Duration::from_micros(60));
+        scene.clock.advance_to(START + Duration::from_micros(60));
         assert!(check(&set, 50));
         assert_eq!(remaining(&set), 46);
         for permit in &mut permits {
             permit.cancel().expect("works");
         }
-        let left = &segment.snapshot().expect("a copy").sets[0].holds[0].amounts;
+        let left = &scene.snapshot().holds[0].amounts;
         assert_eq!(*left, [("calls".to_owned(), 4)].into(), "{algorithm:?}");
         assert_eq!(remaining(&set), 46, "{algorithm:?}");
     }
@@ -167,21 +125,14 @@ fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
 #[test]
 fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let start = Duration::from_secs(1);
-        let clock = VirtualClock::new(start);
         let limit = Limit::calls("calls", 8, Duration::from_secs(8))
             .algorithm(algorithm)
             .credit(Credit::batch(6));
-        let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &declaration)
-            .expect("a segment");
-        let set = segment.set("api").expect("declared");
+        let scene = Scene::at(START, SetDeclaration::new("api").add_limit(limit));
+        let set = scene.set();
         assert!(check(&set, 4));
         // Time replenishes the batch of which 2 are left, and a request that is not admitted from it takes all there is.
-        clock.advance_to(start + Duration::from_secs(6));
+        scene.clock.advance_to(START + Duration::from_secs(6));
         assert!(check(&set, 8));
         let request = set.request().with("calls", 5).expect("declared");
         let refused = set.check(&request).expect("works");
@@ -194,9 +145,11 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         let waiting = set.request().with("calls", 8).expect("declared");
         let outcome = set.acquire_while(&waiting, TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
-        clock.advance_to(start + Duration::from_nanos(10_999_999_999));
+        scene
+            .clock
+            .advance_to(START + Duration::from_nanos(10_999_999_999));
         assert!(!check(&set, 5), "{algorithm:?}");
-        clock.advance_to(start + Duration::from_secs(11));
+        scene.clock.advance_to(START + Duration::from_secs(11));
         assert!(check(&set, 5), "{algorithm:?}");
     }
 }

@@ -1,28 +1,23 @@
 //! Decisions by a clock that is advanced by hand, exact to the nanosecond.
 
+mod scene;
+
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use scene::expect_permit;
 use shmlimit::{
-    Algorithm, Align, Declaration, Error, Limit, LimitSet, OpenOptions, Outcome, Permit, Refusal,
-    SetDeclaration, VirtualClock,
+    Algorithm, Align, Error, Limit, LimitSet, Outcome, Permit, PermitError, Refusal, SetDeclaration,
+    VirtualClock,
 };
-use tempfile::TempDir;
 
-/// 2026-01-01T00:00:00Z.
-const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
-const NANOSECOND: Duration = Duration::from_nanos(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn set_by(clock: &VirtualClock, limit: Limit) -> (TempDir, LimitSet) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
-    let segment = OpenOptions::new()
-        .virtual_clock(clock)
-        .create(directory.path().join("limits"), &declaration)
-        .expect("a segment");
-    let set = segment.set("api").expect("declared");
-    (directory, set)
+fn one_limit_at(start: Duration, limit: Limit) -> (Scene, LimitSet) {
+    let scene = Scene::at(start, SetDeclaration::new("api").add_limit(limit));
+    let set = scene.set();
+    (scene, set)
 }
 
 fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal> {
@@ -41,16 +36,15 @@ fn refused_for(set: &LimitSet) -> Duration {
 fn a_refused_call_is_admitted_at_exactly_the_promised_nanosecond() {
     // 3 in 7 seconds: one in 2 1/3 s, so the promise is rounded up to a nanosecond.
     let limit = Limit::calls("requests", 3, Duration::from_secs(7)).algorithm(Algorithm::Gcra);
-    let clock = VirtualClock::new(NEW_YEAR);
-    let (_directory, set) = set_by(&clock, limit);
+    let (scene, set) = one_limit_at(NEW_YEAR, limit);
     for _ in 0..3 {
         assert!(try_one(&set).is_ok());
     }
     let retry_after = refused_for(&set);
     assert_eq!(retry_after, Duration::from_nanos(2_333_333_334));
-    clock.advance_to(NEW_YEAR + retry_after - NANOSECOND);
+    scene.clock.advance_to(NEW_YEAR + retry_after - NANOSECOND);
     assert_eq!(refused_for(&set), NANOSECOND);
-    clock.advance_to(NEW_YEAR + retry_after);
+    scene.clock.advance_to(NEW_YEAR + retry_after);
     assert!(try_one(&set).is_ok());
     assert!(try_one(&set).is_err());
 }
@@ -58,28 +52,28 @@ fn a_refused_call_is_admitted_at_exactly_the_promised_nanosecond() {
 #[test]
 fn a_window_by_the_wall_clock_turns_when_the_virtual_clock_comes_to_its_end() {
     let limit = Limit::calls("requests", 1, Duration::from_secs(60)).algorithm(Algorithm::FixedWindow);
-    let clock = VirtualClock::new(NEW_YEAR + Duration::from_secs(59));
-    let (_directory, set) = set_by(&clock, limit);
+    let (scene, set) = one_limit_at(NEW_YEAR + Duration::from_secs(59), limit);
     assert!(try_one(&set).is_ok());
     assert_eq!(refused_for(&set), Duration::from_secs(1));
-    clock.advance_to(NEW_YEAR + Duration::from_secs(60) - NANOSECOND);
+    scene
+        .clock
+        .advance_to(NEW_YEAR + Duration::from_secs(60) - NANOSECOND);
     assert_eq!(refused_for(&set), NANOSECOND);
-    clock.advance_to(NEW_YEAR + Duration::from_secs(60));
+    scene.clock.advance_to(NEW_YEAR + Duration::from_secs(60));
     assert!(try_one(&set).is_ok());
 }
 
 #[test]
 fn a_lease_runs_out_on_the_virtual_clock_however_often_it_was_looked_for() {
     let lease = Duration::from_secs(30);
-    let clock = VirtualClock::new(NEW_YEAR);
-    let (_directory, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
+    let (scene, set) = one_limit_at(NEW_YEAR, Limit::concurrency("in_flight", 1).lease(lease));
     let first = try_one(&set).expect("free");
-    clock.advance_to(NEW_YEAR + lease - NANOSECOND);
+    scene.clock.advance_to(NEW_YEAR + lease - NANOSECOND);
     for _ in 0..100 {
         assert!(try_one(&set).is_err());
     }
     assert!(!first.reclaimed());
-    clock.advance_to(NEW_YEAR + lease);
+    scene.clock.advance_to(NEW_YEAR + lease);
     assert!(
         first.reclaimed(),
         "also while no other request has taken its place"
@@ -91,17 +85,19 @@ fn a_lease_runs_out_on_the_virtual_clock_however_often_it_was_looked_for() {
 #[test]
 fn releasing_after_a_lease_ran_out_changes_nothing_and_is_remembered() {
     let lease = Duration::from_secs(30);
-    let clock = VirtualClock::new(NEW_YEAR);
-    let (_directory, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
+    let (scene, set) = one_limit_at(NEW_YEAR, Limit::concurrency("in_flight", 1).lease(lease));
     let mut late = try_one(&set).expect("free");
-    clock.advance_to(NEW_YEAR + lease);
+    scene.clock.advance_to(NEW_YEAR + lease);
     late.release()
         .expect("nothing is wrong with the work that was done");
     assert!(late.reclaimed());
-    assert!(matches!(late.heartbeat(), Err(Error::AlreadyReleased { .. })));
+    assert!(matches!(
+        late.heartbeat(),
+        Err(Error::Permit(PermitError::AlreadyReleased { .. }))
+    ));
 
     let mut renewed = try_one(&set).expect("free");
-    clock.advance_to(NEW_YEAR + 2 * lease);
+    scene.clock.advance_to(NEW_YEAR + 2 * lease);
     assert!(renewed.reclaimed());
     renewed.heartbeat().expect("no other request has taken its place");
     assert!(!renewed.reclaimed());
@@ -155,19 +151,18 @@ proptest! {
         start in 0..(1_u64 << 62),
         requests in prop::collection::vec((1..20_u64, 0..10_000_000_000_u64), 1..20),
     ) {
-        let clock = VirtualClock::new(Duration::from_nanos(start));
-        let (_directory, set) = set_by(&clock, limit);
+        let (scene, set) = one_limit_at(Duration::from_nanos(start), limit);
         for (cost, pause) in requests {
-            clock.advance_to(clock.now() + Duration::from_nanos(pause));
+            scene.clock.advance_to(scene.clock.now() + Duration::from_nanos(pause));
             let request = set.request().with("requests", cost).expect("declared");
             // What could never be admitted is an error.
             let Ok(Outcome::Refused(refusal)) = set.try_acquire(&request) else {
                 continue;
             };
-            let promised = clock.now() + refusal.retry_after().expect("time heals it");
-            clock.advance_to(promised - NANOSECOND);
+            let promised = scene.clock.now() + refusal.retry_after().expect("time heals it");
+            scene.clock.advance_to(promised - NANOSECOND);
             prop_assert!(!set.try_acquire(&request).expect("a decision").is_admitted());
-            clock.advance_to(promised);
+            scene.clock.advance_to(promised);
             prop_assert!(set.try_acquire(&request).expect("a decision").is_admitted());
         }
     }
@@ -175,16 +170,8 @@ proptest! {
 
 #[test]
 fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let clock = VirtualClock::new(Duration::from_secs(1));
     let hour = Duration::from_secs(3600);
-    let declaration =
-        Declaration::new().add_set(SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, hour)));
-    let segment = OpenOptions::new()
-        .virtual_clock(&clock)
-        .create(directory.path().join("limits"), &declaration)
-        .expect("a segment");
-    let set = segment.set("set").expect("declared");
+    let (scene, set) = one_limit_at(Duration::from_secs(1), Limit::calls("calls", 1, hour));
     assert!(set.check(&set.request()).expect("works").is_admitted());
     let is_admitted_within = |max_looks: u32| {
         let mut looks = 0;
@@ -201,36 +188,31 @@ fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() 
         started.elapsed() >= Duration::from_millis(100),
         "it did not sleep"
     );
-    clock.advance_to(2 * hour);
+    scene.clock.advance_to(2 * hour);
     assert!(is_admitted_within(u32::MAX));
 }
 
 #[test]
 fn a_lease_that_ran_out_is_lost_although_its_permit_still_holds_something_else() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let clock = VirtualClock::new(NEW_YEAR);
     let set = SetDeclaration::new("jobs")
         .add_limit(Limit::concurrency("leased", 1).lease(MINUTE))
         .add_limit(Limit::concurrency("running", 2));
-    let segment = OpenOptions::new()
-        .virtual_clock(&clock)
-        .create(folder.path().join("limits"), &Declaration::new().add_set(set))
-        .expect("a segment");
-    let jobs = segment.set("jobs").expect("declared");
-    let take = || {
-        let outcome = jobs.try_acquire(&jobs.request()).expect("works");
-        outcome.into_result().expect("free")
-    };
+    let scene = Scene::new(set);
+    let jobs = scene.set();
+    let take = || expect_permit(jobs.try_acquire(&jobs.request()));
     let mut late = take();
-    clock.advance_to(NEW_YEAR + 2 * MINUTE);
+    scene.pass(2 * MINUTE);
     let mut next = take();
     assert!(late.reclaimed() && !next.reclaimed());
-    assert!(matches!(late.heartbeat(), Err(Error::Reclaimed { .. })));
+    assert!(matches!(
+        late.heartbeat(),
+        Err(Error::Permit(PermitError::Reclaimed { .. }))
+    ));
     next.heartbeat().expect("its own");
     for permit in [&mut late, &mut next] {
         permit.release().expect("gives back what is left");
     }
     assert!(late.reclaimed() && !next.reclaimed());
-    let remaining = |index: usize| segment.snapshot().expect("a copy").sets[0].limits[index].remaining;
+    let remaining = |index: usize| scene.snapshot().limits[index].remaining;
     assert_eq!([0, 1].map(remaining), [1, 2]);
 }

@@ -1,34 +1,18 @@
 //! Waiting in the queue, within one process and across processes.
 
-mod process;
+mod scene;
 
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{Declaration, Error, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::{create, create_in, expect_permit, expect_refusal, queued};
+use shmlimit::{Error, Limit, PermitError, RefusalReason, RequestError, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.sets().next().expect("declared");
-    (segment, set)
-}
-
 fn places(capacity: u64) -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
-}
-
-fn queued(segment: &Segment) -> usize {
-    let snapshot = segment.snapshot().expect("a snapshot");
-    snapshot.sets[0]
-        .tickets
-        .iter()
-        .filter(|ticket| !ticket.granted)
-        .count()
 }
 
 #[test]
@@ -37,12 +21,8 @@ fn a_waiter_gets_what_another_process_gives_back() {
         "a_waiter_gets_what_another_process_gives_back",
         TIMEOUT,
         |directory| {
-            let (segment, set) = create(directory, places(1));
-            let permit = set
-                .acquire(&set.request(), None)
-                .expect("works")
-                .into_result()
-                .expect("free");
+            let (segment, set) = create_in(directory, places(1));
+            let permit = expect_permit(set.acquire(&set.request(), None));
             let child = Child::fork(|| {
                 let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                 assert!(outcome.is_admitted());
@@ -59,20 +39,11 @@ fn a_waiter_gets_what_another_process_gives_back() {
 
 #[test]
 fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(directory.path(), places(1));
-    let permit = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let (_directory, segment, set) = create(places(1));
+    let permit = expect_permit(set.try_acquire(&set.request()));
     let started = Instant::now();
     let timeout = Duration::from_millis(20);
-    let refusal = set
-        .acquire(&set.request(), timeout)
-        .expect("works")
-        .into_result()
-        .expect_err("held");
+    let refusal = expect_refusal(set.acquire(&set.request(), timeout));
     assert!(started.elapsed() >= timeout);
     assert_eq!(refusal.binding(), Some("places"));
     assert_eq!(refusal.reason(), RefusalReason::Concurrency);
@@ -85,9 +56,8 @@ fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
 
 #[test]
 fn a_rate_is_waited_for_to_the_instant() {
-    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, Duration::from_millis(30)));
-    let (_segment, set) = create(directory.path(), set);
+    let (_directory, _segment, set) = create(set);
     let first = Instant::now();
     for _ in 0..5 {
         assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
@@ -98,19 +68,20 @@ fn a_rate_is_waited_for_to_the_instant() {
 
 #[test]
 fn nobody_waits_for_the_impossible() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (_segment, set) = create(directory.path(), places(2));
+    let (_directory, _segment, set) = create(places(2));
     let request = set.request().with("places", 3).expect("declared");
     let outcome = set.acquire(&request, None);
-    assert!(matches!(outcome, Err(Error::NeverAdmissible { .. })));
+    assert!(matches!(
+        outcome,
+        Err(Error::Request(RequestError::NeverAdmissible { .. }))
+    ));
 }
 
 #[test]
 fn nobody_waits_for_the_impossible_behind_others_either() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = create(directory.path(), places(2));
+    let (_directory, segment, set) = create(places(2));
     let all = set.request().with("places", 2).expect("declared");
-    let permit = set.try_acquire(&all).expect("works").into_result().expect("free");
+    let permit = expect_permit(set.try_acquire(&all));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             set.acquire(&set.request(), TIMEOUT)
@@ -120,7 +91,7 @@ fn nobody_waits_for_the_impossible_behind_others_either() {
         let request = set.request().with("places", 3).expect("declared");
         let outcome = set.acquire(&request, Duration::from_millis(100));
         assert!(
-            matches!(outcome, Err(Error::NeverAdmissible { .. })),
+            matches!(outcome, Err(Error::Request(RequestError::NeverAdmissible { .. }))),
             "{outcome:?}"
         );
         drop(permit);
@@ -131,12 +102,8 @@ fn nobody_waits_for_the_impossible_behind_others_either() {
 #[test]
 fn one_more_than_may_wait_is_refused() {
     in_own_process("one_more_than_may_wait_is_refused", TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(1).waiters(2));
-        let permit = set
-            .try_acquire(&set.request())
-            .expect("works")
-            .into_result()
-            .expect("free");
+        let (segment, set) = create_in(directory, places(1).waiters(2));
+        let permit = expect_permit(set.try_acquire(&set.request()));
         let children: Vec<Child> = (0..2)
             .map(|_| {
                 Child::fork(|| {
@@ -145,11 +112,7 @@ fn one_more_than_may_wait_is_refused() {
             })
             .collect();
         eventually("both wait", || queued(&segment) == 2);
-        let refusal = set
-            .acquire(&set.request(), TIMEOUT)
-            .expect("works")
-            .into_result()
-            .expect_err("full");
+        let refusal = expect_refusal(set.acquire(&set.request(), TIMEOUT));
         assert_eq!(refusal.reason(), RefusalReason::QueueFull);
         assert!(
             refusal.to_string().starts_with("the queue of set `set` is full"),
@@ -167,21 +130,15 @@ fn nobody_overtakes_and_a_large_request_is_not_starved() {
         "nobody_overtakes_and_a_large_request_is_not_starved",
         TIMEOUT,
         |directory| {
-            let (segment, set) = create(directory, places(4));
+            let (segment, set) = create_in(directory, places(4));
             let one = set.request();
-            let permits: Vec<_> = (0..3)
-                .map(|_| set.try_acquire(&one).expect("works").into_result().expect("free"))
-                .collect();
+            let permits: Vec<_> = (0..3).map(|_| expect_permit(set.try_acquire(&one))).collect();
             let child = Child::fork(|| {
                 let all = set.request().with("places", 4).expect("declared");
                 assert!(set.acquire(&all, TIMEOUT).expect("works").is_admitted());
             });
             eventually("the large request waits", || queued(&segment) == 1);
-            let refusal = set
-                .try_acquire(&one)
-                .expect("works")
-                .into_result()
-                .expect_err("another is before");
+            let refusal = expect_refusal(set.try_acquire(&one));
             assert_eq!(refusal.binding(), Some("places"));
             assert_eq!(refusal.retry_after(), None);
             drop(permits);
@@ -194,19 +151,11 @@ fn nobody_overtakes_and_a_large_request_is_not_starved() {
 #[test]
 fn the_dead_in_line_do_not_stop_the_others() {
     in_own_process("the_dead_in_line_do_not_stop_the_others", TIMEOUT, |directory| {
-        let (segment, set) = create(directory, places(1));
+        let (segment, set) = create_in(directory, places(1));
         let admitted = SharedWords::new(1);
-        let permit = set
-            .try_acquire(&set.request())
-            .expect("works")
-            .into_result()
-            .expect("free");
+        let permit = expect_permit(set.try_acquire(&set.request()));
         let wait = || {
-            let permit = set
-                .acquire(&set.request(), TIMEOUT)
-                .expect("works")
-                .into_result()
-                .expect("in time");
+            let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
             admitted[0].fetch_add(1, Ordering::Relaxed);
             drop(permit);
         };
@@ -235,10 +184,9 @@ fn what_a_killed_holder_held_goes_to_the_first_in_line() {
         "what_a_killed_holder_held_goes_to_the_first_in_line",
         TIMEOUT,
         |directory| {
-            let (segment, set) = create(directory, places(1));
+            let (segment, set) = create_in(directory, places(1));
             let holder = Child::fork(|| {
-                let permit = set.try_acquire(&set.request()).expect("works").into_result();
-                std::mem::forget(permit.expect("free"));
+                std::mem::forget(expect_permit(set.try_acquire(&set.request())));
                 loop {
                     std::thread::park();
                 }
@@ -263,13 +211,9 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
         TIMEOUT,
         |directory| {
             let set = SetDeclaration::new("set").add_limit(Limit::rate("tokens", 100, 60 * MINUTE));
-            let (segment, set) = create(directory, set);
+            let (segment, set) = create_in(directory, set);
             let request = |cost| set.request().with("tokens", cost).expect("declared");
-            let mut permit = set
-                .try_acquire(&request(100))
-                .expect("works")
-                .into_result()
-                .expect("full");
+            let mut permit = expect_permit(set.try_acquire(&request(100)));
             let child = Child::fork(|| {
                 assert!(set.acquire(&request(50), None).expect("works").is_admitted());
             });
@@ -282,26 +226,20 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
 
 #[test]
 fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
-    let directory = tempfile::tempdir().expect("a directory");
     let lease = Duration::from_millis(30);
     let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
-    let (segment, set) = create(directory.path(), set);
+    let (_directory, segment, set) = create(set);
     let started = Instant::now();
-    let mut late = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let mut late = expect_permit(set.try_acquire(&set.request()));
     late.heartbeat().expect("in time");
-    let next = set
-        .acquire(&set.request(), TIMEOUT)
-        .expect("works")
-        .into_result()
-        .expect("the lease ends");
+    let next = expect_permit(set.acquire(&set.request(), TIMEOUT));
     assert!(started.elapsed() >= lease);
     assert!(late.reclaimed() && !next.reclaimed());
     assert!(next.fencing_number() > late.fencing_number());
-    assert!(matches!(late.heartbeat(), Err(Error::Reclaimed { .. })));
+    assert!(matches!(
+        late.heartbeat(),
+        Err(Error::Permit(PermitError::Reclaimed { .. }))
+    ));
     late.release()
         .expect("the work is done, and no error would undo it");
     assert!(late.reclaimed() && !next.reclaimed());
@@ -317,7 +255,7 @@ fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
         TIMEOUT,
         |directory| {
             // There is room for more, but no hold to take it with.
-            let (segment, set) = create(directory, places(10).holds(1));
+            let (segment, set) = create_in(directory, places(10).holds(1));
             let round = || {
                 let child = Child::fork(|| {
                     let _permit = set.acquire(&set.request(), None).expect("works");

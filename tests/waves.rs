@@ -1,13 +1,14 @@
 //! More tasks than places: they go in waves, by the clock.
 
-mod process;
+mod scene;
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, SharedWords, TIMEOUT, in_own_process};
+use scene::expect_permit;
+use scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 /// How long a task holds its place.
@@ -38,8 +39,7 @@ fn run(directory: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
             let log = &log;
             let set = &set;
             Child::fork(move || {
-                let permit = set.acquire(&set.request(), TIMEOUT).expect("works").into_result();
-                let permit = permit.expect("in time");
+                let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
                 log[2 * number].store(now(), Ordering::Relaxed);
                 sleep(TASK);
                 log[2 * number + 1].store(now(), Ordering::Relaxed);

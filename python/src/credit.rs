@@ -1,7 +1,7 @@
 //! Units that this process has taken in advance, as Python meets them.
 
 use pyo3::prelude::*;
-use shmlimit::{Batch, Error};
+use shmlimit::{Batch, Error, SegmentError};
 
 use crate::error::OrRaise;
 use crate::log;
@@ -31,7 +31,7 @@ impl Drop for LocalCredit {
     fn drop(&mut self) {
         match self.credit.abandon() {
             // What was taken from a removed segment has no owner any more.
-            Ok(()) | Err(Error::Removed { .. }) => {}
+            Ok(()) | Err(Error::Segment(SegmentError::Removed { .. })) => {}
             Err(error) => log::warning_of_collected(&format!(
                 "local credit that was garbage-collected could not be given back, and stays charged: {error}"
             )),

@@ -7,7 +7,10 @@ use nix::errno::Errno;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
-use shmlimit::{DeclarationError, Difference, Error, RemovalCause};
+use shmlimit::{
+    ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, RemovalCause, RequestError,
+    SegmentError,
+};
 
 use crate::log;
 
@@ -29,20 +32,24 @@ pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
             value.setattr("path", path.as_os_str())?;
         }
         match error {
-            Error::ConfigMismatch {
+            Error::Open(OpenError::ConfigMismatch {
                 differences, remedy, ..
-            } => {
+            }) => {
                 value.setattr("differences", in_words(differences))?;
                 value.setattr("remedy", remedy.as_str())?;
             }
-            Error::CannotApply { differences, .. } => value.setattr("differences", in_words(differences))?,
-            Error::InUse { pids, .. } => value.setattr("pids", pids.clone())?,
-            Error::Removed { path, cause: why } => {
+            Error::Change(ChangeError::CannotApply { differences, .. }) => {
+                value.setattr("differences", in_words(differences))?
+            }
+            Error::Open(OpenError::InUse { pids, .. }) => value.setattr("pids", pids.clone())?,
+            Error::Segment(SegmentError::Removed { path, cause: why }) => {
                 value.setattr("cause", cause(*why))?;
                 log::removal(py, path, error)?;
             }
-            Error::NeverAdmissible { limit, .. } => value.setattr("limit", limit.as_str())?,
-            Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,
+            Error::Request(RequestError::NeverAdmissible { limit, .. }) => {
+                value.setattr("limit", limit.as_str())?
+            }
+            Error::Segment(SegmentError::LockStuck { pid, .. }) => value.setattr("pid", *pid)?,
             _ => {}
         }
         Ok(())
@@ -88,7 +95,7 @@ pub fn exception_of<'py>(py: Python<'py>, class: &str, argument: impl IntoPyObje
 /// What the error says, in the words of this package where the library names a function of its own.
 fn message(error: &Error) -> String {
     match error {
-        Error::NotFound { path } => format!(
+        Error::Open(OpenError::NotFound { path }) => format!(
             "there is no segment at {}: create it with `limitctl create`, or give `open` a `config`",
             path.display()
         ),
@@ -96,20 +103,24 @@ fn message(error: &Error) -> String {
     }
 }
 
-/// What the system's number for an error is.
 fn in_words(differences: &[Difference]) -> Vec<String> {
     differences.iter().map(ToString::to_string).collect()
 }
 
+/// What the system's number for an error is.
 fn errno(error: &Error) -> Option<i32> {
     let errno = match error {
-        Error::Io { source, .. } | Error::Denied { source, .. } | Error::Unsupported { source, .. } => {
+        Error::Open(
+            OpenError::Io { source, .. }
+            | OpenError::Denied { source, .. }
+            | OpenError::Unsupported { source, .. },
+        ) => {
             return source.raw_os_error();
         }
-        Error::NotFound { .. } => Errno::ENOENT,
-        Error::AlreadyExists { .. } => Errno::EEXIST,
-        Error::NoSpace { .. } => Errno::ENOSPC,
-        Error::Untrusted { .. } => Errno::EACCES,
+        Error::Open(OpenError::NotFound { .. }) => Errno::ENOENT,
+        Error::Open(OpenError::AlreadyExists { .. }) => Errno::EEXIST,
+        Error::Open(OpenError::NoSpace { .. }) => Errno::ENOSPC,
+        Error::Open(OpenError::Untrusted { .. }) => Errno::EACCES,
         _ => return None,
     };
     Some(errno as i32)
@@ -118,26 +129,30 @@ fn errno(error: &Error) -> Option<i32> {
 /// The file that an error is about.
 fn path(error: &Error) -> Option<&Path> {
     match error {
-        Error::Io { path, .. }
-        | Error::Denied { path, .. }
-        | Error::NotFound { path }
-        | Error::AlreadyExists { path }
-        | Error::NoSpace { path, .. }
-        | Error::NotASegment { path, .. }
-        | Error::Incompatible { path, .. }
-        | Error::ForeignNamespace { path, .. }
-        | Error::ForeignBoot { path }
-        | Error::WrongSize { path, .. }
-        | Error::Sparse { path }
-        | Error::Damaged { path, .. }
-        | Error::Untrusted { path, .. }
-        | Error::UnsupportedFileSystem { path, .. }
-        | Error::TooManyParticipants { path, .. }
-        | Error::InUse { path, .. }
-        | Error::AttachStuck { path }
-        | Error::ConfigMismatch { path, .. }
-        | Error::CannotApply { path, .. }
-        | Error::Removed { path, .. } => Some(path),
+        Error::Open(
+            OpenError::Io { path, .. }
+            | OpenError::Denied { path, .. }
+            | OpenError::NotFound { path }
+            | OpenError::AlreadyExists { path }
+            | OpenError::NoSpace { path, .. }
+            | OpenError::NotASegment { path, .. }
+            | OpenError::Incompatible { path, .. }
+            | OpenError::ForeignNamespace { path, .. }
+            | OpenError::ForeignBoot { path }
+            | OpenError::WrongSize { path, .. }
+            | OpenError::Sparse { path },
+        )
+        | Error::Segment(SegmentError::Damaged { path, .. })
+        | Error::Open(
+            OpenError::Untrusted { path, .. }
+            | OpenError::UnsupportedFileSystem { path, .. }
+            | OpenError::TooManyParticipants { path, .. }
+            | OpenError::InUse { path, .. }
+            | OpenError::AttachStuck { path }
+            | OpenError::ConfigMismatch { path, .. },
+        )
+        | Error::Change(ChangeError::CannotApply { path, .. })
+        | Error::Segment(SegmentError::Removed { path, .. }) => Some(path),
         _ => None,
     }
 }
@@ -145,46 +160,52 @@ fn path(error: &Error) -> Option<&Path> {
 /// By what name the package knows an error.
 fn class_name(error: &Error) -> &'static str {
     match error {
-        Error::NotFound { .. } => "NotFound",
-        Error::AlreadyExists { .. } => "AlreadyExists",
-        Error::NoSpace { .. } => "NoSpace",
-        Error::NotASegment { .. } => "NotASegment",
-        Error::Incompatible { .. } => "Incompatible",
-        Error::ForeignNamespace { .. } | Error::ForeignBoot { .. } => "ForeignNamespace",
-        Error::WrongSize { .. } | Error::Sparse { .. } | Error::Damaged { .. } => "Damaged",
-        Error::Untrusted { .. } => "Untrusted",
-        Error::InUse { .. } => "InUse",
-        Error::ConfigMismatch { .. } => "ConfigMismatch",
-        Error::CannotApply { .. } => "CannotApply",
-        Error::Removed { .. } => "Removed",
-        Error::LockStuck { .. } | Error::AttachStuck { .. } => "LockStuck",
-        Error::LockLost { .. } | Error::Poisoned { .. } => "Poisoned",
-        Error::TooManyParticipants { .. } => "TooManyParticipants",
-        Error::UnknownSet { .. } => "UnknownSet",
-        Error::UnknownLimit { .. } => "UnknownLimit",
-        Error::UnknownTier { .. } => "UnknownTier",
-        Error::CostRequired { .. } => "CostRequired",
-        Error::NeverAdmissible { .. } => "NeverAdmissible",
-        Error::InvalidAmount { .. } => "InvalidAmount",
-        Error::KeyRequired { .. } | Error::AddressRequired { .. } => "KeyRequired",
-        Error::NotKeyed { .. } | Error::NoPrefixes { .. } => "NotKeyed",
-        Error::InvalidKey { .. } => "InvalidKey",
-        Error::MustBeHeld { .. } => "MustBeHeld",
-        Error::NotABudget { .. } => "NotABudget",
-        Error::NotReservable { .. }
-        | Error::ForeignRequest { .. }
-        | Error::NoLocalCredit { .. }
-        | Error::InvalidBatch { .. }
-        | Error::CannotOverride { .. }
-        | Error::TableFull { .. }
-        | Error::EmptyPool => "RequestError",
-        Error::AlreadySettled { .. } => "AlreadySettled",
-        Error::AlreadyReleased { .. } => "AlreadyReleased",
-        Error::Reclaimed { .. } => "Reclaimed",
-        Error::InheritedPermit { .. } => "InheritedPermit",
+        Error::Open(OpenError::NotFound { .. }) => "NotFound",
+        Error::Open(OpenError::AlreadyExists { .. }) => "AlreadyExists",
+        Error::Open(OpenError::NoSpace { .. }) => "NoSpace",
+        Error::Open(OpenError::NotASegment { .. }) => "NotASegment",
+        Error::Open(OpenError::Incompatible { .. }) => "Incompatible",
+        Error::Open(OpenError::ForeignNamespace { .. } | OpenError::ForeignBoot { .. }) => "ForeignNamespace",
+        Error::Open(OpenError::WrongSize { .. } | OpenError::Sparse { .. })
+        | Error::Segment(SegmentError::Damaged { .. }) => "Damaged",
+        Error::Open(OpenError::Untrusted { .. }) => "Untrusted",
+        Error::Open(OpenError::InUse { .. }) => "InUse",
+        Error::Open(OpenError::ConfigMismatch { .. }) => "ConfigMismatch",
+        Error::Change(ChangeError::CannotApply { .. }) => "CannotApply",
+        Error::Segment(SegmentError::Removed { .. }) => "Removed",
+        Error::Segment(SegmentError::LockStuck { .. }) | Error::Open(OpenError::AttachStuck { .. }) => {
+            "LockStuck"
+        }
+        Error::Segment(SegmentError::LockLost { .. } | SegmentError::Poisoned { .. }) => "Poisoned",
+        Error::Open(OpenError::TooManyParticipants { .. }) => "TooManyParticipants",
+        Error::Request(RequestError::UnknownSet { .. }) => "UnknownSet",
+        Error::Request(RequestError::UnknownLimit { .. }) => "UnknownLimit",
+        Error::Request(RequestError::UnknownTier { .. }) => "UnknownTier",
+        Error::Request(RequestError::CostRequired { .. }) => "CostRequired",
+        Error::Request(RequestError::NeverAdmissible { .. }) => "NeverAdmissible",
+        Error::Request(RequestError::InvalidAmount { .. }) => "InvalidAmount",
+        Error::Request(RequestError::KeyRequired { .. } | RequestError::AddressRequired { .. }) => {
+            "KeyRequired"
+        }
+        Error::Request(RequestError::NotKeyed { .. } | RequestError::NoPrefixes { .. }) => "NotKeyed",
+        Error::Request(RequestError::InvalidKey { .. }) => "InvalidKey",
+        Error::Request(RequestError::MustBeHeld { .. }) => "MustBeHeld",
+        Error::Request(RequestError::NotABudget { .. }) => "NotABudget",
+        Error::Request(
+            RequestError::NotReservable { .. }
+            | RequestError::ForeignRequest { .. }
+            | RequestError::NoLocalCredit { .. }
+            | RequestError::InvalidBatch { .. },
+        )
+        | Error::Change(ChangeError::CannotOverride { .. } | ChangeError::TableFull { .. })
+        | Error::Request(RequestError::EmptyPool) => "RequestError",
+        Error::Permit(PermitError::AlreadySettled { .. }) => "AlreadySettled",
+        Error::Permit(PermitError::AlreadyReleased { .. }) => "AlreadyReleased",
+        Error::Permit(PermitError::Reclaimed { .. }) => "Reclaimed",
+        Error::Permit(PermitError::Inherited { .. }) => "InheritedPermit",
         Error::Declaration { .. } => "DeclarationError",
-        Error::Denied { .. } => "PermissionDenied",
-        Error::Io { source, .. } => match source.kind() {
+        Error::Open(OpenError::Denied { .. }) => "PermissionDenied",
+        Error::Open(OpenError::Io { source, .. }) => match source.kind() {
             io::ErrorKind::NotFound => "NotFound",
             io::ErrorKind::PermissionDenied => "PermissionDenied",
             _ => "SegmentError",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy};
+use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy, RequestError};
 
 use crate::error::{OrRaise, raised};
 use crate::handle::{Handle, PoolHandle, WithHandle};
@@ -58,7 +58,7 @@ impl Pool {
 
     fn first(&self, py: Python<'_>) -> PyResult<&Arc<Handle>> {
         let first = self.handle.members.first();
-        first.ok_or_else(|| raised(py, &Error::EmptyPool))
+        first.ok_or_else(|| raised(py, &Error::Request(RequestError::EmptyPool)))
     }
 }
 

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use serde::Serialize;
-use shmlimit::{Error, MismatchOutcome, OnMismatch, OpenOptions, Removal};
+use shmlimit::{Error, MismatchOutcome, OnMismatch, OpenError, OpenOptions, Removal};
 
 use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
@@ -264,7 +264,7 @@ pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
     let removed: Result<(), Error> = py.detach(|| OpenOptions::new().remove(path, removal));
     removed.map_err(|error| match &error {
         // Not as where one is to be opened: there is nothing to create.
-        Error::NotFound { path } => {
+        Error::Open(OpenError::NotFound { path }) => {
             let message = format!("there is no segment at {}: nothing was removed", path.display());
             error::raised_saying(py, &error, message)
         }

@@ -10,7 +10,7 @@ use super::wait::background_worker::DelayedReturn;
 use super::wait::unused_batches::UnusedBatches;
 use crate::engine::definition::plan::Kind;
 use crate::engine::{BatchAnswer, BatchWish, LockWait, TakenBatch};
-use crate::error::Error;
+use crate::error::{Error, OpenError, RequestError, SegmentError};
 use crate::shm::process::fork_identity::{IdentityPage, ProcessIdentity};
 use crate::shm::time::clock::{coarse_tick, coarse_utc_nanos};
 
@@ -130,25 +130,27 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyRequired`] where the set is keyed; [`Error::UnknownLimit`]; [`Error::NoLocalCredit`] for limits other than rate and calls; [`Error::InvalidBatch`]
+    /// [`RequestError::KeyRequired`] where the set is keyed; [`RequestError::UnknownLimit`]; [`RequestError::NoLocalCredit`] for limits other than rate and calls; [`RequestError::InvalidBatch`]
     /// where the least is zero or above the most.
     pub fn local_credit(&self, limit: impl LimitName, batch: Batch) -> Result<LocalCredit, Error> {
         let index = self.require(&limit)?;
         let engine_set = self.subject()?.set.engine_set();
         let kind = engine_set.limits.get(index).map(|limit| limit.kind);
         if !matches!(kind, Some(Kind::Rate | Kind::Calls)) {
-            return Err(Error::NoLocalCredit {
+            return Err(Error::Request(RequestError::NoLocalCredit {
                 set: self.name().to_owned(),
                 limit: engine_set.limit_name(index),
-            });
+            }));
         }
         let Batch { min, max } = batch;
         if min == 0 || min > max {
-            return Err(Error::InvalidBatch { min, max });
+            return Err(Error::Request(RequestError::InvalidBatch { min, max }));
         }
-        let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
-            what: "wipe a page on fork",
-            source: errno.into(),
+        let page = IdentityPage::get().map_err(|errno| {
+            Error::Open(OpenError::Unsupported {
+                what: "wipe a page on fork",
+                source: errno.into(),
+            })
         })?;
         Ok(LocalCredit {
             left: 0,
@@ -169,8 +171,8 @@ impl LocalCredit {
     ///
     /// # Errors
     ///
-    /// [`Error::NeverAdmissible`] for more than the limit ever admits at once, [`Error::Removed`],
-    /// [`Error::LockStuck`], [`Error::Poisoned`]; none of them where enough is left here. A refusal is no error; it
+    /// [`RequestError::NeverAdmissible`] for more than the limit ever admits at once, [`SegmentError::Removed`],
+    /// [`SegmentError::LockStuck`], [`SegmentError::Poisoned`]; none of them where enough is left here. A refusal is no error; it
     /// says how long it takes until what is missing can be had.
     #[inline]
     pub fn try_take(&mut self, units: u64) -> Result<CreditOutcome, Error> {
@@ -195,7 +197,7 @@ impl LocalCredit {
     ///
     /// # Errors
     ///
-    /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`]; then what was left is left still.
+    /// [`SegmentError::Removed`], [`SegmentError::LockStuck`], [`SegmentError::Poisoned`]; then what was left is left still.
     pub fn give_back(&mut self) -> Result<u64, Error> {
         self.give_back_within(LockWait::Timeout)
     }
@@ -277,7 +279,7 @@ impl LocalCredit {
     /// credit is dropped.
     pub fn abandon(&mut self) -> Result<(), Error> {
         let given_back = match self.give_back_within(LockWait::Briefly) {
-            Err(Error::LockStuck { .. }) => {
+            Err(Error::Segment(SegmentError::LockStuck { .. })) => {
                 if let Some(taken) = self.taken {
                     let unspent = UnspentBatch::new(&self.set, self.limit, taken, self.left);
                     background_worker::give_back_later(unspent);
@@ -330,7 +332,7 @@ impl DelayedReturn for UnspentBatch {
         engine.sets().get(self.set).is_some_and(|set| {
             engine
                 .return_batch(set.shard(0), self.limit, &self.batch, self.units, LockWait::NOT)
-                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }))
+                .is_err_and(|error| matches!(*error, Error::Segment(SegmentError::LockStuck { .. })))
         })
     }
 

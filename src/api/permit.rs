@@ -15,7 +15,7 @@ use crate::engine::definition::plan::Kind;
 use crate::engine::{
     Costs, Decision, LockWait, Released, Renewed, SettledLimit, SettledLimits, Shard, Stage,
 };
-use crate::error::Error;
+use crate::error::{Error, PermitError, SegmentError};
 
 /// The answer to a request. Neither is an error.
 // The larger variant is the one that the hot path returns, and a box would cost an allocation.
@@ -99,8 +99,8 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadySettled`], [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child,
-    /// [`Error::UnknownLimit`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`PermitError::AlreadySettled`], [`PermitError::AlreadyReleased`], [`PermitError::Inherited`] in a forked child,
+    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::LockStuck`], [`SegmentError::Poisoned`].
     /// After an error nothing has been settled, and it can be tried again.
     pub fn settle<N: LimitName>(
         &mut self,
@@ -139,8 +139,8 @@ impl<'a> Permit<'a> {
         let set = || self.set.name().to_owned();
         match self.decision.stage() {
             Stage::Reserved if self.is_own() => Ok(()),
-            Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
-            Stage::Settled => Err(Error::AlreadySettled { set: set() }),
+            Stage::Reserved => Err(Error::Permit(PermitError::Inherited { set: set() })),
+            Stage::Settled => Err(Error::Permit(PermitError::AlreadySettled { set: set() })),
             Stage::Released
             | Stage::Lost
             | Stage::HoldsFull
@@ -148,7 +148,7 @@ impl<'a> Permit<'a> {
             | Stage::Throttled
             | Stage::Behind
             | Stage::QueueFull
-            | Stage::CapacityRefused => Err(Error::AlreadyReleased { set: set() }),
+            | Stage::CapacityRefused => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
         }
     }
 
@@ -157,8 +157,8 @@ impl<'a> Permit<'a> {
         let set = || self.set.name().to_owned();
         match self.decision.stage() {
             Stage::Reserved | Stage::Settled if self.is_own() => Ok(()),
-            Stage::Reserved | Stage::Settled => Err(Error::InheritedPermit { set: set() }),
-            _ => Err(Error::AlreadyReleased { set: set() }),
+            Stage::Reserved | Stage::Settled => Err(Error::Permit(PermitError::Inherited { set: set() })),
+            _ => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
         }
     }
 
@@ -209,7 +209,7 @@ impl<'a> Permit<'a> {
     /// tries again until it can, for up to 1,024 of them and of dropped [local credit](crate::LocalCredit) at a time.
     /// What is left when the process ends stays charged.
     pub fn abandon(&mut self) {
-        if let Err(Error::LockStuck { .. }) = self.cancel_within(LockWait::Briefly) {
+        if let Err(Error::Segment(SegmentError::LockStuck { .. })) = self.cancel_within(LockWait::Briefly) {
             background_worker::give_back_later(self.take_owned());
         }
     }
@@ -217,7 +217,7 @@ impl<'a> Permit<'a> {
     fn settle_everything_to_nothing(&mut self, wait: LockWait) -> Result<(), Error> {
         if !self.is_own() {
             let set = self.set.name().to_owned();
-            return Err(Error::InheritedPermit { set });
+            return Err(Error::Permit(PermitError::Inherited { set }));
         }
         if self.decision.stage() != Stage::Reserved {
             return Ok(());
@@ -240,7 +240,7 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
+    /// [`SegmentError::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
     pub fn release(&mut self) -> Result<(), Error> {
         self.release_as(false)
     }
@@ -318,7 +318,7 @@ impl<'a> Permit<'a> {
                 .limits
                 .get(index)
                 .is_some_and(|limit| limit.kind == Kind::Rate);
-            if is_rate && decided.cost_or_wait > 0 {
+            if is_rate && decided.cost() > 0 {
                 self.shard().count_unsettled(index);
             }
         }
@@ -344,16 +344,16 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Reclaimed`] where a lease has run out and what it covered was given back, [`Error::AlreadyReleased`],
-    /// [`Error::InheritedPermit`] in a forked child, [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`PermitError::Reclaimed`] where a lease has run out and what it covered was given back, [`PermitError::AlreadyReleased`],
+    /// [`PermitError::Inherited`] in a forked child, [`SegmentError::LockStuck`], [`SegmentError::Poisoned`].
     pub fn heartbeat(&self) -> Result<(), Error> {
         let shard = self.shard();
         let name = || shard.set.name.to_string();
         if self.is_released() {
-            return Err(Error::AlreadyReleased { set: name() });
+            return Err(Error::Permit(PermitError::AlreadyReleased { set: name() }));
         }
         if !self.is_own() {
-            return Err(Error::InheritedPermit { set: name() });
+            return Err(Error::Permit(PermitError::Inherited { set: name() }));
         }
         let Some(hold) = self.decision.hold() else {
             return Ok(());
@@ -361,7 +361,7 @@ impl<'a> Permit<'a> {
         let engine = &self.set.shared().engine;
         match engine.heartbeat(shard, hold, self.decision.owner, LockWait::Timeout)? {
             Renewed::Renewed => Ok(()),
-            Renewed::WasReclaimed => Err(Error::Reclaimed { set: name() }),
+            Renewed::WasReclaimed => Err(Error::Permit(PermitError::Reclaimed { set: name() })),
         }
     }
 
@@ -372,7 +372,7 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`Error::Io`] where the thread cannot be started.
+    /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`OpenError::Io`](crate::OpenError::Io) where the thread cannot be started.
     pub fn heartbeat_in_background(&self) -> Result<(), Error> {
         self.heartbeat()?;
         let lease = self.shard().by_its_definition().shortest_lease(&self.decision);
@@ -427,7 +427,7 @@ impl<'a> Permit<'a> {
     pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
         self.decision
             .iter()
-            .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.cost_or_wait)))
+            .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.cost())))
     }
 
     /// How each limit stood just after it was taken.
@@ -460,7 +460,7 @@ impl<'a> Permit<'a> {
         };
         match self.set.engine_set().limits.get(index).map(|limit| limit.kind) {
             Some(Kind::Rate | Kind::Budget) => true,
-            Some(Kind::Calls) => taken.cost_or_wait > 1,
+            Some(Kind::Calls) => taken.cost() > 1,
             Some(Kind::Concurrency) | None => false,
         }
     }
@@ -469,7 +469,10 @@ impl<'a> Permit<'a> {
 /// What was admitted and not made use of.
 impl DelayedReturn for Permit<'static> {
     fn is_left(&mut self) -> bool {
-        matches!(self.cancel_within(LockWait::NOT), Err(Error::LockStuck { .. }))
+        matches!(
+            self.cancel_within(LockWait::NOT),
+            Err(Error::Segment(SegmentError::LockStuck { .. }))
+        )
     }
 
     fn shared(&self) -> &Arc<SharedSegment> {

@@ -178,7 +178,7 @@ impl<'a> Verdict<'a> {
     /// What a limit of a refused request, or of one that was only asked about, says.
     pub(crate) fn refused(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
         let verdict = Self::admitted(set, details, index, decided);
-        match decided.cost_or_wait {
+        match decided.wait() {
             0 => verdict,
             NEVER => Self {
                 admitted: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::set::limit_set::{LimitIndex, LimitName, LimitSet};
 use crate::engine::definition::plan::Kind;
 use crate::engine::{Costs, TierIndex};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::shm::layout::label::MAX_LABEL_BYTES;
 
 /// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
@@ -74,7 +74,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAmount`] where it is no whole number of units, and as [`set_cost`](Self::set_cost).
+    /// [`RequestError::InvalidAmount`] where it is no whole number of units, and as [`set_cost`](Self::set_cost).
     pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
         let Some(index) = self.set.resolve(&limit)? else {
             self.names_something = true;
@@ -89,7 +89,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
+    /// [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
     #[inline]
     pub fn set_cost(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(&self.set) {
@@ -216,7 +216,7 @@ impl Request {
             return Ok(());
         }
         let name = self.set.name();
-        Err(Error::ForeignRequest {
+        Err(Error::Request(RequestError::ForeignRequest {
             set: set.name().to_owned(),
             path: used.to_owned(),
             prepared_for: if prepared == used && !is_same_file {
@@ -224,7 +224,7 @@ impl Request {
             } else {
                 format!("set `{name}` of {}", prepared.display())
             },
-        })
+        }))
     }
 
     /// That nothing which needs a cost lacks one.

@@ -16,13 +16,13 @@
 //! The kernel names the holder of a lock by a thread id, which means something else in another PID namespace: a process
 //! killed there can make a lock that is held here look abandoned. So processes of two PID namespaces, or of two time
 //! namespaces, cannot use one segment at the same time; the second gets
-//! [`Error::ForeignNamespace`](crate::Error::ForeignNamespace). Share the namespace: `--pid=host` or
+//! [`OpenError::ForeignNamespace`](crate::OpenError::ForeignNamespace). Share the namespace: `--pid=host` or
 //! `--pid=container:...` with Docker, `shareProcessNamespace: true` in a Kubernetes pod. The same holds for a child that is
 //! forked after its parent called `unshare`: it gets the error from each operation, although it inherited its handles. A
 //! process that moves itself to another time namespace with `setns` must open its segments after that.
 //!
 //! The processes must agree on the C library (glibc or musl), the word size and the layout; otherwise
-//! [`Error::Incompatible`](crate::Error::Incompatible).
+//! [`OpenError::Incompatible`](crate::OpenError::Incompatible).
 //!
 //! # File systems
 //!
@@ -37,13 +37,13 @@
 //! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. But do
 //! not truncate a segment: a process that touches a page beyond the end of the file gets SIGBUS. To get rid of one, use
 //! `limitctl remove`, which tells attached processes at once. Copy one
-//! with `cp --sparse=never --reflink=never`: a file with holes is refused ([`Error::Sparse`](crate::Error::Sparse)), and one
+//! with `cp --sparse=never --reflink=never`: a file with holes is refused ([`OpenError::Sparse`](crate::OpenError::Sparse)), and one
 //! that shares its blocks with another may need space for a change.
 //!
 //! # Files that are deleted, moved or replaced
 //!
 //! A segment whose file is deleted (`rm`, `mv` of another over it, `RemoveIPC` of systemd) is retired by the first process
-//! that notices: its handles, in all processes, answer [`Error::Removed`](crate::Error::Removed) from then on, so that the
+//! that notices: its handles, in all processes, answer [`SegmentError::Removed`](crate::SegmentError::Removed) from then on, so that the
 //! limit is not counted in two files. No thread watches for it, and a process that does nothing is not woken: an operation
 //! that takes something looks first, by two system calls, unless this process has looked within a second; so may an
 //! operation that failed. What waits looks once a second. For up to a second after the deletion the former file admits
@@ -90,7 +90,7 @@
 //! A lock is held for well under a microsecond, but a process can be stopped (SIGSTOP, a debugger, a frozen cgroup) or
 //! dump core at any instant. Others then wait for up to
 //! [`OpenOptions::lock_timeout`](crate::OpenOptions::lock_timeout), 2 seconds unless set, and get
-//! [`Error::LockStuck`](crate::Error::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
+//! [`SegmentError::LockStuck`](crate::SegmentError::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
 //! when that happens. A stopped process is not a dead one: what it holds stays its own.
 //!
 //! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) take 10 ms at
@@ -239,7 +239,7 @@
 //!
 //! A holder that dies is seen by the kernel, which hands the lock on. One that the kernel cannot see, because it was made
 //! by a bare `clone` without a list of robust locks, leaves the lock taken, and so does a file that is restored from a copy
-//! made in the middle of an operation. Others then get [`Error::LockStuck`](crate::Error::LockStuck) until the last process
+//! made in the middle of an operation. Others then get [`SegmentError::LockStuck`](crate::SegmentError::LockStuck) until the last process
 //! has detached; the next one to attach, `limitctl recover` for instance, makes the lock anew.
 //!
 //! # Time

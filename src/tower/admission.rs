@@ -15,7 +15,7 @@ use super::settings::{OnError, Settings};
 use crate::api::permit::Outcome;
 use crate::api::refusal::Refusal;
 use crate::api::set::checked::Checked;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::http::{Fields, Problem};
 
 /// Whether the service is called.
@@ -115,7 +115,7 @@ impl Decision {
 
     fn not_decided(demand: &Demand, error: Error, settings: &Settings) -> Self {
         // Nothing is wrong but with the request, which must not get past the limit where errors do.
-        let Error::NeverAdmissible { limit, .. } = &error else {
+        let Error::Request(RequestError::NeverAdmissible { limit, .. }) = &error else {
             return Self::failed(error, settings);
         };
         let problem = demand.headers().never_admissible(limit, settings.advertise);
@@ -124,7 +124,10 @@ impl Decision {
 
     pub(super) fn failed(error: Error, settings: &Settings) -> Self {
         // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
-        if matches!(error, Error::KeyRequired { .. } | Error::InvalidKey { .. }) {
+        if matches!(
+            error,
+            Error::Request(RequestError::KeyRequired { .. } | RequestError::InvalidKey { .. })
+        ) {
             return Self::Answered(Answer::failed(Problem::without_a_key(), Arc::new(error)));
         }
         #[cfg(feature = "tracing")]

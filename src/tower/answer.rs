@@ -20,7 +20,7 @@ pub enum Rejection<'a> {
     /// The limits refused it: 429, or 503 where no limit would have refused.
     Refused(&'a Refusal),
     /// The limits could not be asked: 400 where the request does not name one key, 429 where it takes more than a
-    /// limit can ever admit ([`Error::NeverAdmissible`]), 500 otherwise.
+    /// limit can ever admit ([`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible)), 500 otherwise.
     Failed(&'a Error),
 }
 

@@ -56,7 +56,7 @@
 //! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to its end, and whether
 //!   it [failed](LimitLayer::fails_with).
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
-//! - Where the segment was [removed](crate::Error::Removed), it goes on with the segment that is at the path by then, in the
+//! - Where the segment was [removed](crate::SegmentError::Removed), it goes on with the segment that is at the path by then, in the
 //!   set of the same name and the limits of the same names: see [`Segment::successor`](crate::Segment::successor). Each
 //!   process opens that once, for all its layers. As long as there is none, [`OnError`] says what to do. A limit that
 //!   requests name and the successor does not have is an error; one that they take by default is taken no more.

@@ -8,7 +8,7 @@ use http::{Extensions, StatusCode};
 use super::held::Held;
 use crate::api::permit::Permit;
 use crate::api::set::limit_set::{LimitName, LimitSet};
-use crate::error::Error;
+use crate::error::{Error, PermitError};
 
 /// The permit of a request, in the request's extensions: to settle what the request has used, to debit a budget while
 /// it is answered, and to keep what is held beyond the response.
@@ -74,7 +74,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As [`Permit::settle`]; [`Error::AlreadyReleased`] also where the response has ended.
+    /// As [`Permit::settle`]; [`PermitError::AlreadyReleased`] also where the response has ended.
     pub fn settle<N: LimitName>(&self, actual: impl IntoIterator<Item = (N, u64)>) -> Result<(), Error> {
         // Run before the permit is reached for: what the caller iterates over may reach for it as well.
         let actual: Vec<(N, u64)> = actual.into_iter().collect();
@@ -85,7 +85,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As [`Permit::debit`]; [`Error::AlreadyReleased`] also where the response has ended.
+    /// As [`Permit::debit`]; [`PermitError::AlreadyReleased`] also where the response has ended.
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<bool, Error> {
         self.reach(|permit| Ok(permit.debit(limit, used)?.is_admitted()))
     }
@@ -106,7 +106,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As [`Permit::throttled`]; [`Error::AlreadyReleased`] also where the response has ended.
+    /// As [`Permit::throttled`]; [`PermitError::AlreadyReleased`] also where the response has ended.
     pub fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
         self.reach(|permit| permit.throttled(retry_after))
     }
@@ -146,9 +146,9 @@ impl PermitHandle {
     fn reach<T>(&self, act: impl FnOnce(&mut Permit<'static>) -> Result<T, Error>) -> Result<T, Error> {
         match self.shared.upgrade() {
             Some(held) => act(lock(&held).permit()),
-            None => Err(Error::AlreadyReleased {
+            None => Err(Error::Permit(PermitError::AlreadyReleased {
                 set: self.set.name().to_owned(),
-            }),
+            })),
         }
     }
 }

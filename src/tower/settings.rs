@@ -42,13 +42,13 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::Error::LockStuck),
-/// the segment was [removed](crate::Error::Removed) and has no [successor](crate::Segment::successor) yet, a rate limit
-/// was given [no cost](crate::Error::CostRequired).
+/// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::SegmentError::LockStuck),
+/// the segment was [removed](crate::SegmentError::Removed) and has no [successor](crate::Segment::successor) yet, a rate limit
+/// was given [no cost](crate::RequestError::CostRequired).
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
 /// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
-/// [no key](crate::Error::KeyRequired), or one that [cannot be](crate::Error::InvalidKey), is the client's affair: it is
+/// [no key](crate::RequestError::KeyRequired), or one that [cannot be](crate::RequestError::InvalidKey), is the client's affair: it is
 /// answered 400 in either case and is no event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -9,8 +9,8 @@
 //! `SHMLIMIT_THOROUGH=1` has many times as many traces run.
 
 mod model;
-#[path = "../process/mod.rs"]
-mod process;
+#[path = "../scene/mod.rs"]
+mod scene;
 mod trace;
 
 use model::Rule;

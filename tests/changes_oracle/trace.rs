@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use shmlimit::{
     Adaptive, Algorithm, Align, Batch, Declaration, Error, Keyed, Limit, LimitSet, LocalCredit, OpenOptions,
-    Permit, Request, Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock, WhenFull,
+    Permit, Request, RequestError, Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
+    WhenFull,
 };
 use tempfile::TempDir;
 
 use crate::model::{BASE, BUCKETS, Model, Rule, Slot, Terms};
-use crate::process::Dice;
+use crate::scene::process::Dice;
 
 /// Keys that are followed. Others come now and then, in crowds, and push them out of the table.
 const KEYS: u64 = 6;
@@ -306,7 +307,7 @@ impl<'a> Scene<'a> {
             set.try_acquire(&request)
         };
         let outcome = match outcome {
-            Err(Error::NeverAdmissible { .. }) => return,
+            Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
             outcome => outcome.expect("a decision"),
         };
         // Its row may have been made just now, with another key's made no one's.
@@ -433,7 +434,7 @@ impl<'a> Scene<'a> {
         };
         self.forget_keys_without_a_row(Some(key));
         let reservation = match reserved {
-            Err(Error::NeverAdmissible { .. }) => return,
+            Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
             reserved => match reserved.expect("works") {
                 ReserveOutcome::Reserved(reservation) => reservation,
                 ReserveOutcome::Refused(_) => return,
@@ -461,7 +462,7 @@ impl<'a> Scene<'a> {
         let handle = &mut self.credit[index].handle;
         let before = handle.left();
         let is_taken = match handle.try_take(units) {
-            Err(Error::NeverAdmissible { .. }) => return,
+            Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
             outcome => outcome.expect("works").is_taken(),
         };
         let after = handle.left();

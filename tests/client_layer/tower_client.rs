@@ -8,7 +8,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use shmlimit::tower::{ClientError, ClientLimitLayer, Extractor, LimitBody, OnError, PermitHandle};
-use shmlimit::{Adaptive, Error, Limit, RefusalReason, SetDeclaration};
+use shmlimit::{Adaptive, Error, Limit, RefusalReason, SegmentError, SetDeclaration};
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -188,7 +188,10 @@ async fn nothing_is_sent_where_the_limits_cannot_be_asked_unless_they_admit_then
     limits.segment.retire();
     let failed = send(&limits.layer(), &upstream).await.expect_err("retired");
     assert!(
-        matches!(failed, ClientError::Limits(Error::Removed { .. })),
+        matches!(
+            failed,
+            ClientError::Limits(Error::Segment(SegmentError::Removed { .. }))
+        ),
         "{failed}"
     );
     assert_eq!(upstream.asked(), 0);

@@ -1,8 +1,8 @@
 //! Every system call that the library makes, failing once with every error of a system that is short of something: the
 //! operation succeeds all the same or says what failed, nothing is lost or left behind, and a later try works.
 
-#[path = "../process/mod.rs"]
-mod process;
+#[path = "../scene/mod.rs"]
+mod scene;
 mod supervisor;
 
 use std::fs;
@@ -16,9 +16,10 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use process::{Child, SharedWords, TIMEOUT, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use shmlimit::{
-    Declaration, Error, Limit, OpenOptions, Removal, Segment, SegmentReader, SegmentSnapshot, SetDeclaration,
+    Declaration, Error, Limit, OpenError, OpenOptions, Removal, Segment, SegmentReader, SegmentSnapshot,
+    SetDeclaration,
 };
 use supervisor::with_a_failing_call;
 
@@ -108,12 +109,12 @@ fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, m
 /// The system's answer is in the error, or one that means the same.
 fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
     let is_told = match error {
-        Error::Io { source, .. } | Error::Unsupported { source, .. } => {
+        Error::Open(OpenError::Io { source, .. } | OpenError::Unsupported { source, .. }) => {
             let code = source.raw_os_error();
             // pthread says so of a thread that cannot be started.
             code == Some(errno as i32) || code == Some(Errno::EAGAIN as i32)
         }
-        Error::NoSpace { .. } => errno == Errno::ENOSPC,
+        Error::Open(OpenError::NoSpace { .. }) => errno == Errno::ENOSPC,
         _ => false,
     };
     assert!(is_told, "{errno} of call {call} came out as {error:?}");

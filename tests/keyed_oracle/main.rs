@@ -2,20 +2,23 @@
 //! used of each limit, without rows, tables, journals or fractions.
 
 mod model;
+#[path = "../scene/mod.rs"]
+mod scene;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use model::{KeyModel, Used, any_limits};
 use proptest::prelude::*;
+use scene::clock::{NEW_YEAR, Scene};
 use shmlimit::{
-    Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, RefusalReason, Segment,
-    SetDeclaration, VirtualClock, WhenFull,
+    Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, RequestError, SetDeclaration, WhenFull,
 };
+
+const START: u64 = NEW_YEAR.as_nanos() as u64;
 
 /// A table of so many keys is one bucket of as many rows.
 const ROWS: usize = 32;
-const START: u64 = 1_767_225_600_000_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -63,9 +66,7 @@ struct PermitModel {
 }
 
 struct Oracle {
-    _directory: tempfile::TempDir,
-    clock: VirtualClock,
-    segment: Segment,
+    scene: Scene,
     set: LimitSet,
     fresh: Vec<Used>,
     when_full: WhenFull,
@@ -92,22 +93,11 @@ impl Oracle {
         let declared = limits
             .iter()
             .fold(declared, |set, (limit, _)| set.add_limit(limit.clone()));
-        let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(Duration::from_nanos(START));
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(
-                directory.path().join("limits"),
-                &Declaration::new().add_set(declared),
-            )
-            .expect("a segment");
-        let set = segment.set("api").expect("declared");
+        let scene = Scene::new(declared);
         let rows = if max_keys <= ROWS as u64 { ROWS } else { usize::MAX };
         Self {
-            _directory: directory,
-            clock,
-            segment,
-            set,
+            set: scene.set(),
+            scene,
             fresh: limits.iter().map(|(_, used)| used.clone()).collect(),
             when_full,
             rows,
@@ -120,7 +110,7 @@ impl Oracle {
 
     fn pass(&mut self, nanos: u64) {
         self.now += nanos;
-        self.clock.advance_to(Duration::from_nanos(self.now));
+        self.scene.clock.advance_to(Duration::from_nanos(self.now));
         for key in self.keys.values_mut() {
             for limit in &mut key.limits {
                 limit.come_to(self.now);
@@ -210,7 +200,7 @@ impl Oracle {
         let limits = self.fresh.iter().zip(costs);
         if limits.clone().any(|(limit, cost)| limit.is_impossible(*cost)) {
             assert!(
-                matches!(outcome, Err(Error::NeverAdmissible { .. })),
+                matches!(outcome, Err(Error::Request(RequestError::NeverAdmissible { .. }))),
                 "{outcome:?}"
             );
             return None;
@@ -350,7 +340,7 @@ impl Oracle {
         for key in self.keys.keys() {
             self.check_key(*key);
         }
-        let snapshot = self.segment.snapshot().expect("a snapshot").sets.remove(0);
+        let snapshot = self.scene.segment.snapshot().expect("a snapshot").sets.remove(0);
         let keys = snapshot.keys.expect("keyed");
         assert_eq!(
             (keys.evicted_in_use, snapshot.counts.refused_table_full),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::scene::expect_permit;
 use shmlimit::{Adaptive, Algorithm, Limit, Outcome, RefusalReason, Request, WhenFull};
 
 use crate::{MINUTE, NANOSECOND, ROWS, Table, rate};
@@ -18,12 +19,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
     };
     let spend = |key: &str, request: &Request| {
         let key = table.set.key(key).expect("a key");
-        drop(
-            key.try_acquire(request)
-                .expect("a decision")
-                .into_result()
-                .expect("admitted"),
-        );
+        drop(expect_permit(key.try_acquire(request)));
         table.pass(NANOSECOND);
     };
     // The largest share of a key's limits counts: a half of one outweighs a third of both.
@@ -76,12 +72,7 @@ fn of_equal_shares_the_one_that_time_heals_first_goes_and_of_those_the_one_used_
     let spend = |key: &str, limit: &str| {
         let request = table.set.request().with(limit, 5).expect("declared");
         let key = table.set.key(key).expect("a key");
-        drop(
-            key.try_acquire(&request)
-                .expect("a decision")
-                .into_result()
-                .expect("admitted"),
-        );
+        drop(expect_permit(key.try_acquire(&request)));
     };
     spend("slow", "slow");
     table.pass(NANOSECOND);
@@ -189,12 +180,7 @@ fn a_limit_in_shadow_or_without_a_capacity_keeps_no_row() {
         request.set_cost("shadow", 10).expect("declared");
         request.set_cost("unlimited", 1_000_000).expect("declared");
         let key = table.set.key(format!("key-{number}")).expect("a key");
-        drop(
-            key.try_acquire(&request)
-                .expect("a decision")
-                .into_result()
-                .expect("admitted"),
-        );
+        drop(expect_permit(key.try_acquire(&request)));
     }
     table.spend("new", 1);
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);

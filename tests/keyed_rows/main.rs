@@ -4,58 +4,41 @@
 //! A table of at most 32 keys is one bucket of 32 rows, so that which keys meet does not depend on the segment's seed.
 
 mod least_used;
-#[path = "../process/mod.rs"]
-mod process;
+#[path = "../scene/mod.rs"]
+mod scene;
 
 use std::time::Duration;
 
-use process::{Child, TIMEOUT, die, eventually, in_own_process};
+use scene::clock::{NANOSECOND, Scene};
+use scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::{
-    Adaptive, Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit,
-    RefusalReason, Request, Segment, SetDeclaration, SetSnapshot, VirtualClock, WhenFull,
+    Adaptive, Algorithm, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request,
+    RequestError, SetDeclaration, SetSnapshot, WhenFull,
 };
-use tempfile::TempDir;
 
 const ROWS: u64 = 32;
 const MINUTE: Duration = Duration::from_secs(60);
-const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
-const NANOSECOND: Duration = Duration::from_nanos(1);
 
 struct Table {
-    _directory: TempDir,
-    clock: VirtualClock,
-    segment: Segment,
+    scene: Scene,
     set: LimitSet,
 }
 
 impl Table {
     fn new(when_full: WhenFull, limits: impl IntoIterator<Item = Limit>) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
         let keyed = Keyed::new(ROWS).when_full(when_full);
         let declared = limits
             .into_iter()
             .fold(SetDeclaration::new("api").keyed(keyed), SetDeclaration::add_limit);
-        let clock = VirtualClock::new(NEW_YEAR);
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(
-                directory.path().join("limits"),
-                &Declaration::new().add_set(declared),
-            )
-            .expect("a segment");
-        let set = segment.set("api").expect("declared");
-        let table = Self {
-            _directory: directory,
-            clock,
-            segment,
-            set,
-        };
+        let scene = Scene::new(declared);
+        let set = scene.set();
+        let table = Self { scene, set };
         assert_eq!(table.snapshot().keys.expect("keyed").rows, ROWS);
         table
     }
 
     fn snapshot(&self) -> SetSnapshot {
-        self.segment.snapshot().expect("a snapshot").sets.remove(0)
+        self.scene.snapshot()
     }
 
     /// Keys in use, refused, evicted without usage and evicted in use.
@@ -71,7 +54,7 @@ impl Table {
     }
 
     fn pass(&self, time: Duration) {
-        self.clock.advance_to(self.clock.now() + time);
+        self.scene.pass(time);
     }
 
     fn request(&self, cost: u64) -> Request {
@@ -372,7 +355,12 @@ fn a_request_that_can_never_be_met_costs_no_key_its_row() {
     table.pass(NANOSECOND);
     let key = table.set.key("new").expect("a key");
     let request = table.request(61);
-    let impossible = |error: Option<Error>| matches!(error, Some(Error::NeverAdmissible { max: 60, .. }));
+    let impossible = |error: Option<Error>| {
+        matches!(
+            error,
+            Some(Error::Request(RequestError::NeverAdmissible { max: 60, .. }))
+        )
+    };
     assert!(impossible(key.try_acquire(&request).err()));
     assert!(impossible(key.acquire(&request, TIMEOUT).err()));
     assert!(impossible(key.reserve(&request, MINUTE).err()));
@@ -434,7 +422,7 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
         for key in &first {
             for _ in 0..60 {
                 let mut permit = acquire(key).expect("one fits always");
-                table.clock.advance_to(table.clock.now() + MINUTE);
+                table.scene.clock.advance_to(table.scene.clock.now() + MINUTE);
                 permit.release_failed().expect("is held");
             }
         }

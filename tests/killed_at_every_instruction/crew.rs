@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use shmlimit::{
-    AcquireFuture, Batch, Error, Kind, LimitIndex, LimitSet, OpenOptions, Outcome, Permit, ReserveOutcome,
-    Segment,
+    AcquireFuture, Batch, Error, Kind, LimitIndex, LimitSet, OpenOptions, Outcome, Permit, PermitError,
+    ReserveOutcome, Segment, SegmentError,
 };
 
 use crate::bystanders::Bystander;
@@ -240,7 +240,7 @@ impl<'a> Post<'a> {
     fn never_stuck(&self, call: impl FnOnce() -> Result<(), Error>) {
         match self.timed(BOUND, call) {
             Ok(()) => {}
-            Err(Error::Reclaimed { .. }) if self.operation.has_leases_run_out => {}
+            Err(Error::Permit(PermitError::Reclaimed { .. })) if self.operation.has_leases_run_out => {}
             Err(error) => self.complain(FAILED, &error.to_string()),
         }
     }
@@ -264,7 +264,7 @@ impl<'a> Post<'a> {
     fn is_stuck(&self, call: &mut impl FnMut() -> Result<(), Error>) -> bool {
         match self.timed(BOUND_WITH_RESULT, call) {
             Ok(()) => false,
-            Err(Error::LockStuck { .. }) => true,
+            Err(Error::Segment(SegmentError::LockStuck { .. })) => true,
             Err(error) => {
                 self.complain(FAILED, &error.to_string());
                 false
@@ -355,7 +355,7 @@ fn let_a_wait_end(post: &Post<'_>) {
     if let Some(future) = &mut future {
         match post.timed(BOUND_WITH_RESULT, || look(future)) {
             Poll::Ready(Ok(outcome)) => post.note_admission(outcome),
-            Poll::Ready(Err(Error::LockStuck { .. })) => {}
+            Poll::Ready(Err(Error::Segment(SegmentError::LockStuck { .. }))) => {}
             Poll::Ready(Err(error)) => post.complain(FAILED, &error.to_string()),
             Poll::Pending => post.complain(FAILED, "waits on after its time"),
         }
@@ -411,7 +411,7 @@ fn renew(post: &Post<'_>) {
     post.stand_by();
     if post.operation.has_leases_run_out {
         post.with_result(|| match permit.heartbeat() {
-            Err(Error::Reclaimed { .. }) => Ok(()),
+            Err(Error::Permit(PermitError::Reclaimed { .. })) => Ok(()),
             other => other,
         });
     } else {

@@ -9,15 +9,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use shmlimit::{Declaration, Error, Limit, OnMismatch, OpenOptions, Segment, SegmentReader, SetDeclaration};
+use shmlimit::{
+    Declaration, Error, Limit, OnMismatch, OpenError, OpenOptions, Segment, SegmentReader, SetDeclaration,
+};
 
 use crate::copies::note;
-use crate::image::{Image, PARTICIPANT_SIZE, RawFile};
+use crate::image::{Image, RawFile};
 use crate::operations::SET;
 use crate::report::Tally;
 use crate::sample::Sample;
 use crate::survivor::Judgement;
 use crate::tracee::{Stop, Tracee, live_and_die, mark};
+use crate::words::{header, participant};
 
 /// Instructions after which a stretch that is known to change a file is taken to have been left.
 const LONGEST_STRETCH: u64 = 200_000;
@@ -27,12 +30,6 @@ const QUIET: u64 = 2_000;
 
 /// Within a stretch that changes a file, kills that are spread evenly, beside those behind each change.
 const SPREAD: usize = 500;
-
-/// Where the table of participants starts, in words: see `shm-layout.md`.
-const PARTICIPANTS: usize = 4096 / 8;
-
-/// Where the header says that the segment is retired, in words.
-const RETIRED: usize = 232 / 8;
 
 /// An operation on a segment as a whole.
 #[derive(Clone, Copy, Debug)]
@@ -209,15 +206,15 @@ impl Place {
             let old = before.iter().find(|(is_segment, _)| *is_segment);
             let old = old.map_or(&[][..], |(_, bytes)| bytes);
             let words = bytes.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
-            let retired = bytes.as_chunks::<8>().0.get(RETIRED).copied();
+            let retired = bytes.as_chunks::<8>().0.get(header::RETIRED).copied();
             let participants = words
-                .skip(PARTICIPANTS)
+                .skip(header::SIZE)
                 .enumerate()
-                .map(|(index, (new, old))| match index % PARTICIPANT_SIZE {
-                    0 => u64::from_ne_bytes(*new),
+                .map(|(index, (new, old))| match index % participant::SIZE {
+                    participant::STATE => u64::from_ne_bytes(*new),
                     _ => u64::from(new != old),
                 })
-                .take(PARTICIPANT_SIZE * 2);
+                .take(participant::SIZE * 2);
             let retired = retired.map(u64::from_ne_bytes);
             retired.into_iter().chain(participants).collect()
         };
@@ -349,7 +346,7 @@ impl Place {
         live_and_die(|| {
             let _second = Segment::open(&path).expect("the dead process's place");
             live_and_die(|| match Segment::open(&path) {
-                Err(Error::TooManyParticipants { .. }) => {}
+                Err(Error::Open(OpenError::TooManyParticipants { .. })) => {}
                 other => panic!("three of two participants: {other:?}"),
             });
         });

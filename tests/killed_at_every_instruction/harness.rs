@@ -78,7 +78,7 @@ mod labels;
 mod marks;
 mod memory_call;
 mod operations;
-#[path = "../process/mod.rs"]
+#[path = "../scene/process.rs"]
 mod process;
 mod report;
 mod room;
@@ -91,6 +91,8 @@ mod tiers;
 mod trace;
 mod tracee;
 mod waiting;
+#[path = "../layout_mirror/words.rs"]
+mod words;
 mod workers;
 
 use std::process::ExitCode;

@@ -1,12 +1,11 @@
 //! The bytes of a segment as the harness sees them: mapped raw, beside the library.
 //!
-//! The offsets are those of `shm-layout.md`. They are checked against what the library says in
+//! The offsets are those of `tests/layout_mirror/words.rs`. They are checked against what the library says in
 //! [`Layout::assert_agrees_with`], so that a change of the format cannot make the proof look at the wrong words.
 #![allow(unsafe_code, reason = "looks at the words of a mapping")]
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,15 +13,13 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use shmlimit::SegmentSnapshot;
 
+use crate::words::{
+    bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label,
+    participant, row, ticket,
+};
+
 /// Every word of a segment.
 pub type Image = Vec<u64>;
-
-/// The header's page: the same for as long as the file lives, and different in every file.
-const HEADER_WORDS: usize = 4096 / 8;
-
-/// Of the header, the seed of the hash of keys, and what its checksum covers, behind which that lies.
-const HASH_KEY: Range<usize> = 14..16;
-const CHECKED_HEADER_WORDS: Range<usize> = 1..20;
 
 /// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
 const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
@@ -61,7 +58,7 @@ impl RawFile {
     /// Makes the segment what `image` says, except for its header.
     pub fn become_copy_of(&self, image: &[u64]) {
         assert_eq!(image.len(), self.words().len());
-        for (word, value) in self.words().iter().zip(image).skip(HEADER_WORDS) {
+        for (word, value) in self.words().iter().zip(image).skip(header::SIZE) {
             word.store(*value, Ordering::Relaxed);
         }
     }
@@ -70,16 +67,11 @@ impl RawFile {
     /// yet.
     pub fn set_hash_key(&self) {
         let words = self.words();
-        for (word, half) in words[HASH_KEY].iter().zip(1..) {
+        for (word, half) in words[header::HASH_KEY..][..2].iter().zip(1..) {
             word.store(half, Ordering::Relaxed);
         }
-        let bytes = words[CHECKED_HEADER_WORDS]
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        let checksum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
-            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        words[CHECKED_HEADER_WORDS.end].store(checksum, Ordering::Relaxed);
+        let checksum = header_checksum(|position| self.word(position));
+        words[header::CHECKSUM].store(checksum, Ordering::Relaxed);
     }
 
     /// The words that differ from `last`, which is brought up to date.
@@ -141,17 +133,6 @@ pub struct Layout {
 /// What the definition of a set says whose processes draw batches.
 const CREDIT: &[u8] = b"credit";
 
-/// The word of a directory entry that says which definition is in force.
-const ENTRY_GENERATION: usize = 11;
-
-/// And the one that says how many labels it keeps.
-const ENTRY_LABELS: usize = 16;
-
-/// Rows of a bucket of a table of keys, tags to a word, and words of tags to a bucket.
-const BUCKET_ROWS: usize = 32;
-const WORD_TAGS: usize = 4;
-const BUCKET_TAG_WORDS: usize = 8;
-
 /// A table of records of the same size, in words.
 #[derive(Clone, Copy, Debug)]
 struct Table {
@@ -166,123 +147,50 @@ impl Table {
     }
 }
 
-/// Words of the set's control record.
-mod control {
-    pub const JOURNAL: usize = 8;
-    pub const LAST_SEEN: usize = 9;
-    pub const POISONED: usize = 10;
-    pub const ACTIVE: usize = 15;
-    pub const ADMITTED: usize = 16;
-    pub const REFUSED_RATE: usize = 17;
-    pub const SETTLED: usize = 21;
-    pub const RECOVERIES: usize = 23;
-    pub const UNKNOWN_NAMES: usize = 25;
-    pub const LAST_RECOVERER: usize = 27;
-    pub const RESET_INSTANT: usize = 28;
-    pub const RESET_SCOPE: usize = 29;
-    pub const WAITED: usize = 31;
-    pub const UNTOUCHED_TICKET: usize = 34;
-    pub const RESET_ROW: usize = 45;
-    pub const KEYS: usize = 46;
-    pub const GENERATION: usize = 42;
-    pub const MIGRATED: usize = 43;
-    pub const MARKS: usize = 40;
-    pub const LOCK_WAITS: usize = 50;
-    pub const WAIT_TIMES: usize = 56;
-    pub const SIZE: usize = 88;
-}
-
-/// Words of a hold.
-mod hold {
-    pub const OWNER: usize = 0;
-    pub const SERIAL: usize = 1;
-    pub const RENEWED_AT: usize = 3;
-    pub const RETURNED: usize = 5;
-    pub const ROW: usize = 6;
-    pub const HEAD_SIZE: usize = 7;
-}
-
-/// Words of what a hold is labelled with.
-mod label {
-    pub const STAMP: usize = 0;
-    pub const TEXT: usize = 1;
-    pub const SIZE: usize = 9;
-}
-
-/// Words of a row of a keyed table.
-mod row {
-    pub const FINGERPRINT: usize = 0;
-    pub const ROW_REFERENCES: usize = 5;
-    pub const HEAD_SIZE: usize = 6;
-}
-
-/// Words of a ticket, and of what it says of each limit.
-mod ticket {
-    pub const OWNER: usize = 0;
-    pub const STATE: usize = 1;
-    pub const BELL: usize = 2;
-    pub const ENQUEUED_AT: usize = 5;
-    pub const GRANTED_AT: usize = 6;
-    pub const HOLD: usize = 7;
-    pub const HOLD_SERIAL: usize = 8;
-    pub const REQUEST: usize = 9;
-    pub const ROW: usize = 10;
-    pub const HEAD_SIZE: usize = 11;
-    pub const COST: usize = 0;
-    pub const LIMIT_SIZE: usize = 3;
-
-    pub const WAITING: u64 = 1;
-    pub const GRANTED: u64 = 2;
-
-    /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
-    /// left over. The bell means something always, and nothing to the process that is not asleep.
-    pub fn counts(word: usize, state: u64, request: u64) -> bool {
-        let phase = state & 3;
-        match word {
-            BELL => false,
-            // Given up by one store without the lock; the process that reclaims takes it back.
-            OWNER => phase == WAITING,
-            ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
-            GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
-            STATE..HEAD_SIZE => true,
-            _ => {
-                let (limit, part) = ((word - HEAD_SIZE) / LIMIT_SIZE, (word - HEAD_SIZE) % LIMIT_SIZE);
-                let is_asked_for = request & (1 << limit) != 0;
-                is_asked_for && (phase == GRANTED || (phase == WAITING && part == COST))
-            }
+/// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
+/// left over. The bell means something always, and nothing to the process that is not asleep.
+fn means_something(word: usize, state: u64, request: u64) -> bool {
+    let phase = state & 3;
+    match word {
+        ticket::BELL => false,
+        // Given up by one store without the lock; the process that reclaims takes it back.
+        ticket::OWNER => phase == ticket::WAITING,
+        ticket::ENQUEUED_AT | ticket::REQUEST | ticket::ROW => {
+            phase == ticket::WAITING || phase == ticket::GRANTED
+        }
+        ticket::GRANTED_AT | ticket::HOLD | ticket::HOLD_SERIAL => phase == ticket::GRANTED,
+        ticket::STATE..ticket::HEAD_SIZE => true,
+        _ => {
+            let (limit, part) = (
+                (word - ticket::HEAD_SIZE) / ticket::LIMIT_SIZE,
+                (word - ticket::HEAD_SIZE) % ticket::LIMIT_SIZE,
+            );
+            let is_asked_for = request & (1 << limit) != 0;
+            is_asked_for && (phase == ticket::GRANTED || (phase == ticket::WAITING && part == ticket::COST))
         }
     }
 }
-
-/// Words of the journal's entries.
-const JOURNAL_SIZE: usize = 2 * 160;
-const COUNTERS_SIZE: usize = 16;
-const COUNTERS_TAKEN: usize = 1;
-const COUNTERS_UNSETTLED: usize = 6;
-pub const PARTICIPANT_SIZE: usize = 48;
-const PARTICIPANT_STATE: usize = 0;
-const PARTICIPANT_PID: usize = 1;
 
 impl Layout {
     pub fn of(file: &RawFile) -> Self {
         let image = file.copy();
         let byte_offset = |index: usize| usize::try_from(image[index] / 8).expect("small");
-        let participants = byte_offset(17);
-        assert_eq!(image[18], 1, "the proof works on segments of one set");
-        let directory = byte_offset(19);
-        let participant_count = usize::try_from(image[16]).expect("small");
+        let participants = byte_offset(header::PARTICIPANTS_OFFSET);
+        assert_eq!(image[header::SETS], 1, "the proof works on segments of one set");
+        let directory = byte_offset(header::DIRECTORY_OFFSET);
+        let participant_count = usize::try_from(image[header::PARTICIPANTS]).expect("small");
         // The directory follows, so that this is exact. Of whom a hold is, and who is dead, is read by it.
         assert_eq!(
             directory - participants,
-            participant_count * PARTICIPANT_SIZE,
+            participant_count * participant::SIZE,
             "participants have another size than the harness knows"
         );
         let entry: [usize; 11] =
             std::array::from_fn(|word| usize::try_from(image[directory + word]).expect("small"));
         let [extent, extent_size, definition_room, limits, ..] = entry;
-        let control = (extent + 2 * definition_room.next_multiple_of(64)) / 8;
-        let counters = control + control::SIZE + JOURNAL_SIZE;
-        let labels = usize::try_from(image[directory + ENTRY_LABELS]).expect("small");
+        let control = control_start(extent, definition_room);
+        let counters = control + control::SIZE + journal::SIZE;
+        let labels = usize::try_from(image[directory + entry::LABELS]).expect("small");
         let pieces = Pieces::of(counters, &entry, labels);
         assert_eq!(
             pieces.end,
@@ -290,7 +198,7 @@ impl Layout {
             "the proof works on sets of one shard"
         );
         let unlocked: Vec<usize> = (0..limits)
-            .map(|limit| counters + limit * COUNTERS_SIZE + COUNTERS_UNSETTLED)
+            .map(|limit| counters + limit * counters::SIZE + counters::UNSETTLED)
             .chain([control + control::UNKNOWN_NAMES])
             .collect();
         let excluded = [
@@ -339,7 +247,7 @@ impl Layout {
             unlocked,
             unjournalled,
             limits,
-            generation: directory + ENTRY_GENERATION,
+            generation: directory + entry::GENERATION,
             tags: pieces.tags,
             rows: pieces.rows,
             is_keyed: pieces.is_keyed,
@@ -357,9 +265,9 @@ impl Layout {
         assert_eq!(snapshot.format, 2, "the harness knows another format of segments");
         for participant in &snapshot.participants {
             let slot = usize::try_from(participant.slot).expect("small");
-            let record = self.participants + slot * PARTICIPANT_SIZE;
-            assert_eq!(image[record + PARTICIPANT_STATE] >> 2, participant.generation);
-            assert_eq!(image[record + PARTICIPANT_PID], participant.pid);
+            let record = self.participants + slot * participant::SIZE;
+            assert_eq!(image[record + participant::STATE] >> 2, participant.generation);
+            assert_eq!(image[record + participant::PID], participant.pid);
         }
         assert_eq!(set.limits.len(), self.limits);
         assert_eq!(image[self.control + control::ACTIVE], set.active + set.of_dead);
@@ -399,10 +307,10 @@ impl Layout {
         }
         self.check_table(&image).expect("a sound table");
         for (index, limit) in set.limits.iter().enumerate() {
-            let counters = self.counters + index * COUNTERS_SIZE;
+            let counters = self.counters + index * counters::SIZE;
             assert_eq!(image[counters], limit.counts.admitted);
-            assert_eq!(image[counters + COUNTERS_TAKEN], limit.counts.taken);
-            assert_eq!(image[counters + COUNTERS_UNSETTLED], limit.counts.unsettled);
+            assert_eq!(image[counters + counters::TAKEN], limit.counts.taken);
+            assert_eq!(image[counters + counters::UNSETTLED], limit.counts.unsettled);
         }
     }
 
@@ -417,7 +325,7 @@ impl Layout {
             words
                 .iter()
                 .enumerate()
-                .map(move |(word, value)| value * u64::from(ticket::counts(word, state, request)))
+                .map(move |(word, value)| value * u64::from(means_something(word, state, request)))
         });
         words.chain([wait_times.iter().sum()]).chain(tickets).collect()
     }
@@ -453,9 +361,9 @@ impl Layout {
         let mut keys = HashSet::new();
         for (number, row) in self.rows.records().enumerate() {
             let fingerprint = [0, 1].map(|half| image[row + row::FINGERPRINT + half]);
-            let (bucket, slot) = (number / BUCKET_ROWS, number % BUCKET_ROWS);
-            let tags = image[self.tags + bucket * BUCKET_TAG_WORDS + slot / WORD_TAGS];
-            let tag = tags >> (16 * (slot % WORD_TAGS)) & 0xffff;
+            let (bucket, slot) = (number / bucket::ROWS, number % bucket::ROWS);
+            let tags = image[self.tags + bucket * bucket::TAG_WORDS + slot / bucket::WORD_TAGS];
+            let tag = tags >> (16 * (slot % bucket::WORD_TAGS)) & 0xffff;
             let expected = match fingerprint {
                 [0, 0] => 0,
                 [_, high] => (high >> 8 & 0xffff).max(1),
@@ -515,12 +423,12 @@ impl Layout {
     pub fn owned_by(&self, image: &[u64], pids: &[u32]) -> usize {
         let is_theirs = |owner: u64| {
             let participant = (owner & 0xffff).checked_sub(1).and_then(|slot| {
-                let start = self.participants + usize::try_from(slot).ok()? * PARTICIPANT_SIZE;
-                image.get(start..start + PARTICIPANT_SIZE)
+                let start = self.participants + usize::try_from(slot).ok()? * participant::SIZE;
+                image.get(start..start + participant::SIZE)
             });
             participant.is_some_and(|participant| {
-                let is_the_same = participant[PARTICIPANT_STATE] >> 2 == owner >> 16;
-                let pid = participant[PARTICIPANT_PID];
+                let is_the_same = participant[participant::STATE] >> 2 == owner >> 16;
+                let pid = participant[participant::PID];
                 is_the_same && pids.iter().any(|it| u64::from(*it) == pid)
             })
         };
@@ -620,16 +528,16 @@ impl Layout {
     /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so. Where
     /// its byte is locked no process is dead otherwise, and in copies all bytes are.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
-        let state = self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE;
+        let state = self.participants + slot * participant::SIZE + participant::STATE;
         image[state] = buried(image[state]);
     }
 
     /// As [`bury`](Self::bury), every process but one process, in the file itself.
     pub fn bury_all_but(&self, survivor: u32, file: &RawFile) {
         for slot in 0..self.participant_count {
-            let participant = self.participants + slot * PARTICIPANT_SIZE;
-            if file.words()[participant + PARTICIPANT_PID].load(Ordering::Relaxed) != u64::from(survivor) {
-                let state = &file.words()[participant + PARTICIPANT_STATE];
+            let participant = self.participants + slot * participant::SIZE;
+            if file.words()[participant + participant::PID].load(Ordering::Relaxed) != u64::from(survivor) {
+                let state = &file.words()[participant + participant::STATE];
                 state.store(buried(state.load(Ordering::Relaxed)), Ordering::Relaxed);
             }
         }
@@ -667,16 +575,16 @@ impl Pieces {
         ] = *entry;
         assert_eq!(parts, 1, "the proof works on sets of one shard");
         let is_keyed = buckets > 0;
-        let mut end = counters + limits * COUNTERS_SIZE;
+        let mut end = counters + limits * counters::SIZE;
         let mut table = |count: usize, stride: usize| {
             let start = end;
             end += (count * stride).next_multiple_of(8);
             Table { start, stride, count }
         };
         let aligned = |words: usize| words.next_multiple_of(8);
-        let tags = table(buckets, BUCKET_TAG_WORDS);
+        let tags = table(buckets, bucket::TAG_WORDS);
         let (row_count, row_head) = if is_keyed {
-            (buckets * BUCKET_ROWS, row::HEAD_SIZE)
+            (buckets * bucket::ROWS, row::HEAD_SIZE)
         } else {
             (1, 0)
         };

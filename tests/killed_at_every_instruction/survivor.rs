@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use shmlimit::{Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentSnapshot};
+use shmlimit::{
+    Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot,
+};
 
 use crate::changes::{ADAPTING, KEYS};
 use crate::drawing::BATCH;
@@ -318,7 +320,9 @@ impl Survivor {
 fn failure(operation: &str, error: &Error) -> Judgement {
     let message = format!("{operation}: {error}");
     match error {
-        Error::LockStuck { .. } | Error::LockLost { .. } => Judgement::Stuck(message),
+        Error::Segment(SegmentError::LockStuck { .. } | SegmentError::LockLost { .. }) => {
+            Judgement::Stuck(message)
+        }
         _ => Judgement::Torn(message),
     }
 }

@@ -1,5 +1,4 @@
-//! The bytes of a segment as its layout document describes them, written down a second time and not taken from the
-//! library: where the mutexes lie, which must not be touched, and what the checksums cover.
+//! The bytes of a segment as its layout document describes them, and not as the library says: where the mutexes lie, which must not be touched, and what the checksums cover.
 #![allow(unsafe_code, reason = "changes the bytes of a mapping")]
 
 use std::fs::{File, OpenOptions};
@@ -9,34 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
 
-/// Words of the header; what follows it up to the first table is room for later.
-const HEADER_WORDS: usize = 64;
-const TOTAL_SIZE: usize = 6;
-const PARTICIPANTS: usize = 16;
-const PARTICIPANTS_OFFSET: usize = 17;
-const SETS: usize = 18;
-const DIRECTORY_OFFSET: usize = 19;
-const CHECKSUM: usize = 20;
-const CHECKED: Range<usize> = 1..CHECKSUM;
-/// Of the header, what processes change while they use the segment, or start it cold.
-const CHANGING: Range<usize> = 21..30;
-
-const PARTICIPANT_WORDS: usize = 16;
-/// A directory entry, and some of its words.
-const ENTRY_WORDS: usize = 24;
-const EXTENT_OFFSET: usize = 0;
-const EXTENT_SIZE: usize = 1;
-const DEFINITION_ROOM: usize = 2;
-const SHARDS: usize = 8;
-/// Of the first definition, which is in force.
-const DEFINITION_SIZE: usize = 12;
-const DEFINITION_CHECKSUM: usize = 14;
-
-const LOCK_WORDS: usize = 8;
-const CONTROL_WORDS: usize = 88;
-const JOURNAL_ENTRIES: usize = 160;
-/// Words of a cache line, to which records are aligned.
-const LINE: usize = 8;
+use super::words::{control, control_start, definition_checksum, entry, header, header_checksum, journal};
 
 const PAGE: usize = 4096;
 
@@ -53,7 +25,7 @@ pub struct Image {
     constants: Vec<Range<usize>>,
     definitions: Vec<DefinitionText>,
     shards: Vec<SetShard>,
-    participants: Range<usize>,
+    participants: usize,
     directory: usize,
 }
 
@@ -99,14 +71,14 @@ impl Image {
             constants: Vec::new(),
             definitions: Vec::new(),
             shards: Vec::new(),
-            participants: 0..0,
+            participants: 0,
             directory: 0,
         };
         image.pristine = (0..words).map(|word| image.load(word)).collect();
         image.find_shards();
         assert_eq!(
             image.header_checksum(),
-            image.load(CHECKSUM),
+            image.load(header::CHECKSUM),
             "the layout has changed"
         );
         image
@@ -115,35 +87,34 @@ impl Image {
     fn find_shards(&mut self) {
         let word = |index: usize| self.pristine[index] as usize;
         assert_eq!(
-            word(TOTAL_SIZE),
+            word(header::TOTAL_SIZE),
             8 * self.pristine.len(),
             "the layout has changed"
         );
-        let start = word(PARTICIPANTS_OFFSET) / 8;
-        self.participants = start..start + word(PARTICIPANTS) * PARTICIPANT_WORDS;
-        self.directory = word(DIRECTORY_OFFSET) / 8;
-        let mut start = self.participants.start;
-        self.ranges.push(0..HEADER_WORDS);
-        for set in 0..word(SETS) {
-            let entry = self.directory + set * ENTRY_WORDS;
-            let extent = word(entry + EXTENT_OFFSET) / 8;
-            let end = extent + word(entry + EXTENT_SIZE) / 8;
-            let bytes = word(entry + DEFINITION_SIZE);
+        self.participants = word(header::PARTICIPANTS_OFFSET) / 8;
+        self.directory = word(header::DIRECTORY_OFFSET) / 8;
+        let mut start = self.participants;
+        self.ranges.push(0..header::RECORD);
+        for set in 0..word(header::SETS) {
+            let entry = self.directory + set * entry::SIZE;
+            let extent = word(entry + entry::EXTENT_OFFSET) / 8;
+            let end = extent + word(entry + entry::EXTENT_SIZE) / 8;
+            let bytes = word(entry + entry::DEFINITION_SIZE);
             let text = extent..extent + bytes.div_ceil(8);
-            let room = extent..extent + 2 * word(entry + DEFINITION_ROOM).div_ceil(8).next_multiple_of(LINE);
+            let room = extent..control_start(8 * extent, word(entry + entry::DEFINITION_ROOM));
             // Behind the text there is nothing that any process reads.
             self.ranges.push(start..text.end);
             start = room.end;
-            let shard_words = (end - room.end) / word(entry + SHARDS);
+            let shard_words = (end - room.end) / word(entry + entry::SHARDS);
             for control in (room.end..end).step_by(shard_words) {
-                let entries = control + CONTROL_WORDS;
+                let entries = control + control::SIZE;
                 self.ranges.push(start..control);
-                start = control + LOCK_WORDS;
+                start = control + control::LOCK_SIZE;
                 self.shards.push(SetShard {
                     extent: control..control + shard_words,
-                    lock: control..control + LOCK_WORDS,
-                    journal: control + LOCK_WORDS,
-                    entries: entries..entries + 2 * JOURNAL_ENTRIES,
+                    lock: control..control + control::LOCK_SIZE,
+                    journal: control + control::LOCK_SIZE,
+                    entries: entries..entries + journal::SIZE,
                 });
             }
             self.definitions.push(DefinitionText { room, text, bytes });
@@ -151,9 +122,9 @@ impl Image {
         self.ranges.push(start..self.pristine.len());
         self.places = self.ranges.iter().cloned().flatten().collect();
         self.constants = vec![
-            0..CHANGING.start,
-            CHANGING.end..self.participants.start,
-            self.directory..self.directory + self.definitions.len() * ENTRY_WORDS,
+            0..header::CHANGING.start,
+            header::CHANGING.end..self.participants,
+            self.directory..self.directory + self.definitions.len() * entry::SIZE,
             self.pristine.len()..self.mapped_words,
         ];
         self.constants
@@ -233,16 +204,18 @@ impl Image {
                 .clone()
                 .flat_map(|word| self.load(word).to_ne_bytes())
                 .take(definition.bytes);
-            let length = step(SEED, definition.bytes as u64);
-            let checksum = text.fold(length, |hash, byte| step(hash, u64::from(byte)));
-            self.store(self.directory + set * ENTRY_WORDS + DEFINITION_CHECKSUM, checksum);
+            let checksum = definition_checksum(&text.collect::<Vec<_>>());
+            self.store(
+                self.directory + set * entry::SIZE + entry::DEFINITION_CHECKSUM,
+                checksum,
+            );
         }
-        self.store(CHECKSUM, self.header_checksum());
+        self.store(header::CHECKSUM, self.header_checksum());
     }
 
     /// Whether the directory and the definitions are as they were.
     pub fn describes_its_sets(&self) -> bool {
-        let directory = self.directory..self.directory + self.definitions.len() * ENTRY_WORDS;
+        let directory = self.directory..self.directory + self.definitions.len() * entry::SIZE;
         let texts = self
             .definitions
             .iter()
@@ -270,7 +243,7 @@ impl Image {
     }
 
     fn header_checksum(&self) -> u64 {
-        CHECKED.fold(SEED, |hash, word| step(hash, self.load(word)))
+        header_checksum(|word| self.load(word))
     }
 
     fn word(&self, word: usize) -> &AtomicU64 {
@@ -284,12 +257,3 @@ impl Image {
 fn map(file: &File) -> MmapRaw {
     MmapRaw::map_raw(file).expect("a mapping")
 }
-
-/// FNV-1a over the bytes of a word, low byte first.
-fn step(hash: u64, word: u64) -> u64 {
-    word.to_le_bytes().into_iter().fold(hash, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-const SEED: u64 = 0xcbf2_9ce4_8422_2325;

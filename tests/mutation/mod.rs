@@ -7,6 +7,8 @@
 pub mod image;
 pub mod operate;
 pub mod specimen;
+#[path = "../layout_mirror/words.rs"]
+mod words;
 
 use image::Image;
 

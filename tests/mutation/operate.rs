@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentSnapshot};
+use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentError, SegmentSnapshot};
 
 use super::specimen::{
     NAMED_KEY, change_limits, key_of, take_as_declared, take_by_key, try_set, wait_for_set,
@@ -67,8 +67,11 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
         match set.reset(&[], true) {
             Ok(()) => assert_healed(acquire(&set)),
             // Where it is lost what the limits are, there is nothing to begin anew with.
-            Err(Error::Damaged { .. }) if !is_described => {}
-            Err(error) => assert!(matches!(error, Error::Removed { .. }), "{error}"),
+            Err(Error::Segment(SegmentError::Damaged { .. })) if !is_described => {}
+            Err(error) => assert!(
+                matches!(error, Error::Segment(SegmentError::Removed { .. })),
+                "{error}"
+            ),
         }
     }
     check(segment.recover().err());
@@ -143,7 +146,12 @@ fn take_and_give_back(set: &LimitSet) {
 
 /// An error is an answer, unless it says that the damage has got hold of the lock or of the library itself.
 pub fn check(error: Option<Error>) {
-    if let Some(error @ (Error::LockStuck { .. } | Error::LockLost { .. } | Error::Internal { .. })) = error {
+    if let Some(
+        error @ Error::Segment(
+            SegmentError::LockStuck { .. } | SegmentError::LockLost { .. } | SegmentError::Internal { .. },
+        ),
+    ) = error
+    {
         panic!("{error}");
     }
     read(&error);

@@ -3,8 +3,8 @@
 //! Runs for 20 seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
 
 mod plans;
-#[path = "../process/mod.rs"]
-mod process;
+#[path = "../scene/mod.rs"]
+mod scene;
 mod truth;
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use plans::Plans;
-use process::{Child, Dice, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, Dice, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Declaration, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
     SegmentSnapshot, SetDeclaration, SetSnapshot,

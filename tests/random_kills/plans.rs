@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use shmlimit::{
-    Error, Key, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, SegmentReader, SetDeclaration,
-    SetSnapshot, Tier,
+    Error, Key, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, RequestError, SegmentReader,
+    SetDeclaration, SetSnapshot, Tier,
 };
 
-use crate::process::{Dice, eventually};
+use crate::scene::process::{Dice, eventually};
 use crate::truth::Pool;
 
 pub const SET: &str = "plans";
@@ -72,7 +72,7 @@ impl<'a> Plans<'a> {
             Ok(Outcome::Admitted(permit)) => Some((permit, Pool::Places(number), units)),
             Ok(Outcome::Refused(_)) => None,
             // What another made of the key meanwhile.
-            Err(Error::NeverAdmissible { .. }) => None,
+            Err(Error::Request(RequestError::NeverAdmissible { .. })) => None,
             Err(error) => panic!("{error}"),
         }
     }

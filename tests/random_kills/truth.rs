@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::process::SharedWords;
+use crate::scene::process::SharedWords;
 use crate::{SEATS, SLOTS, WORKERS, plans};
 
 /// What may be held at once up to a capacity.

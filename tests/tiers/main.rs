@@ -3,6 +3,8 @@
 mod migration;
 mod overrides;
 mod requested;
+#[path = "../scene/mod.rs"]
+mod scene;
 mod settled;
 mod table;
 mod together;
@@ -10,51 +12,14 @@ mod waiting;
 
 use std::time::Duration;
 
+use scene::clock::Scene;
+use scene::{create, expect_permit, expect_refusal};
 use shmlimit::{
-    Algorithm, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Segment, SegmentReader,
-    SetDeclaration, Tier, VirtualClock,
+    Algorithm, ChangeError, Declaration, Error, Key, Keyed, Limit, LimitSet, RequestError, SegmentReader,
+    SetDeclaration, Tier,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A segment whose time stands still.
-struct Scene {
-    directory: tempfile::TempDir,
-    clock: VirtualClock,
-    segment: Segment,
-}
-
-impl Scene {
-    fn new(set: SetDeclaration) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(Duration::from_secs(1_000_000));
-        let segment = OpenOptions::new()
-            .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
-            .expect("a segment");
-        Self {
-            directory,
-            clock,
-            segment,
-        }
-    }
-
-    fn set(&self) -> LimitSet {
-        self.segment.set("api").expect("declared")
-    }
-
-    /// Another attachment of the same file.
-    fn other(&self) -> Segment {
-        let options = OpenOptions::new().virtual_clock(&self.clock);
-        options
-            .open(self.directory.path().join("limits"))
-            .expect("the same")
-    }
-
-    fn advance(&self, time: Duration) {
-        self.clock.advance_to(self.clock.now() + time);
-    }
-}
 
 fn keyed(max_keys: u64) -> SetDeclaration {
     SetDeclaration::new("api").keyed(Keyed::new(max_keys))
@@ -101,12 +66,7 @@ fn each_key_is_limited_by_its_tier() {
     let permits: Vec<_> = (0..3)
         .map(|_| {
             let request = set.request().with("requests", 0).expect("declared");
-            set.key("rich")
-                .expect("keyed")
-                .try_acquire(&request)
-                .expect("no error")
-                .into_result()
-                .expect("three at once")
+            expect_permit(set.key("rich").expect("keyed").try_acquire(&request))
         })
         .collect();
     drop(permits);
@@ -126,11 +86,7 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
         100,
         "a key without a row would begin in it"
     );
-    let mut permit = key
-        .try_acquire(&gold)
-        .expect("no error")
-        .into_result()
-        .expect("room");
+    let mut permit = expect_permit(key.try_acquire(&gold));
     assert_eq!(permit.verdicts().next().expect("two limits").burst, 100);
     assert_eq!(permit.verdicts().next().expect("two limits").remaining, 99);
     permit.release().expect("held");
@@ -142,12 +98,7 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
         "it stays"
     );
     let free = set.request().with_tier("free").expect("a tier");
-    drop(
-        key.try_acquire(&free)
-            .expect("no error")
-            .into_result()
-            .expect("one of two is left"),
-    );
+    drop(expect_permit(key.try_acquire(&free)));
     let refused = key.try_acquire(&free).expect("no error").into_result();
     assert!(refused.is_err_and(|refusal| refusal.binding() == Some("requests")));
     assert_eq!(key.tier().expect("no error"), "free", "also where it is refused");
@@ -178,7 +129,7 @@ fn what_its_tier_never_admits_is_an_error_and_what_another_does_is_not() {
     let key = set.key("a").expect("keyed");
     let fifty = set.request().with("requests", 50).expect("declared");
     let never = |result: Result<_, Error>| match result {
-        Err(Error::NeverAdmissible { limit, cost, max, .. }) => (limit, cost, max),
+        Err(Error::Request(RequestError::NeverAdmissible { limit, cost, max, .. })) => (limit, cost, max),
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -199,7 +150,7 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
     let scene = Scene::new(plans());
     let set = scene.set();
     let unknown = |error: Error| match error {
-        Error::UnknownTier { set, tier, known } => (set, tier, known),
+        Error::Request(RequestError::UnknownTier { set, tier, known }) => (set, tier, known),
         other => panic!("{other:?}"),
     };
     let expected = (
@@ -214,7 +165,10 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
     );
     let without = Scene::new(keyed(10).add_limit(Limit::calls("requests", 1, MINUTE)));
     let set = without.set();
-    assert!(matches!(set.assign("a", "gold"), Err(Error::UnknownTier { .. })));
+    assert!(matches!(
+        set.assign("a", "gold"),
+        Err(Error::Request(RequestError::UnknownTier { .. }))
+    ));
     set.assign("a", "default").expect("always there");
     assert!(set.request().with_tier("default").is_ok());
 }
@@ -231,7 +185,7 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
             .try_acquire(&free)
             .expect("no error"),
     );
-    let reader = SegmentReader::open(scene.directory.path().join("limits")).expect("a segment");
+    let reader = SegmentReader::open(scene.path()).expect("a segment");
     let show = |key: &str| {
         let key = reader
             .key_snapshot("api", key.as_bytes())

@@ -162,8 +162,8 @@ impl Twins {
     }
 
     fn advance(&self, time: Duration) {
-        self.scene.advance(time);
-        self.beside.advance(time);
+        self.scene.pass(time);
+        self.beside.pass(time);
     }
 }
 
@@ -282,8 +282,8 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
                         }
                     }
                     (
-                        Err(Error::NeverAdmissible { max, .. }),
-                        Err(Error::NeverAdmissible { max: beside, .. }),
+                        Err(Error::Request(RequestError::NeverAdmissible { max, .. })),
+                        Err(Error::Request(RequestError::NeverAdmissible { max: beside, .. })),
                     ) => prop_assert_eq!(max, beside),
                     (ours, theirs) => {
                         let what = format!("{ours:?}, and beside it {theirs:?}");
@@ -372,11 +372,7 @@ fn what_was_reserved_before_two_changes_of_tier_is_not_refunded() {
     let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[&str]| {
-        let mut permit = key
-            .try_acquire(&five)
-            .expect("no error")
-            .into_result()
-            .expect("room");
+        let mut permit = expect_permit(key.try_acquire(&five));
         for tier in changes {
             key.assign(tier).expect("a tier");
         }
@@ -412,12 +408,7 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
         let applied = scene.segment.apply(&Declaration::new().add_set(of(gold)));
         assert!(!applied.expect("applicable").is_empty());
     };
-    let take = || {
-        key.try_acquire(&five)
-            .expect("no error")
-            .into_result()
-            .expect("room")
-    };
+    let take = || expect_permit(key.try_acquire(&five));
     let settle = |mut permit: Permit<'_>| {
         permit
             .settle([("units", 0)])
@@ -506,7 +497,7 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
 fn no_tier_goes_and_the_first_does_not_come_while_the_segment_is_in_use() {
     let refused =
         |scene: &Scene, set: SetDeclaration| match scene.segment.apply(&Declaration::new().add_set(set)) {
-            Err(Error::CannotApply { differences, .. }) => differences
+            Err(Error::Change(ChangeError::CannotApply { differences, .. })) => differences
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()

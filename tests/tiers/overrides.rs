@@ -60,7 +60,7 @@ fn what_was_used_stays_used_when_a_capacity_comes_and_goes() {
     assert_eq!(admitted(&set, "a"), 2);
     key.clear_override("requests").expect("no error");
     assert_eq!(admitted(&set, "a"), 0);
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert_eq!(admitted(&set, "a"), 10);
 }
 
@@ -71,11 +71,7 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     let key = set.key("a").expect("keyed");
     key.override_capacity("requests", 20).expect("a capacity");
     let request = set.request().with("requests", 15).expect("declared");
-    let permit = key
-        .try_acquire(&request)
-        .expect("no error")
-        .into_result()
-        .expect("room");
+    let permit = expect_permit(key.try_acquire(&request));
     // It is said of the decision, whatever has changed since.
     key.override_capacity("requests", 40).expect("a capacity");
     let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.burst);
@@ -90,16 +86,14 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     assert_eq!(peeked.iter().map(said).collect::<Vec<_>>(), [(25, 40), (0, 1)]);
     drop(permit);
     key.override_capacity("requests", 16).expect("a capacity");
-    let refusal = key
-        .try_acquire(&request)
-        .expect("no error")
-        .into_result()
-        .expect_err("one is left");
+    let refusal = expect_refusal(key.try_acquire(&request));
     let refused: Vec<_> = refusal.verdicts().map(|verdict| said(&verdict)).collect();
     assert_eq!(refused, [(1, 16), (1, 1)]);
     key.override_capacity("requests", 14).expect("a capacity");
     match key.try_acquire(&request) {
-        Err(Error::NeverAdmissible { cost, max, .. }) => assert_eq!((cost, max), (15, 14)),
+        Err(Error::Request(RequestError::NeverAdmissible { cost, max, .. })) => {
+            assert_eq!((cost, max), (15, 14))
+        }
         other => panic!("{other:?}"),
     }
     let forecast = key.forecast().expect("no error");
@@ -127,11 +121,7 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
             request = request.with(name, 1).expect("declared");
         }
         let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
-        let permit = key
-            .try_acquire(&request)
-            .expect("no error")
-            .into_result()
-            .expect("room");
+        let permit = expect_permit(key.try_acquire(&request));
         let max: Vec<u64> = permit.verdicts().map(|verdict| verdict.burst).collect();
         assert_eq!(max, expected.collect::<Vec<u64>>());
     }
@@ -155,20 +145,22 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let why = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
-        Err(Error::CannotOverride { reason, .. }) => reason,
+        Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
         other => panic!("{other:?}"),
     };
     assert!(why("requests", 0).contains("at least 1"));
     assert!(why("free", 5).contains("unlimited"));
     assert!(matches!(
         key.override_capacity("typo", 5),
-        Err(Error::UnknownLimit { .. })
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
     let without = Scene::new(keyed(10).add_limit(Limit::calls("requests", 10, MINUTE)));
     let set = without.set();
     match set.key("a").expect("keyed").override_capacity("requests", 5) {
-        Err(Error::CannotOverride { reason, .. }) => assert!(reason.contains("overrides = true"), "{reason}"),
+        Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => {
+            assert!(reason.contains("overrides = true"), "{reason}")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -180,7 +172,9 @@ fn unlimited_is_no_capacity_of_its_own() {
     let key = set.key("a").expect("keyed");
     for limit in ["requests", "in_flight"] {
         match key.override_capacity(limit, u64::MAX) {
-            Err(Error::CannotOverride { reason, .. }) => assert!(reason.contains("unlimited"), "{reason}"),
+            Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => {
+                assert!(reason.contains("unlimited"), "{reason}")
+            }
             other => panic!("{limit}: {other:?}"),
         }
     }
@@ -200,7 +194,7 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let refused = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
-        Err(Error::CannotOverride { reason, .. }) => reason,
+        Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
         other => panic!("{other:?}"),
     };
     let reason = refused("in_flight", 5_000);
@@ -236,7 +230,7 @@ fn a_key_may_have_as_much_as_was_declared_for_fewer_holds() {
     key.override_capacity("in_flight", 20).expect("as declared");
     assert!(matches!(
         key.override_capacity("in_flight", 21),
-        Err(Error::CannotOverride { .. })
+        Err(Error::Change(ChangeError::CannotOverride { .. }))
     ));
 }
 
@@ -298,7 +292,7 @@ fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
     let cost = |units| set.request().with("requests", units).expect("declared");
     assert!(matches!(
         set.check_many(&["a", "b"], &cost(21)),
-        Err(Error::NeverAdmissible { cost: 21, .. })
+        Err(Error::Request(RequestError::NeverAdmissible { cost: 21, .. }))
     ));
     set.assign("b", "large").expect("a tier");
     let answers = set
@@ -360,7 +354,7 @@ fn a_capacity_of_its_own_survives_another_declaration() {
         .apply(&Declaration::new().add_set(of(500, 30)))
         .expect("applicable");
     // The window is that of the declaration: 30 in 30 seconds.
-    scene.advance(Duration::from_secs(10));
+    scene.pass(Duration::from_secs(10));
     assert_eq!(admitted_calls(&set, "a"), 10);
     assert_eq!(admitted_calls(&set, "b"), 500);
 }
@@ -379,7 +373,7 @@ fn a_leaky_bucket_by_rate_gets_another_bucket_and_drains_as_before() {
         .override_capacity("requests", 10)
         .expect("a capacity");
     assert_eq!(admitted_calls(&set, "a"), 10);
-    scene.advance(Duration::from_secs(1));
+    scene.pass(Duration::from_secs(1));
     assert_eq!(admitted_calls(&set, "a"), 2);
 }
 
@@ -396,19 +390,19 @@ fn a_key_keeps_its_row_until_its_last_capacity_is_taken_away() {
     }
     let seventh = set.key("7").expect("keyed");
     seventh.override_capacity("others", 20).expect("a row");
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert!(!is_admitted(&set, "new"));
     let new = set.key("new").expect("keyed");
     assert!(matches!(
         new.override_capacity("requests", 20),
-        Err(Error::TableFull { .. })
+        Err(Error::Change(ChangeError::TableFull { .. }))
     ));
     new.clear_override("requests").expect("which it does not have");
     seventh.clear_override("requests").expect("no error");
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert!(!is_admitted(&set, "new"));
     seventh.clear_override("others").expect("no error");
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert!(is_admitted(&set, "new"));
     assert_eq!(admitted_calls(&set, "new"), 9, "as declared");
 }
@@ -423,9 +417,9 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
         for key in 0..ROWS {
             let key = set.key(key.to_string()).expect("keyed");
             key.override_capacity("requests", 20).expect("a row");
-            scene.advance(Duration::from_nanos(1));
+            scene.pass(Duration::from_nanos(1));
         }
-        scene.advance(MINUTE);
+        scene.pass(MINUTE);
         assert_eq!(admitted_calls(&set, "new"), 10, "{when_full:?}");
         let evicted = set.table_usage().expect("keyed").evicted_in_use;
         assert_eq!(evicted, 1, "not silently");
@@ -458,11 +452,11 @@ fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usa
             assert!(is_admitted(&set, &name));
             assert!(is_admitted(&set, &name));
         }
-        scene.advance(Duration::from_nanos(1));
+        scene.pass(Duration::from_nanos(1));
     }
     for new in 0..ROWS {
         assert!(is_admitted(&set, &format!("new {new}")));
-        scene.advance(Duration::from_nanos(1));
+        scene.pass(Duration::from_nanos(1));
     }
     let usage = set.table_usage().expect("keyed");
     assert_eq!(usage.evicted_in_use, ROWS as u64);
@@ -499,11 +493,7 @@ fn what_was_reserved_before_two_changes_of_capacity_is_not_refunded() {
     let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[u64]| {
-        let mut permit = key
-            .try_acquire(&five)
-            .expect("no error")
-            .into_result()
-            .expect("room");
+        let mut permit = expect_permit(key.try_acquire(&five));
         for own in changes {
             key.override_capacity("units", *own).expect("a capacity");
         }
@@ -524,7 +514,7 @@ fn keys_are_shown_with_the_capacities_of_their_own() {
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     key.override_capacity("requests", 20).expect("a capacity");
-    let reader = SegmentReader::open(scene.directory.path().join("limits")).expect("a segment");
+    let reader = SegmentReader::open(scene.path()).expect("a segment");
     let shown = reader.key_snapshot("api", "a").expect("no error").expect("a row");
     let limits: Vec<_> = shown
         .limits
@@ -544,7 +534,7 @@ fn a_declaration_says_whether_keys_have_capacities_of_their_own_for_good() {
         (&without, with_overrides(10).add_limit(limit())),
     ] {
         match scene.segment.apply(&Declaration::new().add_set(asked)) {
-            Err(Error::CannotApply { differences, .. }) => {
+            Err(Error::Change(ChangeError::CannotApply { differences, .. })) => {
                 assert!(
                     differences
                         .iter()
@@ -592,7 +582,7 @@ fn what_no_key_can_have_of_its_own_is_not_declared() {
 /// Bytes of the file, and rows of the table.
 fn size(set: SetDeclaration) -> (u64, u64) {
     let scene = Scene::new(set);
-    let path = scene.directory.path().join("limits");
+    let path = scene.path();
     let file = std::fs::metadata(path).expect("a segment").len();
     (file, scene.set().table_usage().expect("keyed").rows)
 }

@@ -101,7 +101,7 @@ fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
     let peeked = key.peek(&naming(4)).expect("no error");
     assert_eq!((peeked[0].remaining, peeked[0].burst), (4, 4));
     match key.check(&naming(2)) {
-        Err(Error::NeverAdmissible { cost: 3, max: 2, .. }) => {}
+        Err(Error::Request(RequestError::NeverAdmissible { cost: 3, max: 2, .. })) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(set.table_usage().expect("keyed").used, 0);
@@ -129,11 +129,7 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
     let refunded = |changes: &[(u64, u64)]| {
         let key = set.key("a").expect("keyed");
         assert!(key.check(&naming(20, 20)).expect("no error").is_admitted());
-        let mut permit = key
-            .try_acquire(&five)
-            .expect("no error")
-            .into_result()
-            .expect("room");
+        let mut permit = expect_permit(key.try_acquire(&five));
         for (units, others) in changes {
             let request = naming(*units, *others);
             assert!(key.check(&request).expect("no error").is_admitted());
@@ -162,12 +158,7 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
     let held: Vec<_> = {
         let key = set.key("a").expect("keyed");
         let four = set.request().with_override("in_flight", 4).expect("a capacity");
-        (0..4)
-            .map(|_| {
-                let outcome = key.try_acquire(&four).expect("no error");
-                outcome.into_result().expect("room")
-            })
-            .collect()
+        (0..4).map(|_| expect_permit(key.try_acquire(&four))).collect()
     };
     thread::scope(|scope| {
         for (capacity, is_admitted) in [(3, false), (8, true)] {
@@ -206,7 +197,7 @@ fn a_capacity_that_a_request_named_keeps_no_row() {
     let new = set.key("new").expect("keyed");
     let is_admitted = |key: &Key<'_>| key.check(&set.request()).expect("no error").is_admitted();
     assert!(!is_admitted(&new), "what they have used does");
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert_eq!(admitted_of(&new, &set.request()), 2, "not as the key before");
     assert_eq!(own(&new), [] as [u64; 0]);
 }
@@ -231,7 +222,7 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
             key.override_capacity("requests", 5).expect("a row");
         }
     }
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     let new = set.key("new").expect("keyed");
     assert!(!new.check(&five).expect("no error").is_admitted());
     let seventh = set.key("7").expect("keyed");
@@ -241,7 +232,7 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
             .expect("no error")
             .is_admitted()
     );
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert!(new.check(&five).expect("no error").is_admitted());
 }
 
@@ -259,7 +250,7 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
         assert!(key.check(&five).expect("no error").is_admitted());
         key.clear_override("others").expect("none is there");
     }
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     let new = set.key("new").expect("keyed");
     assert!(new.check(&five).expect("no error").is_admitted());
 }
@@ -283,7 +274,7 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
                 let key = set.key(key.to_string()).expect("keyed");
                 assert!(key.check(&naming(&set, before)).expect("no error").is_admitted());
             }
-            scene.advance(MINUTE * 3);
+            scene.pass(MINUTE * 3);
             let new = set.key("new").expect("keyed");
             let request = naming(&set, after);
             let max = after.unwrap_or(2) as usize;
@@ -308,7 +299,7 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let refused = |error: Result<(), Error>| match error {
-        Err(Error::CannotOverride { limit, reason, .. }) => (limit, reason),
+        Err(Error::Change(ChangeError::CannotOverride { limit, reason, .. })) => (limit, reason),
         other => panic!("{other:?}"),
     };
     for capacity in [0, u64::MAX] {
@@ -316,7 +307,7 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
     }
     assert!(matches!(
         set.request().set_override("typo", 5),
-        Err(Error::UnknownLimit { .. })
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
     for (limit, capacity, says) in [
         ("in_flight", 1000, "holds are too few"),
@@ -337,7 +328,7 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
             let request = set.request().with("in_flight", 0).expect("declared");
             assert!(key.check(&request).expect("no error").is_admitted());
         }
-        scene.advance(MINUTE * 2);
+        scene.pass(MINUTE * 2);
     }
 }
 
@@ -347,14 +338,17 @@ fn sets_without_overrides_have_none_by_request_either() {
     let without = Scene::new(keyed(10).add_limit(limit())).set();
     assert!(matches!(
         without.request().set_override("requests", 5),
-        Err(Error::CannotOverride { .. })
+        Err(Error::Change(ChangeError::CannotOverride { .. }))
     ));
     let nothing = without.request().with_override("requests", None).expect("none");
     assert_eq!(admitted_of(&without.key("a").expect("keyed"), &nothing), 2);
     let plain = Scene::new(SetDeclaration::new("api").add_limit(limit())).set();
     for capacity in [None, Some(5)] {
         let named = plain.request().with_override("requests", capacity);
-        assert!(matches!(named, Err(Error::NotKeyed { .. })));
+        assert!(matches!(
+            named,
+            Err(Error::Request(RequestError::NotKeyed { .. }))
+        ));
     }
 }
 
@@ -373,7 +367,7 @@ fn a_request_names_a_tier_and_a_capacity_at_once() {
         let max: Vec<u64> = checked.verdicts().map(|verdict| verdict.burst).collect();
         assert_eq!(max, [5, 4]);
     }
-    scene.advance(MINUTE * 2);
+    scene.pass(MINUTE * 2);
     let plain = set.key("a").expect("keyed");
     plain.assign("default").expect("a tier");
     let peeked = plain.peek(&set.request()).expect("no error");
@@ -399,7 +393,7 @@ fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_
     let refused = |request: &shmlimit::Request| {
         ["known", "new"].map(|key| match set.key(key).expect("keyed").check(request) {
             Ok(_) => false,
-            Err(Error::CannotOverride { capacity, .. }) => {
+            Err(Error::Change(ChangeError::CannotOverride { capacity, .. })) => {
                 assert_eq!(capacity, PLENTY);
                 true
             }

@@ -17,14 +17,13 @@ fn stands_after(
     let set = scene.set();
     let request = || set.request().with("tokens", 1).expect("declared");
     let key = set.key("a").expect("keyed");
-    let outcome = key.try_acquire(&named(request())).expect("no error");
-    let mut permit = outcome.into_result().expect("room");
-    scene.advance(MINUTE * 2);
+    let mut permit = expect_permit(key.try_acquire(&named(request())));
+    scene.pass(MINUTE * 2);
     for number in 0..ROWS {
         let other = set.key(format!("other {number}")).expect("keyed");
         assert!(other.check(&request()).expect("no error").is_admitted());
     }
-    scene.advance(MINUTE * 2);
+    scene.pass(MINUTE * 2);
     let settled = permit.settle([("tokens", used)]).expect("not settled yet");
     assert_eq!(settled.overdraft("tokens"), used - 1);
     let verdict = &key.peek(&request()).expect("no error")[0];

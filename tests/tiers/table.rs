@@ -26,9 +26,12 @@ fn an_assigned_key_keeps_its_row_until_it_is_assigned_to_the_default() {
     for key in 0..ROWS {
         set.assign(key.to_string(), "gold").expect("a row");
     }
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert!(!is_admitted(&set, "new"));
-    assert!(matches!(set.assign("new", "gold"), Err(Error::TableFull { .. })));
+    assert!(matches!(
+        set.assign("new", "gold"),
+        Err(Error::Change(ChangeError::TableFull { .. }))
+    ));
     set.assign("new", "default")
         .expect("which it is in without a row");
     assert_eq!(set.table_usage().expect("keyed").used, ROWS as u64);
@@ -47,7 +50,7 @@ fn a_tier_that_a_request_named_keeps_no_row() {
         assert!(key.check(&gold).expect("no error").is_admitted());
     }
     assert!(!is_admitted(&set, "new"), "what they have used does");
-    scene.advance(MINUTE);
+    scene.pass(MINUTE);
     assert!(is_admitted(&set, "new"));
     let new = set.key("new").expect("keyed");
     assert_eq!(
@@ -92,7 +95,7 @@ fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
                     assert!(key.check(&request(before)).expect("no error").is_admitted());
                 }
             }
-            scene.advance(2 * hour);
+            scene.pass(2 * hour);
             let max = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
             for _ in 0..max {
                 let new = set.key("new").expect("keyed");
@@ -114,9 +117,9 @@ fn a_key_that_is_evicted_begins_again_in_the_default() {
         let set = scene.set();
         for key in 0..ROWS {
             set.assign(key.to_string(), "gold").expect("a row");
-            scene.advance(Duration::from_nanos(1));
+            scene.pass(Duration::from_nanos(1));
         }
-        scene.advance(MINUTE);
+        scene.pass(MINUTE);
         assert!(is_admitted(&set, "new"), "{when_full:?}");
         assert_eq!(
             set.table_usage().expect("keyed").evicted_in_use,
@@ -134,7 +137,7 @@ fn a_key_that_is_evicted_begins_again_in_the_default() {
 fn a_row_is_as_large_as_it_was_where_there_are_no_tiers() {
     let bytes = |set: SetDeclaration| {
         let scene = Scene::new(set);
-        let path = scene.directory.path().join("limits");
+        let path = scene.path();
         let file = std::fs::metadata(path).expect("a segment").len();
         let rows = scene.set().table_usage().expect("keyed").rows;
         (file, rows)

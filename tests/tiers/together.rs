@@ -47,10 +47,7 @@ fn what_was_reserved_before_is_refunded_by_both_as_they_were() {
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let with = |request: shmlimit::Request, units: u64| request.with("requests", units).expect("declared");
-    let permit_of = |request: shmlimit::Request| {
-        let outcome = key.try_acquire(&request).expect("no error");
-        outcome.into_result().expect("room")
-    };
+    let permit_of = |request: shmlimit::Request| expect_permit(key.try_acquire(&request));
     for before in [set.request(), naming(&set, "gold", 50)] {
         let mut permit = permit_of(with(before, 30));
         drop(permit_of(with(naming(&set, "free", 200), 0)));
@@ -85,7 +82,7 @@ fn those_who_wait_are_served_by_the_two_together() {
         std::thread::yield_now();
     };
     match outcome {
-        Err(Error::NeverAdmissible { cost: 5, max: 4, .. }) => {}
+        Err(Error::Request(RequestError::NeverAdmissible { cost: 5, max: 4, .. })) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -103,7 +100,7 @@ fn a_capacity_that_the_key_cannot_have_leaves_it_in_its_tier() {
     assert!(key.check(&none).expect("no error").is_admitted());
     let request = naming(&set, "gold", 7).with_override("in_flight", 1000);
     match key.try_acquire(&request.expect("a capacity")).map(drop) {
-        Err(Error::CannotOverride { limit, .. }) => assert_eq!(limit, "in_flight"),
+        Err(Error::Change(ChangeError::CannotOverride { limit, .. })) => assert_eq!(limit, "in_flight"),
         other => panic!("{other:?}"),
     }
     assert_eq!(key.tier().expect("no error"), "default");

@@ -15,10 +15,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Uses up what a key may use, lets a request for as much wait, and changes something meanwhile. Answers how much the key
 /// may use at once by what the request was admitted.
 fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)) -> Result<u64, Error> {
-    let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().add_set(declared);
-    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    let set = segment.set("api").expect("declared");
+    let (_directory, segment, set) = create(declared);
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
     assert!(key.check(&two).expect("no error").is_admitted());
@@ -85,7 +82,7 @@ fn a_waiter_is_served_when_a_request_brings_its_key_into_a_larger_tier() {
 #[test]
 fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
     match waits_while(with_tiers(), |key, _| key.assign("free").expect("a tier")) {
-        Err(Error::NeverAdmissible { max, .. }) => assert_eq!(max, 1),
+        Err(Error::Request(RequestError::NeverAdmissible { max, .. })) => assert_eq!(max, 1),
         other => panic!("{other:?}"),
     }
 }
@@ -114,7 +111,7 @@ fn a_waiter_that_the_new_capacity_never_admits_gets_the_error() {
         key.override_capacity("requests", 1).expect("a capacity");
     });
     match served {
-        Err(Error::NeverAdmissible { max, .. }) => assert_eq!(max, 1),
+        Err(Error::Request(RequestError::NeverAdmissible { max, .. })) => assert_eq!(max, 1),
         other => panic!("{other:?}"),
     }
 }
@@ -132,11 +129,7 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let two = set.request().with("units", 2).expect("declared");
-    let held = key
-        .try_acquire(&two)
-        .expect("no error")
-        .into_result()
-        .expect("room");
+    let held = expect_permit(key.try_acquire(&two));
     let mut waiting = Box::pin(key.acquire_async(&two, None));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
@@ -159,18 +152,14 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
 
 #[test]
 fn who_waits_in_vain_for_more_than_its_key_may_have_since_learns_that() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().add_set(
+    let (_directory, segment, set) = create(
         SetDeclaration::new("api")
             .keyed(Keyed::new(10).overrides(true))
             .add_limit(Limit::concurrency("slots", 5)),
     );
-    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    let set = segment.set("api").expect("declared");
     let key = set.key("a").expect("keyed");
     let request = |slots| set.request().with("slots", slots).expect("declared");
-    let held = key.try_acquire(&request(5)).expect("no error").into_result();
-    let held = held.expect("free");
+    let held = expect_permit(key.try_acquire(&request(5)));
     let mut context = Context::from_waker(Waker::noop());
 
     let (one, five) = (request(1), request(5));
@@ -190,7 +179,7 @@ fn who_waits_in_vain_for_more_than_its_key_may_have_since_learns_that() {
     };
     let error = answer.expect_err("never admissible");
     assert!(
-        matches!(&error, Error::NeverAdmissible { limit, cost: 5, max: 2, .. } if limit == "slots"),
+        matches!(&error, Error::Request(RequestError::NeverAdmissible { limit, cost: 5, max: 2, .. }) if limit == "slots"),
         "{error:?}"
     );
     assert_eq!(segment.snapshot().expect("no error").sets[0].tickets.len(), 1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::Request;
 use shmlimit::tower::{ByAddress, ClientAddress, LimitLayer};
-use shmlimit::{Error, Keyed, Limit, SetDeclaration};
+use shmlimit::{Error, Keyed, Limit, RequestError, SetDeclaration};
 
 use crate::server::{Limits, MINUTE, answer, answer_to, problem};
 
@@ -119,5 +119,8 @@ fn a_set_without_keys_has_no_limits_of_addresses() {
     let limits = Limits::new([Limit::calls("requests", 1, MINUTE)]);
     let source = ClientAddress::forwarded(1);
     let refused = limits.demand().by_address(source);
-    assert!(matches!(refused, Err(Error::NotKeyed { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::Request(RequestError::NotKeyed { .. }))
+    ));
 }

@@ -13,7 +13,7 @@ use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
 use shmlimit::tower::{Advertise, Demand, Extractor, LimitBody, LimitLayer, OnError};
-use shmlimit::{Amount, Error, Limit, SetDeclaration};
+use shmlimit::{Amount, Error, Limit, SegmentError, SetDeclaration};
 use tower::{Layer, Service, service_fn};
 
 use crate::server::{Limits, MINUTE, Server, answer, problem};
@@ -253,7 +253,10 @@ async fn an_error_refuses_unless_told_to_admit_and_is_there_to_be_reported() {
     limits.segment.retire();
     let error = |response: &Response<_>| {
         let error = response.extensions().get::<Arc<Error>>().expect("an error");
-        assert!(matches!(**error, Error::Removed { .. }), "{error}");
+        assert!(
+            matches!(**error, Error::Segment(SegmentError::Removed { .. })),
+            "{error}"
+        );
     };
 
     let refused = answer(&limits.layer(), "/").await;

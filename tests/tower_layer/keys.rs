@@ -8,7 +8,7 @@ use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
 use shmlimit::tower::{ByHeader, LimitLayer, OnError};
-use shmlimit::{Error, Keyed, Limit, SetDeclaration};
+use shmlimit::{Error, Keyed, Limit, RequestError, SetDeclaration};
 
 use crate::server::{Limits, MINUTE, Server, answer, answer_to, problem, wait_until};
 
@@ -146,8 +146,10 @@ async fn a_request_that_names_no_key_or_no_proper_one_gets_past_no_limit() {
             let refused = answer_to(&layer, request(keys)).await;
             assert_eq!(refused.status(), 400);
             match &*error(&refused) {
-                Error::KeyRequired { .. } => assert!(is_missing),
-                Error::InvalidKey { bytes, .. } => assert!(!is_missing && *bytes == keys[0].len()),
+                Error::Request(RequestError::KeyRequired { .. }) => assert!(is_missing),
+                Error::Request(RequestError::InvalidKey { bytes, .. }) => {
+                    assert!(!is_missing && *bytes == keys[0].len())
+                }
                 other => panic!("{other}"),
             }
             assert_eq!(problem(refused).await["status"], 400);
@@ -214,7 +216,13 @@ async fn an_extractor_names_keys_of_some_requests_and_leaves_others_to_another_s
 fn a_header_names_no_key_where_the_set_has_none() {
     let limits = Limits::new([Limit::calls("requests", 1, MINUTE)]);
     let refused = limits.demand().by_header(HEADER);
-    assert!(matches!(refused, Err(Error::NotKeyed { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::Request(RequestError::NotKeyed { .. }))
+    ));
     let refused = limits.demand().key("ann");
-    assert!(matches!(refused, Err(Error::NotKeyed { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::Request(RequestError::NotKeyed { .. }))
+    ));
 }

@@ -8,9 +8,9 @@ mod grpc;
 mod keys;
 mod other_layers;
 mod permits;
-#[path = "../process/mod.rs"]
-mod process;
 mod rejections;
+#[path = "../scene/mod.rs"]
+mod scene;
 mod server;
 mod successors;
 mod waiting;

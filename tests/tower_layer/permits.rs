@@ -9,7 +9,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
 use shmlimit::tower::{Demand, LimitLayer, PermitHandle};
-use shmlimit::{Error, Limit};
+use shmlimit::{Error, Limit, PermitError, RequestError};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE};
@@ -44,7 +44,10 @@ async fn a_handler_settles_what_was_used() {
         let permit = handle(&request);
         permit.settle([("tokens", 300)])?;
         let again = permit.settle([("tokens", 1)]);
-        assert!(matches!(again, Err(Error::AlreadySettled { .. })));
+        assert!(matches!(
+            again,
+            Err(Error::Permit(PermitError::AlreadySettled { .. }))
+        ));
         Ok::<_, Error>(done())
     }));
     service.oneshot(Request::new(())).await.expect("settled");
@@ -99,7 +102,10 @@ async fn a_handle_keeps_nothing_beyond_the_response_and_says_so() {
     assert_eq!(limits.held(), 0);
     let kept = kept.into_inner().expect("nobody panics with it").expect("kept");
     let late = kept.settle([("in_flight", 1)]);
-    assert!(matches!(late, Err(Error::AlreadyReleased { .. })));
+    assert!(matches!(
+        late,
+        Err(Error::Permit(PermitError::AlreadyReleased { .. }))
+    ));
     assert!(kept.carry().is_none());
     kept.release().expect("it is released already");
 }
@@ -155,7 +161,13 @@ fn a_demand_without_a_cost_that_is_needed_is_found_when_it_is_made() {
     let limits = Limits::new([Limit::rate("tokens", 1_000, MINUTE)]);
     let request = limits.segment.set("api").expect("declared").request();
     let refused = Demand::new(request.clone());
-    assert!(matches!(refused, Err(Error::CostRequired { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::Request(RequestError::CostRequired { .. }))
+    ));
     let misspelt = request.with("tokns", 5);
-    assert!(matches!(misspelt, Err(Error::UnknownLimit { .. })));
+    assert!(matches!(
+        misspelt,
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
+    ));
 }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::process::TIMEOUT;
+use crate::scene::process::TIMEOUT;
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 

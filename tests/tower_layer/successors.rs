@@ -9,10 +9,11 @@ use hyper::http::HeaderName;
 use hyper::{Request, Response};
 use shmlimit::tower::{ClientAddress, Demand, LimitBody, LimitLayer, OnError};
 use shmlimit::{
-    Declaration, Error, Keyed, Limit, OpenOptions, Removal, RemovalCause, Segment, SetDeclaration,
+    Declaration, Error, Keyed, Limit, OpenOptions, Removal, RemovalCause, RequestError, Segment,
+    SegmentError, SetDeclaration,
 };
 
-use crate::process::eventually;
+use crate::scene::process::eventually;
 use crate::server::{MINUTE, answer, answer_to, wait_until};
 
 struct Place {
@@ -120,7 +121,10 @@ async fn a_limit_that_the_successor_does_not_have_is_taken_no_more_unless_it_was
     let refused = answer(&named, "/").await;
     assert_eq!(refused.status(), 500);
     let error = refused.extensions().get::<Arc<Error>>().expect("an error");
-    assert!(matches!(**error, Error::UnknownLimit { .. }), "{error}");
+    assert!(
+        matches!(**error, Error::Request(RequestError::UnknownLimit { .. })),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -137,10 +141,10 @@ async fn does_as_errors_are_to_be_dealt_with_until_there_is_a_successor() {
         assert!(
             matches!(
                 **error,
-                Error::Removed {
+                Error::Segment(SegmentError::Removed {
                     cause: RemovalCause::Retired,
                     ..
-                }
+                })
             ),
             "{error}"
         );

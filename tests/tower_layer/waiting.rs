@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use crate::scene::expect_permit;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use serde_json::json;
@@ -12,7 +13,7 @@ use shmlimit::tower::LimitLayer;
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use tokio::runtime;
 
-use crate::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::server::{Limits, MINUTE, Server, answer, problem, wait_until};
 
 const HELD: usize = 0;
@@ -56,11 +57,7 @@ fn admit_after_release(directory: &Path, by_death: bool) {
     let words = SharedWords::new(2);
     let child = Child::fork(|| {
         let set = segment.set("api").expect("declared");
-        let permit = set
-            .try_acquire(&set.request())
-            .expect("works")
-            .into_result()
-            .expect("room");
+        let permit = expect_permit(set.try_acquire(&set.request()));
         words[HELD].store(1, Ordering::Relaxed);
         eventually("it is told to release", || {
             words[MAY_RELEASE].load(Ordering::Relaxed) == 1

@@ -120,7 +120,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
-/// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::Error::UnknownSet) |
+/// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::RequestError::UnknownSet) |
 /// | `max_sets_on_demand` | how many copies there is room for: 1 to 1023, with the declared sets at most 1024 | 64 |
 ///
 /// | `[[set]]` (1 to 1024) | value | unless declared |
@@ -248,7 +248,7 @@ impl Declaration {
 
     /// Gives each set that is asked for and not declared a copy of the declared set `template`, with limits of its own:
     /// for operations whose names are not known beforehand. Up to `max_sets` of them, from 1 to 1023; one more is
-    /// [`Error::UnknownSet`](crate::Error::UnknownSet). A name keeps its copy for as long as the file exists, and the
+    /// [`RequestError::UnknownSet`](crate::RequestError::UnknownSet). A name keeps its copy for as long as the file exists, and the
     /// space of all copies is allocated at creation. A change of the template changes the copies as well.
     ///
     /// ```

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::place::check_name;
 use super::{Declaration, SetDeclaration};
 use crate::engine::definition::plan::{OnDemand, SetPlan};
-use crate::error::{DeclarationError, Error};
+use crate::error::{DeclarationError, Error, SegmentError};
 use crate::shm::file::verified::CreationOptions;
 
 /// A set as the segment defines it.
@@ -75,11 +75,13 @@ impl StoredSet {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`].
+    /// [`SegmentError::Damaged`].
     pub(crate) fn read(text: &str, path: &Path) -> Result<Self, Error> {
-        Self::from_text(text).map_err(|why| Error::Damaged {
-            path: path.to_owned(),
-            what: format!("a set's definition cannot be read: {why}"),
+        Self::from_text(text).map_err(|why| {
+            Error::Segment(SegmentError::Damaged {
+                path: path.to_owned(),
+                what: format!("a set's definition cannot be read: {why}"),
+            })
         })
     }
 
@@ -180,7 +182,7 @@ impl StoredDeclaration {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`].
+    /// [`SegmentError::Damaged`].
     pub(crate) fn read<'a>(
         options: CreationOptions,
         texts: impl Iterator<Item = &'a str>,

@@ -7,7 +7,7 @@ use crate::api::request::Request;
 use crate::api::set::checked::Checked;
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::{Decision, Networks};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 /// An address, and the networks that contain it: see [`LimitSet::address`].
 #[derive(Clone, Debug)]
@@ -51,13 +51,13 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::NoPrefixes`] where the limits of the set do not count networks.
+    /// [`RequestError::NoPrefixes`] where the limits of the set do not count networks.
     pub fn address(&self, address: IpAddr) -> Result<Address<'_>, Error> {
         let set = self.engine_set();
         if set.levels.is_empty() {
-            return Err(Error::NoPrefixes {
+            return Err(Error::Request(RequestError::NoPrefixes {
                 set: self.name().to_owned(),
-            });
+            }));
         }
         Ok(Address {
             set: self,
@@ -104,7 +104,7 @@ impl<'a> Address<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let named = self.set.mask_of(limits)?;
         let engine = &self.set.shared().engine;

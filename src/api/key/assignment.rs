@@ -5,7 +5,7 @@ use crate::api::declaration::set::tier::DEFAULT_TIER;
 use crate::api::request::Request;
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::TierIndex;
-use crate::error::Error;
+use crate::error::{ChangeError, Error, RequestError};
 
 impl LimitSet {
     /// The names of the tiers that keys can be in, `default` first; that alone where the set declares
@@ -37,10 +37,12 @@ impl LimitSet {
                 self.shared().engine.definitions().keep_up(set);
                 known()
             })
-            .ok_or_else(|| Error::UnknownTier {
-                set: self.name().to_owned(),
-                tier: name.to_owned(),
-                known: self.tiers().map(str::to_owned).collect(),
+            .ok_or_else(|| {
+                Error::Request(RequestError::UnknownTier {
+                    set: self.name().to_owned(),
+                    tier: name.to_owned(),
+                    known: self.tiers().map(str::to_owned).collect(),
+                })
             })
     }
 
@@ -87,8 +89,8 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownTier`]; [`Error::TableFull`] where the key has no row and can have none; [`Error::Removed`],
-    /// [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] where the key has no row and can have none; [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn assign(&self, tier: impl AsRef<str>) -> Result<(), Error> {
         let set = self.subject.set;
         let tier = set.tier_index(tier.as_ref())?;
@@ -100,16 +102,16 @@ impl Key<'_> {
         if has_row {
             return Ok(());
         }
-        Err(Error::TableFull {
+        Err(Error::Change(ChangeError::TableFull {
             set: set.name().to_owned(),
-        })
+        }))
     }
 
     /// The tier that the key is in: `default` where it has no row.
     ///
     /// # Errors
     ///
-    /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn tier(&self) -> Result<String, Error> {
         let set = self.subject.set;
         let tier = set.shared().engine.tier_of(self.subject.target())?;
@@ -138,7 +140,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownTier`].
+    /// [`RequestError::UnknownTier`].
     pub fn set_tier(&mut self, tier: impl AsRef<str>) -> Result<(), Error> {
         let tier = self.limit_set().tier_index(tier.as_ref())?;
         self.put_tier(tier);

@@ -1,7 +1,7 @@
 //! A key as the table of a set knows it.
 
 use crate::engine::{KeyIdentity, SetEngine};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 /// The most bytes that a key may have.
 const MAX_KEY_BYTES: usize = 65_536;
@@ -10,21 +10,21 @@ const MAX_KEY_BYTES: usize = 65_536;
 #[inline]
 pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
     if !set.is_keyed() {
-        return Err(Error::NotKeyed {
+        return Err(Error::Request(RequestError::NotKeyed {
             set: set.name.to_string(),
-        });
+        }));
     }
     if !set.levels.is_empty() {
-        return Err(Error::AddressRequired {
+        return Err(Error::Request(RequestError::AddressRequired {
             set: set.name.to_string(),
-        });
+        }));
     }
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
-        return Err(Error::InvalidKey {
+        return Err(Error::Request(RequestError::InvalidKey {
             set: set.name.to_string(),
             bytes: key.len(),
             max: MAX_KEY_BYTES,
-        });
+        }));
     }
     let keeps_names = set.stores_keys;
     Ok(KeyIdentity::of(set.seed, key, keeps_names))

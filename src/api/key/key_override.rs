@@ -6,7 +6,7 @@ use super::Key;
 use crate::api::request::Request;
 use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::engine::OwnCapacities;
-use crate::error::Error;
+use crate::error::{ChangeError, Error, RequestError};
 
 impl Key<'_> {
     /// Gives the key a capacity of its own of a limit, in units, in place of that of the declaration and of any
@@ -52,10 +52,10 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`]; [`Error::CannotOverride`] where the set has no overrides, the limit has no capacity that
+    /// [`RequestError::UnknownLimit`]; [`ChangeError::CannotOverride`] where the set has no overrides, the limit has no capacity that
     /// can be another, that one cannot be declared or is `u64::MAX`, which stands for unlimited, or the concurrency limits of the key would add up to more than the
-    /// [holds](crate::SetDeclaration::holds) of a shard and than declared; [`Error::TableFull`] where the key has no row and can have none;
-    /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [holds](crate::SetDeclaration::holds) of a shard and than declared; [`ChangeError::TableFull`] where the key has no row and can have none;
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn override_capacity(&self, limit: impl LimitName, capacity: u64) -> Result<(), Error> {
         let set = self.subject.set;
         let index = set.require(&limit)?;
@@ -68,7 +68,7 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`]; [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`RequestError::UnknownLimit`]; [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn clear_override(&self, limit: impl LimitName) -> Result<(), Error> {
         let index = self.subject.set.require(&limit)?;
         self.change_capacity(index, None)
@@ -78,7 +78,7 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn overrides(&self) -> Result<Vec<(String, u64)>, Error> {
         let set = self.subject.set;
         let target = self.subject.target();
@@ -102,9 +102,9 @@ impl Key<'_> {
         if engine.override_capacities(target.shard(), key, &own)? {
             return Ok(());
         }
-        Err(Error::TableFull {
+        Err(Error::Change(ChangeError::TableFull {
             set: set.name().to_owned(),
-        })
+        }))
     }
 }
 
@@ -113,11 +113,13 @@ impl LimitSet {
     /// under its lock.
     fn own_capacity(&self, index: usize, capacity: u64) -> Result<NonZeroU64, Error> {
         let set = self.engine_set();
-        let refused = |reason: &str| Error::CannotOverride {
-            set: self.name().to_owned(),
-            limit: set.limit_name(index),
-            capacity,
-            reason: reason.to_owned(),
+        let refused = |reason: &str| {
+            Error::Change(ChangeError::CannotOverride {
+                set: self.name().to_owned(),
+                limit: set.limit_name(index),
+                capacity,
+                reason: reason.to_owned(),
+            })
         };
         if !set.has_overrides() {
             let reason = "declare the set with keyed = { max_keys = 100_000, overrides = true }";
@@ -182,8 +184,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`]; [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does
-    /// not have; [`Error::CannotOverride`] as [`Key::override_capacity`], where the capacity does not fit the definition of
+    /// [`RequestError::NotKeyed`]; [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does
+    /// not have; [`ChangeError::CannotOverride`] as [`Key::override_capacity`], where the capacity does not fit the definition of
     /// the set or its holds only when the request is made.
     pub fn set_override(
         &mut self,
@@ -192,9 +194,9 @@ impl Request {
     ) -> Result<(), Error> {
         let set = self.limit_set();
         if !set.is_keyed() {
-            return Err(Error::NotKeyed {
+            return Err(Error::Request(RequestError::NotKeyed {
                 set: set.name().to_owned(),
-            });
+            }));
         }
         let Some(index) = set.resolve(&limit)? else {
             return Ok(());

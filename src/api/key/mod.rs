@@ -15,7 +15,7 @@ use super::set::limit_set::LimitSet;
 use super::set::subject::Subject;
 use super::wait::acquire_future::AcquireFuture;
 use crate::engine::KeyIdentity;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use identify::identify;
 
 /// Who is limited: one key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
@@ -55,7 +55,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long; [`Error::AddressRequired`].
+    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] where it is empty or too long; [`RequestError::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
         let identity = self.identify(key.as_ref())?;
@@ -86,9 +86,9 @@ impl LimitSet {
     #[inline]
     pub(crate) fn subject(&self) -> Result<Subject<'_>, Error> {
         if self.engine_set().is_keyed() {
-            return Err(Error::KeyRequired {
+            return Err(Error::Request(RequestError::KeyRequired {
                 set: self.name().to_owned(),
-            });
+            }));
         }
         Ok(Subject { set: self, key: None })
     }
@@ -190,7 +190,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let set = self.subject.set;
         let named = set.mask_of(limits)?;

@@ -11,7 +11,7 @@ use super::permit::Outcome;
 use super::request::Request;
 use super::set::limit_set::LimitSet;
 use crate::engine::KeepWaiting;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 pub use pool_request::PoolRequest;
 pub use pool_strategy::PoolStrategy;
@@ -98,11 +98,11 @@ impl LimitPool {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyPool`] where there are none.
+    /// [`RequestError::EmptyPool`] where there are none.
     pub fn new(sets: impl IntoIterator<Item = LimitSet>, strategy: PoolStrategy) -> Result<Self, Error> {
         let members: Arc<[LimitSet]> = sets.into_iter().collect();
         if members.is_empty() {
-            return Err(Error::EmptyPool);
+            return Err(Error::Request(RequestError::EmptyPool));
         }
         Ok(Self {
             members,
@@ -161,7 +161,7 @@ impl LimitPool {
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::try_acquire`], of the set that was asked last; [`Error::ForeignRequest`] where the request was
+    /// As [`LimitSet::try_acquire`], of the set that was asked last; [`RequestError::ForeignRequest`] where the request was
     /// made by another pool.
     pub fn try_acquire<'a>(&'a self, request: &PoolRequest) -> Result<Chosen<'a>, Error> {
         let max = if self.failover { self.members.len() } else { 1 };
@@ -172,7 +172,7 @@ impl LimitPool {
                 shortest: Some(chosen),
                 ..
             } => Ok(chosen),
-            Round::Refused { shortest: None, .. } => Err(Error::EmptyPool),
+            Round::Refused { shortest: None, .. } => Err(Error::Request(RequestError::EmptyPool)),
         }
     }
 
@@ -183,7 +183,7 @@ impl LimitPool {
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire`]; [`Error::ForeignRequest`] where the request was made by another pool.
+    /// As [`LimitSet::acquire`]; [`RequestError::ForeignRequest`] where the request was made by another pool.
     pub fn acquire<'a>(
         &'a self,
         request: &PoolRequest,
@@ -232,7 +232,7 @@ impl LimitPool {
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire_async`]; [`Error::ForeignRequest`] where the request was made by another pool.
+    /// As [`LimitSet::acquire_async`]; [`RequestError::ForeignRequest`] where the request was made by another pool.
     pub fn acquire_async<'a, T: Into<Option<Duration>>>(
         &'a self,
         request: &PoolRequest,
@@ -287,7 +287,7 @@ impl LimitPool {
             let outcome = match set.try_acquire(request) {
                 Ok(outcome) => outcome,
                 // Others may be declared larger.
-                Err(error @ Error::NeverAdmissible { .. }) => {
+                Err(error @ Error::Request(RequestError::NeverAdmissible { .. })) => {
                     impossible.get_or_insert(error);
                     continue;
                 }
@@ -309,7 +309,7 @@ impl LimitPool {
                 waits_at,
                 shortest: shortest.map(|(_, chosen)| chosen),
             }),
-            None => Err(impossible.unwrap_or(Error::EmptyPool)),
+            None => Err(impossible.unwrap_or(Error::Request(RequestError::EmptyPool))),
         }
     }
 
@@ -318,7 +318,7 @@ impl LimitPool {
         index: usize,
         request: &'r PoolRequest,
     ) -> Result<(&'a LimitSet, &'r Request), Error> {
-        let set = self.get(index).ok_or(Error::EmptyPool)?;
+        let set = self.get(index).ok_or(Error::Request(RequestError::EmptyPool))?;
         Ok((set, request.request_for(set, index)?))
     }
 }

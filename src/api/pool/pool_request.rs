@@ -2,7 +2,7 @@
 
 use crate::api::request::Request;
 use crate::api::set::limit_set::LimitSet;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 /// What to take from a pool: a [`Request`] for each of its sets, so that names are resolved once. Made by
 /// [`LimitPool::request`](crate::LimitPool::request), or collected from requests for its sets, in their order, where those
@@ -42,7 +42,7 @@ impl PoolRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAmount`] where it is no whole number of units in one of the sets, and as [`set_cost`](Self::set_cost).
+    /// [`RequestError::InvalidAmount`] where it is no whole number of units in one of the sets, and as [`set_cost`](Self::set_cost).
     pub fn with_decimal(self, limit: &str, cost: &str) -> Result<Self, Error> {
         let requests = self
             .requests
@@ -57,7 +57,7 @@ impl PoolRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`] where a set does not have it, unless its handle
+    /// [`RequestError::UnknownLimit`] where a set does not have it, unless its handle
     /// [skips](crate::LimitSet::strict) such names.
     pub fn set_cost(&mut self, limit: &str, cost: u64) -> Result<(), Error> {
         self.requests
@@ -72,10 +72,12 @@ impl PoolRequest {
 
     /// As [`get`](Self::get), for the set at `index` of the pool that it is used on.
     pub(super) fn request_for(&self, set: &LimitSet, index: usize) -> Result<&Request, Error> {
-        self.requests.get(index).ok_or_else(|| Error::ForeignRequest {
-            set: set.name().to_owned(),
-            path: set.segment_path().to_owned(),
-            prepared_for: format!("a pool without a member number {index}"),
+        self.requests.get(index).ok_or_else(|| {
+            Error::Request(RequestError::ForeignRequest {
+                set: set.name().to_owned(),
+                path: set.segment_path().to_owned(),
+                prepared_for: format!("a pool without a member number {index}"),
+            })
         })
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::Load;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 
@@ -50,7 +50,7 @@ impl Position {
         max: usize,
     ) -> Result<Order, Error> {
         let Some(first) = members.first() else {
-            return Err(Error::EmptyPool);
+            return Err(Error::Request(RequestError::EmptyPool));
         };
         let owner = first.shared().engine.membership.owner()?;
         let start = self.choose(strategy, owner, members.len(), start);

@@ -7,7 +7,7 @@ use super::bring_into_force::{bring_into_force, grown_too_long, stored_declarati
 use super::mismatch::{Author, Mismatch, Step, compare};
 use crate::api::declaration::Declaration;
 use crate::api::snapshot::SegmentReader;
-use crate::error::{Difference, Error};
+use crate::error::{ChangeError, Difference, Error};
 
 impl Segment {
     /// What is in force now: what the segment was created with, and the changes since.
@@ -26,7 +26,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] where a definition cannot be read.
+    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) where a definition cannot be read.
     pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
         Ok(stored_declaration(&self.shared().engine)?.to_declaration())
     }
@@ -72,7 +72,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::CannotApply`], [`Error::Declaration`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`ChangeError::CannotApply`], [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
         let engine = &self.shared().engine;
@@ -91,7 +91,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`Error::CannotApply`], [`Error::Declaration`].
+    /// [`ChangeError::CannotApply`], [`Error::Declaration`].
     pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
         let steps = compare(self.stored(), declaration, Author::Operator)
@@ -112,8 +112,8 @@ impl SegmentReader {
 }
 
 fn cannot_apply(path: &Path, differences: Vec<Difference>) -> Error {
-    Error::CannotApply {
+    Error::Change(ChangeError::CannotApply {
         path: path.to_owned(),
         differences,
-    }
+    })
 }

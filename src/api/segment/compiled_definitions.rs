@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
 use crate::engine::definition::plan::SetPlan;
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::shm::file::verified::{CreationOptions, Verified};
 use crate::shm::layout::definition_text::Definition;
 
@@ -29,9 +29,11 @@ pub(crate) fn compile_definitions(
     verified: &Verified,
     path: &Path,
 ) -> Result<(StoredDeclaration, Vec<(u64, SetPlan)>), Error> {
-    let damaged = |what: String| Error::Damaged {
-        path: path.to_owned(),
-        what,
+    let damaged = |what: String| {
+        Error::Segment(SegmentError::Damaged {
+            path: path.to_owned(),
+            what,
+        })
     };
     let stored = read_definitions(&verified.definitions, verified.creation_options, path)?;
     // As a whole, in which no two sets have one name.

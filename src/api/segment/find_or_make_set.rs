@@ -8,7 +8,7 @@
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::StoredSet;
 use crate::engine::{Applied, SegmentEngine};
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 
 /// The position of the set of that name, which is given a copy if there is one left; `None` if not.
 pub(crate) fn find_or_make(engine: &SegmentEngine, name: &str) -> Result<Option<usize>, Error> {
@@ -28,13 +28,13 @@ pub(crate) fn find_or_make(engine: &SegmentEngine, name: &str) -> Result<Option<
                 // Whichever definition it was, the next look tells whether it gives a name, and to whom.
                 Applied::InForce | Applied::Superseded => {}
                 Applied::TooLong => {
-                    return Err(Error::Damaged {
+                    return Err(Error::Segment(SegmentError::Damaged {
                         path: engine.path().to_owned(),
                         what: format!(
                             "there is no room for the name of a copy of set `{}`",
                             set.name.declared()
                         ),
-                    });
+                    }));
                 }
             }
         }

@@ -22,7 +22,9 @@ use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
 use super::wait::unused_batches::note_handle;
 use crate::engine::{EngineOptions, LockWait, SegmentEngine};
-use crate::error::{DeclarationError, Difference, Error, RemovalCause};
+use crate::error::{
+    DeclarationError, Difference, Error, OpenError, RemovalCause, RequestError, SegmentError,
+};
 use crate::shm::file::attach::{Admission, attach};
 use crate::shm::file::create::{Blueprint, create};
 use crate::shm::file::remove::{finish_removal, remove};
@@ -47,7 +49,7 @@ const OPENING_ATTEMPTS: usize = 100;
 /// [owned permit](crate::Permit::into_owned) is dropped.
 ///
 /// Once the segment was removed (retired, its file deleted, or another put at its path), its handles answer
-/// [`Error::Removed`] and admit nothing. [`successor`](Self::successor) is what is at the path then.
+/// [`SegmentError::Removed`] and admit nothing. [`successor`](Self::successor) is what is at the path then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,7 +78,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
+    /// [`OpenError::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         let mut answer = self.open_absolute(&path, None);
@@ -84,10 +86,10 @@ impl OpenOptions {
             // Deleted between finding and opening it: the path says what there is by now.
             if !matches!(
                 answer,
-                Err(Error::Removed {
+                Err(Error::Segment(SegmentError::Removed {
                     cause: RemovalCause::Deleted,
                     ..
-                })
+                }))
             ) {
                 break;
             }
@@ -100,7 +102,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyExists`], [`Error::NoSpace`], [`Error::Declaration`], and what the system says.
+    /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and what the system says.
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         create_file(&path, declaration)?;
@@ -113,7 +115,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::ConfigMismatch`], which names each difference and what to do, and as
+    /// [`OpenError::ConfigMismatch`], which names each difference and what to do, and as
     /// [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(
         &self,
@@ -125,30 +127,32 @@ impl OpenOptions {
         for _ in 0..OPENING_ATTEMPTS {
             match self.open_absolute(&path, Some(declaration)) {
                 Ok(segment) => return Ok(segment),
-                Err(Error::NotFound { .. }) => {}
-                Err(Error::Removed { .. }) => match finish_removal(&path, self.trust_any_owner) {
-                    Ok(()) | Err(Error::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
-                },
+                Err(Error::Open(OpenError::NotFound { .. })) => {}
+                Err(Error::Segment(SegmentError::Removed { .. })) => {
+                    match finish_removal(&path, self.trust_any_owner) {
+                        Ok(()) | Err(Error::Open(OpenError::NotFound { .. })) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
                 Err(error) => return Err(error),
             }
             match create_file(&path, declaration) {
-                Ok(()) | Err(Error::AlreadyExists { .. }) => {}
+                Ok(()) | Err(Error::Open(OpenError::AlreadyExists { .. })) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::NotFound { path })
+        Err(Error::Open(OpenError::NotFound { path }))
     }
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.
     ///
-    /// Processes that are attached, or attach meanwhile, get [`Error::Removed`] from then on, and what they hold is given
+    /// Processes that are attached, or attach meanwhile, get [`SegmentError::Removed`] from then on, and what they hold is given
     /// back as ever. A segment that is
     /// retired already is removed the process that is attached: no process can use it any more.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] where live processes are attached and `removal` is [`Removal::Unused`], and as
+    /// [`OpenError::InUse`] where live processes are attached and `removal` is [`Removal::Unused`], and as
     /// [`open`](Self::open). What is not a segment is never removed.
     pub fn remove(&self, path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
         let forced = removal == Removal::Forced;
@@ -291,15 +295,15 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], which names the sets there are; for a set on demand also [`Error::Declaration`], where it
-    /// cannot be a name, [`Error::Removed`], [`Error::LockStuck`], [`Error::Damaged`].
+    /// [`RequestError::UnknownSet`], which names the sets there are; for a set on demand also [`Error::Declaration`], where it
+    /// cannot be a name, [`SegmentError::Removed`], [`SegmentError::LockStuck`], [`SegmentError::Damaged`].
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
         match find_or_make(&self.shared.engine, name)? {
             Some(index) => Ok(LimitSet::new(Arc::clone(&self.shared), index)),
-            None => Err(Error::UnknownSet {
+            None => Err(Error::Request(RequestError::UnknownSet {
                 name: name.to_owned(),
                 known: self.sets().map(|set| set.name().to_owned()).collect(),
-            }),
+            })),
         }
     }
 
@@ -332,7 +336,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where there is no memory for the copy.
+    /// [`OpenError::Io`] where there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         let engine = &self.shared.engine;
         SnapshotSource {
@@ -354,7 +358,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NotKeyed`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`].
     pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
         self.with_keys(|keys| keys.visit(set, visit))
     }
@@ -363,7 +367,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`], [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
@@ -372,7 +376,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NoPrefixes`].
     pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find_networks(set, address))
     }
@@ -388,7 +392,7 @@ impl Segment {
     }
 
     /// Marks the segment as no longer to be used: whatever is asked of it later, by any process, is answered
-    /// [`Error::Removed`]; what permits hold is settled and given back as ever. The file stays.
+    /// [`SegmentError::Removed`]; what permits hold is settled and given back as ever. The file stays.
     pub fn retire(&self) {
         self.shared.engine.retire();
     }
@@ -402,10 +406,12 @@ impl SharedSegment {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|source| Error::Io {
-        action: "find",
-        path: path.to_owned(),
-        source,
+    std::path::absolute(path).map_err(|source| {
+        Error::Open(OpenError::Io {
+            action: "find",
+            path: path.to_owned(),
+            source,
+        })
     })
 }
 
@@ -428,9 +434,11 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
         .collect::<Result<Vec<_>, DeclarationError>>()?;
     let shapes = plans.iter().zip(rooms).map(|(plan, room)| plan.shape(room));
     let options = declaration.segment().creation_options();
-    let geometry = Geometry::new(options.participants.into(), shapes).map_err(|_| Error::NoSpace {
-        path: path.to_owned(),
-        bytes: u64::MAX,
+    let geometry = Geometry::new(options.participants.into(), shapes).map_err(|_| {
+        Error::Open(OpenError::NoSpace {
+            path: path.to_owned(),
+            bytes: u64::MAX,
+        })
     })?;
     create(
         path,

@@ -48,7 +48,7 @@ impl OpenOptions {
     }
 
     /// How long an operation waits for the lock of a set before it answers
-    /// [`Error::LockStuck`](crate::Error::LockStuck); 2 seconds unless
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck); 2 seconds unless
     /// set. Locks are held for well under a microsecond, so only a stopped or dumping process is met.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Segment;
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::{Repairs, ResetScope};
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 
 impl Segment {
     /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it
@@ -13,7 +13,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::Removed`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
+    /// [`SegmentError::Removed`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
     pub fn recover(&self) -> Result<RecoveryReport, Error> {
         let engine = &self.shared().engine;
         let mut sets = Vec::new();
@@ -33,9 +33,9 @@ impl Segment {
                             recovery.repairs.get_or_insert_default().add(repairs);
                         }
                     }
-                    Err(error @ Error::Removed { .. }) => return Err(error),
+                    Err(error @ Error::Segment(SegmentError::Removed { .. })) => return Err(error),
                     Err(error) => {
-                        recovery.locked |= matches!(error, Error::LockStuck { .. });
+                        recovery.locked |= matches!(error, Error::Segment(SegmentError::LockStuck { .. }));
                         recovery.problem = Some(error.to_string());
                     }
                 }
@@ -84,7 +84,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::LockLost`].
+    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::Removed`], [`SegmentError::LockStuck`], [`SegmentError::LockLost`].
     pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
         let limits = self.mask_of(limits)?;
         for shard in self.engine_set().shards() {

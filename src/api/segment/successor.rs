@@ -44,7 +44,7 @@ impl Segment {
         self.shared().engine.removal()
     }
 
-    /// The segment that is at the path of this one, if this one was [removed](Error::Removed) and another is there. Opened
+    /// The segment that is at the path of this one, if this one was [removed](crate::SegmentError::Removed) and another is there. Opened
     /// with the same [options](crate::OpenOptions), by the first who asks; all handles in this process that were opened
     /// together get the same one. While there is none, the path is looked at after 10 ms, and ever more rarely, up to once
     /// a second; so this may be asked for each request that meets the error. While one thread opens it, which may take ten
@@ -54,7 +54,7 @@ impl Segment {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SetDeclaration};
+    /// # use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SegmentError, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
     /// # let requests = |n| Limit::calls("requests", n, Duration::from_secs(60));
@@ -63,7 +63,7 @@ impl Segment {
     /// let mut api = segment.set("api")?;
     /// OpenOptions::new().remove(&path, Removal::Forced)?; // `limitctl remove --force`
     /// Segment::create(&path, &release(20))?;
-    /// assert!(matches!(api.try_acquire(&api.request()), Err(Error::Removed { .. })));
+    /// assert!(matches!(api.try_acquire(&api.request()), Err(Error::Segment(SegmentError::Removed { .. }))));
     /// if let Some(successor) = segment.successor() {
     ///     segment = successor;
     ///     api = segment.set("api")?;
@@ -156,10 +156,12 @@ impl Drop for SharedSegment {
 fn report(_removed: &Segment, _opened: &Result<Segment, Error>) {
     #[cfg(feature = "tracing")]
     {
+        use crate::error::{OpenError, SegmentError};
+
         let path = _removed.path().display();
         match _opened {
             Ok(_) => tracing::info!(%path, "the successor of a removed segment was opened"),
-            Err(Error::NotFound { .. } | Error::Removed { .. }) => {}
+            Err(Error::Open(OpenError::NotFound { .. }) | Error::Segment(SegmentError::Removed { .. })) => {}
             Err(error) => {
                 tracing::warn!(%path, %error, "the successor of a removed segment could not be opened");
             }

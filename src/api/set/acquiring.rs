@@ -42,8 +42,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::CostRequired`] and [`Error::NeverAdmissible`] for requests that no waiting could help,
-    /// [`Error::ForeignRequest`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`]. A refusal is no
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could help,
+    /// [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest), [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no
     /// error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
@@ -161,7 +161,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and [`Error::Io`] where the thread cannot be started.
+    /// As [`acquire`](Self::acquire), and [`OpenError::Io`](crate::OpenError::Io) where the thread cannot be started.
     pub fn acquire_async(
         &self,
         request: &Request,

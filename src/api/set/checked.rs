@@ -11,7 +11,7 @@ use crate::api::refusal::{Refusal, Verdict};
 use crate::api::request::Request;
 use crate::engine::definition::plan::Kind;
 use crate::engine::{Costs, Decision, KeyIdentity, Outlook, RefusalReason, Target};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 /// The answer to a check or a debit: there is nothing to give back, so it holds nothing.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl<'a> Checked<'a> {
         let set = self.set;
         let decision = self.is_admitted.then_some(&self.decision);
         let decided = decision.into_iter().flat_map(|decision| decision.iter());
-        decided.filter_map(|(index, decided)| Some((set.limits().nth(index)?, decided.cost_or_wait)))
+        decided.filter_map(|(index, decided)| Some((set.limits().nth(index)?, decided.cost())))
     }
 
     /// What each limit that was asked said, and how it stands.
@@ -146,7 +146,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::MustBeHeld`] where the request takes of a concurrency limit, and as
+    /// [`RequestError::MustBeHeld`] where the request takes of a concurrency limit, and as
     /// [`try_acquire`](Self::try_acquire).
     #[inline]
     pub fn check(&self, request: &Request) -> Result<Checked<'_>, Error> {
@@ -178,7 +178,7 @@ impl LimitSet {
     /// # Errors
     ///
     /// As [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged, but not after
-    /// [`Error::NeverAdmissible`]: that is for a cost above what the limit admits at once in every tier, where no key can have
+    /// [`RequestError::NeverAdmissible`]: that is for a cost above what the limit admits at once in every tier, where no key can have
     /// a capacity of its own of the limit.
     pub fn check_many<K: AsRef<[u8]>>(
         &self,
@@ -225,7 +225,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::NotABudget`], [`Error::UnknownLimit`], and as [`check`](Self::check).
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and as [`check`](Self::check).
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.subject()?.debit(&limit, used)
     }
@@ -253,7 +253,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyRequired`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`RequestError::KeyRequired`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn forecast(&self) -> Result<Vec<Forecast<'_>>, Error> {
         self.subject()?.forecast()
     }
@@ -268,10 +268,10 @@ impl LimitSet {
         if kind == Some(Kind::Budget) {
             return Ok(index);
         }
-        Err(Error::NotABudget {
+        Err(Error::Request(RequestError::NotABudget {
             set: self.name().to_owned(),
             limit: self.engine_set().limit_name(index),
-        })
+        }))
     }
 }
 
@@ -371,7 +371,7 @@ impl Permit<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotABudget`], [`Error::UnknownLimit`], and as [`settle`](Self::settle).
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and as [`settle`](Self::settle).
     pub fn debit(&mut self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.require_unsettled()?;
         let index = self.limit_set().budget_index(&limit)?;

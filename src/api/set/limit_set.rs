@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::api::declaration::{Limit, SetDeclaration};
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::engine::{SetEngine, TableUsage};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 /// A set of limits that are taken together.
 ///
@@ -94,7 +94,7 @@ impl LimitSet {
     }
 
     /// Whether a limit that a request or a settlement names and the set does not have is an error,
-    /// [`Error::UnknownLimit`], as it is unless set: a misspelt name would be no limit at all. Where it is none, the name
+    /// [`RequestError::UnknownLimit`], as it is unless set: a misspelt name would be no limit at all. Where it is none, the name
     /// is skipped and counted, and with the feature `tracing` each name is an event once in a process.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
@@ -170,10 +170,10 @@ impl LimitSet {
     pub(crate) fn require_no_cost(&self) -> Result<(), Error> {
         match self.engine_set().first_rate {
             None => Ok(()),
-            Some(index) => Err(Error::CostRequired {
+            Some(index) => Err(Error::Request(RequestError::CostRequired {
                 set: self.name().to_owned(),
                 limit: self.engine_set().limit_name(index),
-            }),
+            })),
         }
     }
 
@@ -191,19 +191,19 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAmount`] where it is no whole number of units, and [`Error::UnknownLimit`].
+    /// [`RequestError::InvalidAmount`] where it is no whole number of units, and [`RequestError::UnknownLimit`].
     pub fn units(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
         let index = self.require(&limit)?;
         let declared = self.declared_limits().get(index);
         let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
         match units {
             Some(Ok(units)) => Ok(units),
-            Some(Err(error)) => Err(Error::InvalidAmount {
+            Some(Err(error)) => Err(Error::Request(RequestError::InvalidAmount {
                 set: self.name().to_owned(),
                 limit: self.engine_set().limit_name(index),
                 given: natural.to_owned(),
                 why: error.to_string(),
-            }),
+            })),
             None => Err(self.unknown_limit(format!("number {index}"))),
         }
     }
@@ -254,10 +254,10 @@ impl LimitSet {
     }
 
     fn unknown_limit(&self, limit: String) -> Error {
-        Error::UnknownLimit {
+        Error::Request(RequestError::UnknownLimit {
             set: self.name().to_owned(),
             limit,
             known: self.limits().map(str::to_owned).collect(),
-        }
+        })
     }
 }

@@ -44,7 +44,7 @@ impl Permit<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child, and as
+    /// [`PermitError::AlreadyReleased`](crate::PermitError::AlreadyReleased), [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and as
     /// [`LimitSet::try_acquire`]; nothing has changed then.
     pub fn throttled(&mut self, retry_after: Duration) -> Result<(), Error> {
         self.require_unreleased()?;
@@ -61,7 +61,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyRequired`], and as [`try_acquire`](Self::try_acquire).
+    /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired), and as [`try_acquire`](Self::try_acquire).
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
         self.subject()?.throttle(retry_after)
     }

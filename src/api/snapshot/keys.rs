@@ -11,7 +11,7 @@ use super::{Owners, SegmentReader, as_seconds, kernel_time};
 use crate::api::declaration::Kind;
 use crate::api::key::identify::identify;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::limit::{Now, RuleOperations};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::Header;
@@ -197,7 +197,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NotKeyed`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`].
     pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
         self.with_keys(|keys| keys.visit(set, visit))
     }
@@ -206,7 +206,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`], [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
@@ -216,7 +216,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NoPrefixes`].
     pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find_networks(set, address))
     }
@@ -251,9 +251,9 @@ impl<'a> KeySource<'a> {
     pub(crate) fn visit(&self, set: &str, mut visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
         let set = self.set(set)?;
         if !set.is_keyed() {
-            return Err(Error::NotKeyed {
+            return Err(Error::Request(RequestError::NotKeyed {
                 set: set.name.to_string(),
-            });
+            }));
         }
         self.definitions.keep_up(set);
         let mut snapshot = KeySnapshot::of_nothing(set);
@@ -286,9 +286,9 @@ impl<'a> KeySource<'a> {
         self.definitions.keep_up(set);
         let mut networks = set.networks_of(address);
         if networks.is_empty() {
-            return Err(Error::NoPrefixes {
+            return Err(Error::Request(RequestError::NoPrefixes {
                 set: set.name.to_string(),
-            });
+            }));
         }
         // Limits of two lengths may count one and the same.
         networks.dedup();
@@ -307,10 +307,10 @@ impl<'a> KeySource<'a> {
         let found = self.definitions.find(self.sets, name);
         found.and_then(|position| self.sets.get(position)).ok_or_else(|| {
             let named = self.definitions.named(self.sets);
-            Error::UnknownSet {
+            Error::Request(RequestError::UnknownSet {
                 name: name.to_owned(),
                 known: named.map(|(_, set)| set.name.to_string()).collect(),
-            }
+            })
         })
     }
 

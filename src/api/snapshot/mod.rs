@@ -21,7 +21,7 @@ use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine,
     ShardAt, ShardObservation, observe_shard, place_sets,
 };
-use crate::error::Error;
+use crate::error::{Error, OpenError};
 use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
@@ -318,7 +318,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where there is no memory for the copy.
+    /// [`OpenError::Io`] where there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         let table = self.observed.verified.participants();
         let header: &Header = self
@@ -417,10 +417,12 @@ impl SnapshotSource<'_> {
     }
 
     fn set(&self, set: &SetEngine) -> Result<SetSnapshot, Error> {
-        let failed = |source| Error::Io {
-            action: "copy",
-            path: self.path.to_owned(),
-            source,
+        let failed = |source| {
+            Error::Open(OpenError::Io {
+                action: "copy",
+                path: self.path.to_owned(),
+                source,
+            })
         };
         self.definitions.keep_up(set);
         let mut snapshot = SetSnapshot::of_nothing(set);

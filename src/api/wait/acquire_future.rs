@@ -17,7 +17,7 @@ use crate::engine::{
     Acquired, Costs, Decision, KeyIdentity, PollResult, SegmentEngine, Target, WaitBy, WaitStart,
     deadline_after,
 };
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 
 /// A request that waits in the queue: see [`LimitSet::acquire_async`].
 ///
@@ -108,10 +108,10 @@ impl<'a> Future for AcquireFuture<'a> {
             },
             Stage::Asked(Err(_)) => Ok(false),
             Stage::Completed => {
-                return Poll::Ready(Err(Error::Internal {
+                return Poll::Ready(Err(Error::Segment(SegmentError::Internal {
                     set: set.name().to_owned(),
                     what: "a future was polled after it had completed",
-                }));
+                })));
             }
         };
         let completed = std::mem::replace(&mut this.stage, Stage::Completed);
@@ -122,10 +122,10 @@ impl<'a> Future for AcquireFuture<'a> {
                 Ok(set.outcome_of(acquired, asked.decision, label))
             }
             (_, Stage::Asked(Err(error))) | (Err(error), _) => Err(error),
-            (Ok(_), Stage::Completed) => Err(Error::Internal {
+            (Ok(_), Stage::Completed) => Err(Error::Segment(SegmentError::Internal {
                 set: set.name().to_owned(),
                 what: "a future completed twice",
-            }),
+            })),
         })
     }
 }

@@ -17,7 +17,7 @@ use super::unused_batches::UnusedBatches;
 use super::waiters::{NextStep, Queue, Waiter, Waiters, address, lock};
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::engine::{DeathNotice, Deaths, HoldReference, LockWait, Renewed, UNWATCHED_SLICE, WATCHED_SLICE};
-use crate::error::Error;
+use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::process::background_thread;
 use crate::shm::process::fork_identity::PerProcess;
 use crate::shm::time::clock::boot_nanos;
@@ -103,7 +103,7 @@ impl LeaseRenewal {
             .heartbeat(set.shard(self.shard), self.hold, self.owner, LockWait::NOT)
             .map_err(Error::from)
         {
-            Ok(Renewed::WasReclaimed) | Err(Error::Removed { .. }) => return false,
+            Ok(Renewed::WasReclaimed) | Err(Error::Segment(SegmentError::Removed { .. })) => return false,
             Ok(Renewed::Renewed) => self.count_from(now),
             // The lock is needed in the middle of a change only, and that comes to an end.
             Err(_) => self.next = now.saturating_add((self.lease / RENEWALS_PER_LEASE).clamp(1, SLICE)),
@@ -261,10 +261,12 @@ fn take_on(shared: &SharedSegment, task: impl FnOnce(&mut WorkQueue)) -> Result<
 fn running(
     shared: &SharedSegment,
 ) -> Result<(&'static BackgroundWorker, MutexGuard<'static, WorkQueue>), Error> {
-    let failed = |source: io::Error| Error::Io {
-        action: "start the thread that sleeps for futures and leases on",
-        path: shared.engine.path().to_owned(),
-        source,
+    let failed = |source: io::Error| {
+        Error::Open(OpenError::Io {
+            action: "start the thread that sleeps for futures and leases on",
+            path: shared.engine.path().to_owned(),
+            source,
+        })
     };
     let worker = BACKGROUND_WORKER.get().map_err(|errno| failed(errno.into()))?;
     let mut work = lock(&worker.work);
@@ -445,7 +447,7 @@ impl BackgroundWorker {
             let shard = set.shard(shard);
             let is_done = shard.reclaim_is_due()
                 && match engine.reclaim_if_due(shard, LockWait::NOT).map_err(Error::from) {
-                    Err(Error::LockStuck { .. }) => false,
+                    Err(Error::Segment(SegmentError::LockStuck { .. })) => false,
                     // Another error is for the futures to meet.
                     Ok(_) | Err(_) => true,
                 };
@@ -595,7 +597,7 @@ impl LivenessCheck {
                     self.taken_since.remove(&queue);
                     false
                 }
-                Err(Error::LockStuck { .. }) => {
+                Err(Error::Segment(SegmentError::LockStuck { .. })) => {
                     let since = *self.taken_since.entry(queue).or_insert(now);
                     Duration::from_nanos(now.saturating_sub(since)) >= engine.lock_timeout()
                 }

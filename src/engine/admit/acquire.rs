@@ -3,9 +3,9 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::decision::{
-    Costs, Decided, Decision, Details, Impossible, NEVER, RefusalReason, SHORTEST_WAIT, Stage,
-};
+use super::decided::Decided;
+use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT, Stage};
+use crate::engine::credit::batches::Batches;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
@@ -18,8 +18,8 @@ use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
-use crate::error::Error;
-use crate::limit::{Assessment, Mark};
+use crate::error::{Error, RequestError};
+use crate::limit::Mark;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, Rows};
@@ -82,10 +82,10 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        if let Some(batches) = &target.set.batches {
-            return self.decide_with_credit(target, batches, costs, decision);
+        if self.spend(target, costs, decision)? {
+            return Ok(true);
         }
-        self.decide_at_once(target, decision, |decision, attempt| {
+        self.decide_at_once(target.shard(), decision, |decision, attempt| {
             self.decide(target, costs, decision, attempt)
         })
     }
@@ -94,21 +94,21 @@ impl SegmentEngine {
     #[inline(always)]
     pub(in crate::engine) fn decide_at_once(
         &self,
-        target: Target<'_>,
+        shard: Shard<'_>,
         decision: &mut Decision,
         decide: impl Fn(&mut Decision, Attempt) -> Result<Answer, Box<Error>>,
     ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
         let mut answer = decide(decision, Attempt::First)?;
         if answer == Answer::RetryAfterReclaim {
-            self.reclaim_if_due(target.shard(), LockWait::Timeout)?;
+            self.reclaim_if_due(shard, LockWait::Timeout)?;
             // A process that had lost its slot has another one now.
             decision.owner = self.membership.owner()?;
             answer = decide(decision, Attempt::Last)?;
         }
         match answer {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(target.shard().never_admissible(decision.impossible())),
+            Answer::Impossible => Err(shard.never_admissible(decision.impossible())),
             Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait => Ok(false),
         }
     }
@@ -131,16 +131,31 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut locked = self.lock(target.shard())?;
-        let row = match locked.row_for(target.key, costs)? {
+        let batches = target.set.batches.as_deref();
+        self.decide_for_key(&mut locked, target.key, batches, costs, decision, attempt)
+    }
+
+    /// Decides for a key, or for all where the set has no keys. With `batches`, what is taken is drawn from one.
+    #[inline(always)]
+    pub(in crate::engine) fn decide_for_key(
+        &self,
+        locked: &mut LockedShard<'_>,
+        key: Option<&KeyIdentity>,
+        batches: Option<&Batches>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let row = match locked.row_for(key, costs)? {
             Ok(row) => row,
             Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
-        match &target.set.batches {
+        match batches {
             None if locked.shard.has_no_waiters(row) => {
-                self.take_or_refuse(&locked, row, costs, decision, attempt)
+                self.take_or_refuse(locked, row, costs, decision, attempt)
             }
             Some(batches) if locked.shard.has_no_waiters(row) => {
-                self.draw_or_take(&locked, batches, row, costs, decision, attempt)
+                self.draw_or_take(locked, batches, row, costs, decision, attempt)
             }
             _ => self.decide_behind(locked, row, costs, decision, attempt),
         }
@@ -151,7 +166,7 @@ impl SegmentEngine {
     #[cold]
     fn decide_behind(
         &self,
-        mut locked: LockedShard<'_>,
+        locked: &mut LockedShard<'_>,
         row: Row<'_>,
         costs: &Costs,
         decision: &mut Decision,
@@ -168,7 +183,7 @@ impl SegmentEngine {
         }
         locked.serve_head(row.index)?;
         if locked.shard.has_no_waiters(row) {
-            return self.take_or_refuse(&locked, row, costs, decision, attempt);
+            return self.take_or_refuse(locked, row, costs, decision, attempt);
         }
         decision.set_stage(Stage::Behind);
         locked.refuse(row.into(), costs, decision, attempt)
@@ -282,7 +297,7 @@ impl RuledShard<'_> {
             Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
         ) || decision
             .iter()
-            .any(|(index, decided)| decided.cost_or_wait > 0 && by_what_is_held(index))
+            .any(|(index, decided)| decided.wait() > 0 && by_what_is_held(index))
     }
 }
 
@@ -291,12 +306,14 @@ impl Shard<'_> {
     #[cold]
     pub(in crate::engine) fn never_admissible(&self, impossible: Impossible) -> Box<Error> {
         match impossible {
-            Impossible::Cost { limit, cost, max } => Box::new(Error::NeverAdmissible {
-                set: self.set.name.to_string(),
-                limit: self.set.limit_name(limit),
-                cost,
-                max,
-            }),
+            Impossible::Cost { limit, cost, max } => {
+                Box::new(Error::Request(RequestError::NeverAdmissible {
+                    set: self.set.name.to_string(),
+                    limit: self.set.limit_name(limit),
+                    cost,
+                    max,
+                }))
+            }
             Impossible::Capacity(refused) => self.cannot_override(refused),
         }
     }
@@ -332,14 +349,8 @@ impl ShardAt<'_> {
             };
             let row = rows.of(limit.level);
             let limit = limit.of_request(row, costs);
-            let cost_or_wait = match limit.verdict(row, self.now, cost) {
-                Assessment::Admissible => 0,
-                Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
-            };
-            decision.decided.push(Decided {
-                mark: limit.mark(row, self.now),
-                cost_or_wait,
-            });
+            let assessment = limit.verdict(row, self.now, cost);
+            decision.note(Decided::assessed(limit.mark(row, self.now), assessment));
         }
         shard.note_own_capacities(rows.first(), costs, decision);
     }
@@ -499,25 +510,12 @@ impl LockedShard<'_> {
                     if limit.is_near(mark) {
                         transaction.add(&counters.near, 1);
                     }
-                    note(
-                        index,
-                        Decided {
-                            mark,
-                            cost_or_wait: cost,
-                        },
-                    );
+                    note(index, Decided::charged(mark, cost));
                 }
                 None if limit.shadow => {
                     waived.insert(index);
                     transaction.add(&counters.would_refuse, 1);
-                    let mark = limit.mark(row, self.now);
-                    note(
-                        index,
-                        Decided {
-                            mark,
-                            cost_or_wait: 0,
-                        },
-                    );
+                    note(index, Decided::charged(limit.mark(row, self.now), 0));
                 }
                 None => return None,
             }
@@ -568,7 +566,7 @@ impl LockedShard<'_> {
         let mut transaction = self.shard.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
-            if decided.cost_or_wait > 0 {
+            if decided.wait() > 0 {
                 transaction.add(&self.shard.counters(index).refused, 1);
             }
         }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::decision::{Costs, NEVER, longer_wait};
+use super::decided::NEVER;
+use super::decision::{Costs, longer_wait};
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::error::Error;

@@ -1,7 +1,8 @@
 //! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
 
 use super::acquire::{Answer, Attempt, Target};
-use super::decision::{Costs, Decision, Impossible, NEVER, Stage};
+use super::decided::NEVER;
+use super::decision::{Costs, Decision, Impossible, Stage};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
@@ -10,7 +11,7 @@ use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::limit::{Assessment, RuleOperations, Standing};
 use crate::shm::layout::prefetch::prefetch;
 use crate::shm::layout::row::Row;
@@ -39,14 +40,8 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        if let Some(batches) = &target.set.batches {
-            return self.decide_with_credit(target, batches, costs, decision);
-        }
         target.set.require_forgettable(costs)?;
-        self.decide_at_once(target, decision, |decision, attempt| {
-            self.lock(target.shard())?
-                .check(target.key, costs, decision, attempt)
-        })
+        self.try_acquire(target, costs, decision)
     }
 
     /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key. A key that never
@@ -85,10 +80,13 @@ impl SegmentEngine {
                     continue;
                 };
                 decision.owner = owner;
-                let mut answer = locked.check(Some(key), costs, decision, Attempt::First)?;
+                let mut decide = |decision: &mut Decision, attempt| {
+                    self.decide_for_key(&mut locked, Some(key), None, costs, decision, attempt)
+                };
+                let mut answer = decide(decision, Attempt::First)?;
                 if answer == Answer::RetryAfterReclaim {
                     worth_a_look = true;
-                    answer = locked.check(Some(key), costs, decision, Attempt::Last)?;
+                    answer = decide(decision, Attempt::Last)?;
                 }
                 if answer == Answer::Impossible {
                     let impossible = decision.impossible();
@@ -210,38 +208,11 @@ impl SetEngine {
         });
         match held {
             None => Ok(()),
-            Some((index, _)) => Err(Box::new(Error::MustBeHeld {
+            Some((index, _)) => Err(Box::new(Error::Request(RequestError::MustBeHeld {
                 set: self.name.to_string(),
                 limit: self.limit_name(index),
-            })),
+            }))),
         }
-    }
-}
-
-impl LockedShard<'_> {
-    fn check(
-        &mut self,
-        key: Option<&KeyIdentity>,
-        costs: &Costs,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Answer, Box<Error>> {
-        let row = match self.row_for(key, costs)? {
-            Ok(row) => row,
-            Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt),
-        };
-        decision.set_stage(Stage::Reserved);
-        if self.throttles(row, costs) > 0 {
-            return self.refuse(row.into(), costs, decision, attempt);
-        }
-        if !self.shard.has_no_waiters(row) {
-            self.serve_head(row.index)?;
-            if !self.shard.has_no_waiters(row) {
-                decision.set_stage(Stage::Behind);
-                return self.refuse(row.into(), costs, decision, attempt);
-            }
-        }
-        self.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt)
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use super::decided::{Decided, NEVER};
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::credit::drawn::Drawn;
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
-use crate::limit::Mark;
 use crate::shm::layout::geometry::MAX_SHARDS;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
@@ -72,16 +72,6 @@ impl Costs {
     }
 }
 
-/// How one limit of a request was decided.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Decided {
-    /// How the limit stood just after the decision.
-    pub(crate) mark: Mark,
-    /// Of an admitted request, the cost. Of a refused one, the nanoseconds until the cost would fit: zero where it
-    /// does, [`NEVER`] where time does not help.
-    pub(crate) cost_or_wait: u64,
-}
-
 /// What can never be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Impossible {
@@ -98,9 +88,6 @@ const OVERRIDES_IN_A_NOTE: usize = 3;
 pub(in crate::engine) const fn notes_of_overrides(limits: usize) -> usize {
     limits.div_ceil(OVERRIDES_IN_A_NOTE)
 }
-
-/// A wait that time does not end.
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// The wait of a request that only those before it keep waiting, who need not wait any longer.
 pub(in crate::engine) const SHORTEST_WAIT: u64 = 1;
@@ -284,19 +271,11 @@ impl Decision {
         self.hold_index = drawn.hold.index as u16;
         self.hold_serial = BatchShare::new(drawn.hold.serial, drawn.tag, left).to_word();
         self.decided.clear();
-        self.decided.push(Decided {
-            mark: drawn.mark,
-            cost_or_wait: cost,
-        });
+        self.decided.push(Decided::charged(drawn.mark, cost));
         let Fingerprint { low, high } = drawn.fingerprint;
         if drawn.fingerprint != Fingerprint::NONE {
-            self.decided.push(Decided {
-                mark: Mark {
-                    first: low,
-                    second: high,
-                },
-                cost_or_wait: drawn.row.to_word(),
-            });
+            self.decided
+                .push(Decided::of_words([low, high, drawn.row.to_word()]));
         }
     }
 
@@ -334,27 +313,18 @@ impl Decision {
     #[inline(always)]
     pub(in crate::engine) fn note_key_as_of(&mut self, row: Row<'_>, reference: RowReference) {
         if let Some([low, high]) = row.fingerprint() {
-            self.decided.push(Decided {
-                mark: Mark {
-                    first: low.load(Ordering::Relaxed),
-                    second: high.load(Ordering::Relaxed),
-                },
-                cost_or_wait: reference.to_word(),
-            });
+            let [low, high] = [low, high].map(|word| word.load(Ordering::Relaxed));
+            self.decided
+                .push(Decided::of_words([low, high, reference.to_word()]));
         }
     }
 
     /// The row that an admitted request was decided on, and the key that had it then; without a key, the only one.
     pub(in crate::engine) fn key(&self) -> (RowReference, Fingerprint) {
         // Behind the decisions on limits stands the key that they were made on, if there is one.
-        match self.decided.get(self.limits.0.count_ones() as usize) {
-            Some(key) => {
-                let fingerprint = Fingerprint {
-                    low: key.mark.first,
-                    high: key.mark.second,
-                };
-                (RowReference::from_word(key.cost_or_wait), fingerprint)
-            }
+        let key = self.decided.get(self.limits.0.count_ones() as usize);
+        match key.map(Decided::words) {
+            Some([low, high, row]) => (RowReference::from_word(row), Fingerprint { low, high }),
             None => (RowReference::default(), Fingerprint::NONE),
         }
     }
@@ -364,21 +334,15 @@ impl Decision {
         let count = self.limits.0.count_ones() as usize;
         if self.decided.len() == count {
             // No key: refused, or only looked at.
-            let (mark, cost_or_wait) = (Mark::default(), 0);
-            self.decided.push(Decided { mark, cost_or_wait });
+            self.decided.push(Decided::of_words([0; 3]));
         }
         let mut capacities = self
             .limits
             .iter()
             .map(|index| capacity(index).map_or(0, NonZeroU64::get));
         for _ in 0..notes_of_overrides(count) {
-            let mut next = || capacities.next().unwrap_or(0);
-            let mark = Mark {
-                first: next(),
-                second: next(),
-            };
-            let cost_or_wait = next();
-            self.details.decided.push(Decided { mark, cost_or_wait });
+            let words = [(); OVERRIDES_IN_A_NOTE].map(|()| capacities.next().unwrap_or(0));
+            self.details.decided.push(Decided::of_words(words));
         }
     }
 
@@ -394,18 +358,14 @@ impl Decision {
             }
         };
         self.decided.clear();
-        self.decided.push(Decided {
-            mark: Mark { first, second },
-            cost_or_wait: limit as u64,
-        });
+        self.decided
+            .push(Decided::of_words([first, second, limit as u64]));
     }
 
     /// What can never be met, which was [noted](Self::note_impossible).
     pub(in crate::engine) fn impossible(&self) -> Impossible {
-        let (limit, Mark { first, second }) = match self.decided.first() {
-            Some(Decided { mark, cost_or_wait }) => (*cost_or_wait as usize, *mark),
-            None => (0, Mark::default()),
-        };
+        let [first, second, limit] = self.decided.first().map_or([0; 3], Decided::words);
+        let limit = limit as usize;
         if self.stage() == Stage::CapacityRefused {
             return Impossible::Capacity(RefusedCapacity {
                 limit,
@@ -436,7 +396,7 @@ impl Decision {
     pub(in crate::engine) fn wait_at_least(&mut self, wait: u64) {
         let count = self.limits.0.count_ones() as usize;
         for decided in self.details.decided.iter_mut().take(count) {
-            decided.cost_or_wait = decided.cost_or_wait.max(wait);
+            decided.wait_at_least(wait);
         }
     }
 
@@ -473,7 +433,7 @@ impl Decision {
             .zip(&mut self.details.decided)
             .find(|(limit, _)| *limit == index)
         {
-            decided.cost_or_wait = decided.cost_or_wait.saturating_add(amount);
+            decided.add_to_cost(amount);
         }
     }
 
@@ -507,8 +467,7 @@ impl Details {
         // Most keys have none, and what is decided on them says no more.
         let noted = self.decided.get(count + 1..)?;
         let position = self.limits.iter().position(|limit| limit == index)?;
-        let Decided { mark, cost_or_wait } = noted.get(position / OVERRIDES_IN_A_NOTE)?;
-        let words = [mark.first, mark.second, *cost_or_wait];
+        let words = noted.get(position / OVERRIDES_IN_A_NOTE)?.words();
         NonZeroU64::new(words[position % OVERRIDES_IN_A_NOTE])
     }
 
@@ -534,8 +493,8 @@ impl Details {
     /// keys binds before any limit, and where no limit takes longer than it is throttled.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {
         self.iter()
-            .filter(|(_, decided)| decided.cost_or_wait > 0)
-            .map(|(index, decided)| (index, decided.cost_or_wait))
+            .map(|(index, decided)| (index, decided.wait()))
+            .filter(|(_, wait)| *wait > 0)
             .chain(self.ahead())
             .reduce(longer_wait)
             .filter(|(_, wait)| match self.stage() {

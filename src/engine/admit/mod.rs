@@ -3,6 +3,7 @@
 pub(super) mod acquire;
 pub(super) mod ahead;
 pub(super) mod check;
+pub(super) mod decided;
 pub(super) mod decision;
 pub(super) mod network;
 pub(super) mod reserve;

@@ -120,14 +120,11 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        decision.owner = self.membership.owner()?;
         let shard = set.shard_of_networks(networks);
-        let locked = self.lock(shard)?;
-        match locked.check_networks(networks, costs, decision)? {
-            Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(shard.never_admissible(decision.impossible())),
-            Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait => Ok(false),
-        }
+        self.decide_at_once(shard, decision, |decision, attempt| {
+            self.lock(shard)?
+                .check_networks(networks, costs, decision, attempt)
+        })
     }
 
     /// What the limits of the networks would say. Takes and counts nothing.
@@ -176,6 +173,7 @@ impl LockedShard<'_> {
         networks: &Networks,
         costs: &Costs,
         decision: &mut Decision,
+        attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut rows: RowsOfLevels<'_> = SmallVec::new();
         for network in networks {
@@ -190,12 +188,12 @@ impl LockedShard<'_> {
             };
             match row {
                 Ok(row) => rows.push(row),
-                Err(no_row) => return self.without_a_row(no_row, costs, decision, Attempt::Last),
+                Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt),
             }
         }
         let rows = Rows::of_levels(&rows);
         decision.set_stage(Stage::Reserved);
-        self.take_all(rows, costs, LimitMask::default(), None, decision, Attempt::Last)
+        self.take_all(rows, costs, LimitMask::default(), None, decision, attempt)
     }
 }
 

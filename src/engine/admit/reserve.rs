@@ -1,5 +1,7 @@
 //! Charging now for what is done later.
 
+use std::cell::Cell;
+
 use super::acquire::{Answer, Attempt, Target};
 use super::decision::{Costs, Decision, Stage};
 use crate::engine::definition::limit_rules::LimitRules;
@@ -7,9 +9,9 @@ use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::shard::hold::FreeHold;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::limit::{Assessment, RuleOperations};
 use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::Transaction;
@@ -33,46 +35,37 @@ impl SegmentEngine {
     ) -> Result<Reserved, Box<Error>> {
         let set = target.set;
         if let Some(index) = set.first_unreservable(costs) {
-            return Err(Box::new(Error::NotReservable {
+            return Err(Box::new(Error::Request(RequestError::NotReservable {
                 set: set.name.to_string(),
                 limit: set.limit_name(index),
-            }));
+            })));
         }
-        match self.try_reserve(target, costs, decision, max_delay, Attempt::First)? {
-            Some(reserved) => Ok(reserved),
-            None => {
-                self.reclaim_if_due(target.shard(), LockWait::Timeout)?;
-                let reserved = self.try_reserve(target, costs, decision, max_delay, Attempt::Last)?;
-                Ok(reserved.unwrap_or(Reserved::Refused))
-            }
-        }
+        let delay = Cell::new(0);
+        let admitted = self.decide_at_once(target.shard(), decision, |decision, attempt| {
+            self.try_reserve(target, costs, decision, max_delay, &delay, attempt)
+        })?;
+        Ok(if admitted {
+            Reserved::After(delay.get())
+        } else {
+            Reserved::Refused
+        })
     }
 
-    /// `None` where it is worth a look for dead holders first.
+    /// Charges it as of the instant at which all of it can be had, and says in `delay` when that is.
     fn try_reserve(
         &self,
         target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         max_delay: u64,
+        delay: &Cell<u64>,
         attempt: Attempt,
-    ) -> Result<Option<Reserved>, Box<Error>> {
-        decision.owner = self.membership.owner()?;
+    ) -> Result<Answer, Box<Error>> {
         let mut locked = self.lock(target.shard())?;
         let shard = locked.shard;
         let row = match locked.row_for(target.key, costs)? {
             Ok(row) => row,
-            Err(no_row) => {
-                return Ok(match locked.without_a_row(no_row, costs, decision, attempt)? {
-                    Answer::RetryAfterReclaim => None,
-                    Answer::Impossible => {
-                        drop(locked);
-                        return Err(shard.unruled().never_admissible(decision.impossible()));
-                    }
-                    Answer::Admitted => Some(Reserved::After(0)),
-                    _ => Some(Reserved::Refused),
-                });
-            }
+            Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
         locked.serve_head(row.index)?;
         decision.set_stage(Stage::Reserved);
@@ -85,19 +78,15 @@ impl SegmentEngine {
                 found => free = Some(found),
             }
         }
-        let delay = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
-        if let (Stage::Reserved, Some(delay)) = (decision.stage(), delay) {
-            locked.charge_all(row, costs, free, decision, delay)?;
-            return Ok(Some(Reserved::After(delay)));
-        }
-        Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
-            Answer::RetryAfterReclaim => None,
-            Answer::Impossible => {
-                drop(locked);
-                return Err(shard.unruled().never_admissible(decision.impossible()));
+        let possible = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
+        match (decision.stage(), possible) {
+            (Stage::Reserved, Some(possible)) => {
+                locked.charge_all(row, costs, free, decision, possible)?;
+                delay.set(possible);
+                Ok(Answer::Admitted)
             }
-            _ => Some(Reserved::Refused),
-        })
+            _ => locked.refuse(row.into(), costs, decision, attempt),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Batches of one limit, taken to be spent elsewhere, without the lock.
 
 use crate::engine::admit::acquire::{Answer, Attempt};
-use crate::engine::admit::decision::{Costs, Decided, Decision, Impossible, Stage};
+use crate::engine::admit::decided::Decided;
+use crate::engine::admit::decision::{Costs, Decision, Impossible, Stage};
 use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::settle::refund::{Origin, ReservedBy};
 use crate::engine::shard::locked_shard::LockWait;
@@ -92,10 +93,7 @@ impl SegmentEngine {
         let Some(limit) = shard.limits.get(limit) else {
             return Ok(0);
         };
-        let taken = Decided {
-            mark: batch.mark,
-            cost_or_wait: batch.units,
-        };
+        let taken = Decided::charged(batch.mark, batch.units);
         let row = shard.only_row();
         let origin = Origin {
             instant: batch.taken_at,

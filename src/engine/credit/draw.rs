@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
-use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::admit::decided::Decided;
+use crate::engine::admit::decision::{Costs, Decision, Stage};
 use crate::engine::credit::drawn::{Drawn, Period};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::CreditPlan;
@@ -23,7 +24,7 @@ use crate::engine::shard::key_table::KeyCounts;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::row::Row;
@@ -66,28 +67,26 @@ impl Now {
 }
 
 impl SegmentEngine {
-    /// Admits from the batch of this process, or decides under the lock, drawing a batch.
-    #[inline(never)]
-    pub(in crate::engine) fn decide_with_credit(
+    /// Admits from the batch of this process, without the lock; answers whether there was one with enough left.
+    #[inline(always)]
+    pub(in crate::engine) fn spend(
         &self,
         target: Target<'_>,
-        batches: &Batches,
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        decision.owner = self.membership.owner()?;
-        if self.spend(target, batches, costs, decision) {
-            return Ok(true);
+        match &target.set.batches {
+            None => Ok(false),
+            Some(batches) => {
+                decision.owner = self.membership.owner()?;
+                Ok(self.spend_from(target, batches, costs, decision))
+            }
         }
-        self.decide_at_once(target, decision, |decision, attempt| {
-            self.decide(target, costs, decision, attempt)
-        })
     }
 
-    /// Admits from the batch of this process, without the lock; answers whether there was one with enough left.
-    /// `decision` knows its owner.
+    /// As [`spend`](Self::spend), where `decision` knows its owner.
     #[inline(never)]
-    pub(in crate::engine) fn spend(
+    fn spend_from(
         &self,
         target: Target<'_>,
         batches: &Batches,
@@ -257,7 +256,7 @@ impl SegmentEngine {
             // What else may be wrong is for the next operation to say.
             are_left |= self
                 .return_place(shard, place, &drawn, wait)
-                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }));
+                .is_err_and(|error| matches!(*error, Error::Segment(SegmentError::LockStuck { .. })));
         }
         are_left
     }
@@ -465,10 +464,7 @@ impl LockedShard<'_> {
         let refunded = match mark {
             None => at.refund_dead(transaction, limit, row, units, origin),
             Some(mark) => {
-                let charged = Decided {
-                    mark,
-                    cost_or_wait: units,
-                };
+                let charged = Decided::charged(mark, units);
                 at.refund_unused(transaction, limit, row, units, &charged, origin)
             }
         };

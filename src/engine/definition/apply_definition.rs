@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::{Definition, read_definition_in_force, write_definition};
 
@@ -25,10 +25,10 @@ impl SegmentEngine {
         let definition = read_definition_in_force(self.region(), &set.geometry, &set.entry[0])
             .map_err(|place| damaged(self.path(), place))?;
         definition.map_err(|invalid| {
-            Box::new(Error::Damaged {
+            Box::new(Error::Segment(SegmentError::Damaged {
                 path: self.path().to_owned(),
                 what: invalid.what().to_owned(),
-            })
+            }))
         })
     }
 

@@ -12,7 +12,7 @@ use super::versions::Versions;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
 use crate::engine::shard::set_engine::SetEngine;
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::shm::file::region::{Region, load_acquire};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::read_definition;
@@ -109,13 +109,13 @@ impl Definitions<'_> {
 
     fn read_rules(&self, set: &SetEngine, generation: u64) -> Result<SetRules, Box<Error>> {
         let damaged_definition = || {
-            Box::new(Error::Damaged {
+            Box::new(Error::Segment(SegmentError::Damaged {
                 path: self.path.to_owned(),
                 what: format!(
                     "the definition of set `{}` that is in force cannot be read",
                     set.name
                 ),
-            })
+            }))
         };
         let entry = &set.entry[0];
         let definition = read_definition(self.region, &set.geometry, entry, generation)
@@ -173,13 +173,13 @@ impl SegmentEngine {
         }
         self.definitions().learn(set, generation)?;
         known().ok_or_else(|| {
-            Box::new(Error::Damaged {
+            Box::new(Error::Segment(SegmentError::Damaged {
                 path: self.path().to_owned(),
                 what: format!(
                     "a shard of set `{}` is of a definition that is long gone",
                     set.name
                 ),
-            })
+            }))
         })
     }
 

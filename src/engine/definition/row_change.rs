@@ -16,7 +16,7 @@ use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
-use crate::error::Error;
+use crate::error::{ChangeError, Error};
 use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
 use crate::shm::layout::row::Row;
 
@@ -399,11 +399,11 @@ impl Shard<'_> {
         } else {
             "it is unlimited, or finds its capacity by itself".to_owned()
         };
-        Box::new(Error::CannotOverride {
+        Box::new(Error::Change(ChangeError::CannotOverride {
             set: self.set.name.to_string(),
             limit: self.set.limit_name(limit),
             capacity,
             reason,
-        })
+        }))
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::pending_wake::BY_PROCESS_FUTEX;
 use super::queue_words::QueueWords;
-use crate::engine::admit::decision::{Costs, Decided};
+use crate::engine::admit::decided::Decided;
+use crate::engine::admit::decision::Costs;
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
@@ -375,10 +376,7 @@ impl ShardAt<'_> {
             if was_reclaimed && limit.refund_on_death {
                 continue;
             }
-            let reserved = Decided {
-                mark: asked.mark(),
-                cost_or_wait: cost,
-            };
+            let reserved = Decided::charged(asked.mark(), cost);
             let limit = limit.of(row);
             let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
             note(transaction, &limit, refunded);

@@ -11,7 +11,8 @@ use super::deaths::{Deaths, SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
 use super::grant::{Blocked, Served};
 use super::queue_words::QueueWords;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
-use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::admit::decided::Decided;
+use crate::engine::admit::decision::{Costs, Decision, Stage};
 use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -118,12 +119,10 @@ impl SegmentEngine {
         timeout: Option<Duration>,
         keep_waiting: Option<KeepWaiting<'_>>,
     ) -> Result<Acquired, Box<Error>> {
-        decision.owner = self.membership.owner()?;
-        if let Some(batches) = &target.set.batches
-            && self.spend(target, batches, costs, decision)
-        {
+        if self.spend(target, costs, decision)? {
             return Ok(Acquired::at_once(true));
         }
+        decision.owner = self.membership.owner()?;
         match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
             Answer::Admitted => Ok(Acquired::at_once(true)),
             Answer::Impossible => Err(target.shard().never_admissible(decision.impossible())),
@@ -182,12 +181,10 @@ impl SegmentEngine {
         decision: &mut Decision,
         wait_by: WaitBy,
     ) -> Result<WaitStart, Box<Error>> {
-        decision.owner = self.membership.owner()?;
-        if let Some(batches) = &target.set.batches
-            && self.spend(target, batches, costs, decision)
-        {
+        if self.spend(target, costs, decision)? {
             return Ok(WaitStart::Decided(true));
         }
+        decision.owner = self.membership.owner()?;
         let answer = self.decide(target, costs, decision, Attempt::BeforeWaiting)?;
         self.begin_waiting_after(answer, target, costs, decision, wait_by)
     }
@@ -604,11 +601,7 @@ impl LockedShard<'_> {
         let grant = by_row.recorded_grant(row, place, self.now);
         decision.definition = grant.definition;
         for (index, cost) in costs.iter() {
-            let mark = grant.mark(index);
-            decision.note(Decided {
-                mark,
-                cost_or_wait: cost,
-            });
+            decision.note(Decided::charged(grant.mark(index), cost));
         }
         decision.set_hold(place.granted_hold());
         decision.note_key_as_of(row, grant.row);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::removal_watch::REPLACED;
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::error::{Error, RemovalCause};
+use crate::error::{Error, RemovalCause, SegmentError};
 use crate::limit::Now;
 use crate::shm::file::removal::{marked_removal, retire};
 use crate::units::NANOS_PER_SECOND;
@@ -78,7 +78,7 @@ impl SegmentEngine {
     #[cold]
     pub(in crate::engine) fn explain(&self, error: Box<Error>) -> Box<Error> {
         match self.look_now() {
-            Err(removed) if !matches!(*error, Error::Removed { .. }) => removed,
+            Err(removed) if !matches!(*error, Error::Segment(SegmentError::Removed { .. })) => removed,
             _ => error,
         }
     }
@@ -95,10 +95,10 @@ impl SegmentEngine {
 
     #[cold]
     fn removed(&self, cause: RemovalCause) -> Box<Error> {
-        let error = Error::Removed {
+        let error = Error::Segment(SegmentError::Removed {
             path: self.path().to_owned(),
             cause,
-        };
+        });
         if !self.removal.was_reported.swap(true, Ordering::Relaxed) {
             #[cfg(feature = "tracing")]
             tracing::warn!(path = %self.path().display(), %cause, "{error}");

@@ -116,7 +116,7 @@ impl RuledShard<'_> {
     pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
         permit
             .iter()
-            .filter(|(_, decided)| decided.cost_or_wait > 0)
+            .filter(|(_, decided)| decided.cost() > 0)
             .filter_map(|(index, _)| self.limits.get(index)?.lease)
             .min()
     }

@@ -15,7 +15,8 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
-use crate::engine::admit::decision::{Decided, Decision};
+use crate::engine::admit::decided::Decided;
+use crate::engine::admit::decision::Decision;
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::definition::limit_rules::LimitRules;
@@ -96,7 +97,7 @@ impl ShardAt<'_> {
         reserved: &Decided,
         origin: Origin,
     ) -> u64 {
-        let left = self.left(limit, row, Some(reserved.mark), reserved.cost_or_wait, origin);
+        let left = self.left(limit, row, Some(reserved.mark), reserved.cost(), origin);
         self.refund(transaction, limit, row, unused, left, origin)
     }
 

@@ -13,7 +13,7 @@ use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -102,7 +102,7 @@ impl SegmentEngine {
         failed: bool,
     ) -> Result<Released, Box<Error>> {
         match self.release_under_lock(shard, hold, owner, failed) {
-            Err(error) if matches!(*error, Error::LockStuck { .. }) => {
+            Err(error) if matches!(*error, Error::Segment(SegmentError::LockStuck { .. })) => {
                 Ok(self.release_by_mark(shard, hold, owner, failed))
             }
             released => released,
@@ -226,7 +226,7 @@ impl<'a> LockedShard<'a> {
     /// Whether a settle charges anything above what was reserved.
     fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
         actual.iter().any(|(index, used)| {
-            let reserved = permit.get(*index).map_or(0, |decided| decided.cost_or_wait);
+            let reserved = permit.get(*index).map_or(0, |decided| decided.cost());
             let may_be_refunded = self
                 .shard
                 .limits
@@ -253,7 +253,7 @@ impl<'a> LockedShard<'a> {
         // What a process that was taken for dead had reserved was given back already.
         let was_refunded =
             limit.refund_on_death && permit.hold().is_some_and(|hold| !self.owns(hold, permit.owner));
-        let reserved = if was_refunded { 0 } else { decided.cost_or_wait };
+        let reserved = if was_refunded { 0 } else { decided.cost() };
         let mut settled = SettledLimit {
             index,
             refunded: 0,

@@ -10,7 +10,7 @@ use super::segment_engine::SegmentEngine;
 use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::queue::pending_wake::PendingWake;
 use crate::engine::recover::recovery_report::Repairs;
-use crate::error::Error;
+use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
 use crate::shm::layout::records::SET_UNCHECKED;
 use crate::shm::lock::journal::JournalState;
@@ -400,17 +400,17 @@ impl SegmentEngine {
     fn lock_failure(&self, shard: Shard<'_>, error: LockError) -> Box<Error> {
         let name = shard.set.name.to_string();
         Box::new(match error {
-            LockError::TimedOut { holder } => Error::LockStuck {
+            LockError::TimedOut { holder } => Error::Segment(SegmentError::LockStuck {
                 set: name,
                 // A thread that is gone names no process, but its number is all there is to say.
                 pid: holder.map(|thread| process_of_thread(thread).unwrap_or(thread)),
-            },
-            LockError::Unrecoverable => Error::LockLost { set: name },
-            LockError::System(source) => Error::Io {
+            }),
+            LockError::Unrecoverable => Error::Segment(SegmentError::LockLost { set: name }),
+            LockError::System(source) => Error::Open(OpenError::Io {
                 action: "lock a set of",
                 path: self.path().to_owned(),
                 source,
-            },
+            }),
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::definition::versions::Versions;
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::limit::{Mark, Now, RuleOperations, Standing};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region};
 use crate::shm::layout::geometry::SetGeometry;
@@ -243,9 +243,9 @@ impl<Rules> Shard<'_, Rules> {
 
     #[cold]
     pub(crate) fn poisoned(&self) -> Box<Error> {
-        Box::new(Error::Poisoned {
+        Box::new(Error::Segment(SegmentError::Poisoned {
             set: self.set.name.to_string(),
-        })
+        }))
     }
 
     /// Makes the changes of a transaction final.
@@ -258,9 +258,9 @@ impl<Rules> Shard<'_, Rules> {
 
     #[cold]
     fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
-        Box::new(Error::Internal {
+        Box::new(Error::Segment(SegmentError::Internal {
             set: self.set.name.to_string(),
             what: "an operation changed more words than its journal holds",
-        })
+        }))
     }
 }

@@ -15,7 +15,7 @@ use super::segment_file::{
     AttachLock, damaged, identity, io_error, open_again, open_for_reading, open_for_writing,
 };
 use super::verified::{CreationOptions, Verified, check_file, check_header, read_definitions, verify};
-use crate::error::{Error, RemovalCause};
+use crate::error::{Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::layout::definition_text::Definition;
 use crate::shm::layout::records::{HEADER_SPACE, Header};
 use crate::shm::process::cold_start::start_cold_if_needed;
@@ -84,7 +84,7 @@ impl Candidate<'_> {
 ///
 /// # Errors
 ///
-/// [`Error::Removed`], also where the segment was to be replaced; and what is wrong with the file.
+/// [`SegmentError::Removed`], also where the segment was to be replaced; and what is wrong with the file.
 pub(crate) fn attach<T>(
     path: &Path,
     trust_any_owner: bool,
@@ -119,9 +119,11 @@ pub(crate) fn attach<T>(
         verified.region = Arc::clone(membership.region());
     }
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let removed = |cause| Error::Removed {
-        path: path.to_owned(),
-        cause,
+    let removed = |cause| {
+        Error::Segment(SegmentError::Removed {
+            path: path.to_owned(),
+            cause,
+        })
     };
     // Looked at under the lock: the process that removes the segment retires it under the same lock.
     if let Some(cause) = marked_removal(header) {
@@ -149,8 +151,10 @@ pub(crate) fn attach<T>(
                 .map_err(|source| io_error("open", path, source))?;
             // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this
             // process that outlive it.
-            let own_file = open_again(path, own_identity)?.ok_or_else(|| Error::NotFound {
-                path: path.to_owned(),
+            let own_file = open_again(path, own_identity)?.ok_or_else(|| {
+                Error::Open(OpenError::NotFound {
+                    path: path.to_owned(),
+                })
             })?;
             let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
             let membership = Arc::new(membership);

@@ -18,7 +18,7 @@ use super::file_system::{allocate, ensure_local};
 use super::region::{OutOfRegion, Region};
 use super::segment_file::{damaged, io_error, open_for_writing};
 use super::verified::header_checksum;
-use crate::error::Error;
+use crate::error::{Error, OpenError};
 use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{
@@ -50,12 +50,12 @@ pub(crate) struct Blueprint<'a> {
 ///
 /// # Errors
 ///
-/// [`Error::AlreadyExists`] where there is something at the path, [`Error::NoSpace`] where there is no room.
+/// [`OpenError::AlreadyExists`] where there is something at the path, [`OpenError::NoSpace`] where there is no room.
 pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
     if path.symlink_metadata().is_ok() {
-        return Err(Error::AlreadyExists {
+        return Err(Error::Open(OpenError::AlreadyExists {
             path: path.to_owned(),
-        });
+        }));
     }
     let directory = path
         .parent()
@@ -95,9 +95,9 @@ impl Construction {
                 std::mem::forget(self);
                 Ok(())
             }
-            Err(Errno::EXIST) => Err(Error::AlreadyExists {
+            Err(Errno::EXIST) => Err(Error::Open(OpenError::AlreadyExists {
                 path: target.to_owned(),
-            }),
+            })),
             Err(errno) => Err(io_error("publish", target, errno.into())),
         }
     }
@@ -142,10 +142,10 @@ fn start_construction(directory: &Path, name: &OsStr, path: &Path) -> Result<(Fi
             }
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) if source.raw_os_error() == Some(libc::ENOSPC) => {
-                return Err(Error::NoSpace {
+                return Err(Error::Open(OpenError::NoSpace {
                     path: path.to_owned(),
                     bytes: 0,
-                });
+                }));
             }
             Err(source) => return Err(io_error("create", path, source)),
         }

@@ -17,7 +17,7 @@ use nix::unistd::{Whence, lseek};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::segment_file::io_error;
-use crate::error::Error;
+use crate::error::{Error, OpenError};
 
 /// Zeros written at a time, in bytes.
 const CHUNK: u64 = 1 << 20;
@@ -68,11 +68,11 @@ fn kind_under(file: &File, path: &Path) -> Result<Kind, Error> {
 }
 
 fn unsupported(path: &Path, file_system: &'static str, why: &'static str) -> Error {
-    Error::UnsupportedFileSystem {
+    Error::Open(OpenError::UnsupportedFileSystem {
         path: path.to_owned(),
         file_system,
         why,
-    }
+    })
 }
 
 /// Whether the file can be shared by processes at all.
@@ -96,9 +96,9 @@ pub(crate) fn ensure_stores_need_no_space(file: &File, size: u64, path: &Path) -
     }
     match has_holes(file, size) {
         Ok(false) => Ok(()),
-        Ok(true) => Err(Error::Sparse {
+        Ok(true) => Err(Error::Open(OpenError::Sparse {
             path: path.to_owned(),
-        }),
+        })),
         Err(source) => Err(io_error("examine", path, source)),
     }
 }
@@ -135,10 +135,10 @@ pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error>
 
 fn allocation_error(path: &Path, bytes: u64, source: io::Error) -> Error {
     match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Error::NoSpace {
+        Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Error::Open(OpenError::NoSpace {
             path: path.to_owned(),
             bytes,
-        },
+        }),
         _ => io_error("allocate", path, source),
     }
 }

@@ -9,7 +9,7 @@ use super::region::{Region, load_acquire};
 use super::removal::retire;
 use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
 use super::verified::{Verified, check_file, check_header, verify};
-use crate::error::Error;
+use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
 
 /// Removes the segment at `path`. This process need not be attached, and does not become so.
@@ -21,16 +21,16 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     let verified = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
         Ok(verified) => Some(verified),
         // Where a participant or the retired mark lies in such a file is any process's guess, so nothing is written.
-        Err(Error::WrongSize { .. } | Error::Damaged { .. } | Error::Incompatible { .. })
-            if forced && start_of(&file, path)? == MAGIC =>
-        {
-            None
-        }
+        Err(
+            Error::Open(OpenError::WrongSize { .. })
+            | Error::Segment(SegmentError::Damaged { .. })
+            | Error::Open(OpenError::Incompatible { .. }),
+        ) if forced && start_of(&file, path)? == MAGIC => None,
         Err(error) => return Err(error),
     };
     let lock = match AttachLock::take(&file, path) {
         Ok(lock) => Some(lock),
-        Err(Error::AttachStuck { .. }) if forced => None,
+        Err(Error::Open(OpenError::AttachStuck { .. })) if forced => None,
         Err(error) => return Err(error),
     };
     if let Some(verified) = &verified {
@@ -75,10 +75,10 @@ fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<
     if pids.is_empty() {
         Ok(())
     } else {
-        Err(Error::InUse {
+        Err(Error::Open(OpenError::InUse {
             path: path.to_owned(),
             pids,
-        })
+        }))
     }
 }
 
@@ -90,9 +90,9 @@ pub(in crate::shm) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
     let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;
     if current != own {
         // A process removed this segment while its attach lock was waited for, and has put another in its place.
-        return Err(Error::NotFound {
+        return Err(Error::Open(OpenError::NotFound {
             path: path.to_owned(),
-        });
+        }));
     }
     std::fs::remove_file(path).map_err(|source| io_error("remove", path, source))
 }

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::access;
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::region::OutOfRegion;
-use crate::error::Error;
+use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::lock::file_lock::{ByteRange, try_lock, unlock};
 
 /// How long to wait for another process that is attaching.
@@ -33,9 +33,9 @@ impl<'a> AttachLock<'a> {
                 Ok(true) => return Ok(Self { file }),
                 Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
                 Ok(false) => {
-                    return Err(Error::AttachStuck {
+                    return Err(Error::Open(OpenError::AttachStuck {
                         path: path.to_owned(),
-                    });
+                    }));
                 }
                 Err(errno) => return Err(io_error("lock", path, errno.into())),
             }
@@ -65,13 +65,13 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
         .open(path)
         .map_err(|source| match source.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOENT) => Error::NotFound {
+            Some(Errno::ENOENT) => Error::Open(OpenError::NotFound {
                 path: path.to_owned(),
-            },
-            Some(Errno::ELOOP) => Error::Untrusted {
+            }),
+            Some(Errno::ELOOP) => Error::Open(OpenError::Untrusted {
                 path: path.to_owned(),
                 why: "it is a symbolic link; name the file itself".into(),
-            },
+            }),
             Some(Errno::EISDIR | Errno::ENXIO) => not_regular(path),
             _ => io_error("open", path, source),
         })?;
@@ -89,10 +89,10 @@ pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> 
 }
 
 pub(super) fn not_regular(path: &Path) -> Error {
-    Error::Untrusted {
+    Error::Open(OpenError::Untrusted {
         path: path.to_owned(),
         why: "it is not a regular file".into(),
-    }
+    })
 }
 
 /// The first eight bytes of a file, as the header's magic number is read; zeros beyond its end.
@@ -106,19 +106,19 @@ pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     let path = path.to_owned();
     match access::explain(&path, &source) {
-        Some(why) => Error::Denied {
+        Some(why) => Error::Open(OpenError::Denied {
             action,
             path,
             why,
             source,
-        },
-        None => Error::Io { action, path, source },
+        }),
+        None => Error::Open(OpenError::Io { action, path, source }),
     }
 }
 
 pub(crate) fn damaged(path: &Path, place: OutOfRegion) -> Error {
-    Error::Damaged {
+    Error::Segment(SegmentError::Damaged {
         path: PathBuf::from(path),
         what: format!("{} bytes at {} lie outside the file", place.size, place.offset),
-    }
+    })
 }

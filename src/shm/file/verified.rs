@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use super::file_system::ensure_local;
 use super::region::{OutOfRegion, Region, load_acquire};
 use super::segment_file::{damaged, io_error, not_regular, start_of};
-use crate::error::{Error, RemovalCause};
+use crate::error::{Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::layout::definition_text::{Definition, read_definition_in_force};
 use crate::shm::layout::geometry::{Geometry, SetShape};
 use crate::shm::layout::records::{
@@ -69,16 +69,18 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
     if !metadata.is_file() {
         return Err(not_regular(path));
     }
-    let untrusted = |why: String| Error::Untrusted {
-        path: path.to_owned(),
-        why,
+    let untrusted = |why: String| {
+        Error::Open(OpenError::Untrusted {
+            path: path.to_owned(),
+            why,
+        })
     };
     if metadata.nlink() == 0 {
         // Deleted since it was opened, or reached by a mount that keeps a deleted file.
-        return Err(Error::Removed {
+        return Err(Error::Segment(SegmentError::Removed {
             path: path.to_owned(),
             cause: RemovalCause::Deleted,
-        });
+        }));
     }
     if metadata.nlink() > 1 {
         return Err(untrusted(format!(
@@ -117,17 +119,17 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
     if metadata.len() < HEADER_SPACE {
         let found = start_of(file, path)?;
         if found != MAGIC {
-            return Err(Error::NotASegment {
+            return Err(Error::Open(OpenError::NotASegment {
                 path: path.to_owned(),
                 found,
                 expected: MAGIC,
-            });
+            }));
         }
-        return Err(Error::WrongSize {
+        return Err(Error::Open(OpenError::WrongSize {
             path: path.to_owned(),
             expected: HEADER_SPACE,
             found: metadata.len(),
-        });
+        }));
     }
     Ok(metadata.len())
 }
@@ -167,11 +169,11 @@ pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<()
     // Synchronises with the release store that ends a creation.
     let magic = load_acquire(&header.magic);
     if magic != MAGIC {
-        return Err(Error::NotASegment {
+        return Err(Error::Open(OpenError::NotASegment {
             path: path.to_owned(),
             found: magic,
             expected: MAGIC,
-        });
+        }));
     }
     for (what, word, expected) in [
         ("byte order", &header.byte_order, BYTE_ORDER),
@@ -185,38 +187,38 @@ pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<()
     ] {
         let found = word.load(Ordering::Relaxed);
         if found != expected {
-            return Err(Error::Incompatible {
+            return Err(Error::Open(OpenError::Incompatible {
                 path: path.to_owned(),
                 what,
                 found,
                 expected,
-            });
+            }));
         }
     }
     let features = header.incompatible_features.load(Ordering::Relaxed);
     if features & !INCOMPATIBLE_FEATURES != 0 {
         let what = "set of features that must be known";
-        return Err(Error::Incompatible {
+        return Err(Error::Open(OpenError::Incompatible {
             path: path.to_owned(),
             what,
             found: features,
             expected: INCOMPATIBLE_FEATURES,
-        });
+        }));
     }
     let expected = header.total_size.load(Ordering::Relaxed);
     if size != expected {
-        return Err(Error::WrongSize {
+        return Err(Error::Open(OpenError::WrongSize {
             path: path.to_owned(),
             expected,
             found: size,
-        });
+        }));
     }
     let checksum = header_checksum(region).map_err(|place| damaged(path, place))?;
     if header.checksum.load(Ordering::Relaxed) != checksum {
-        return Err(Error::Damaged {
+        return Err(Error::Segment(SegmentError::Damaged {
             path: path.to_owned(),
             what: "the header's checksum does not match".into(),
-        });
+        }));
     }
     Ok(())
 }
@@ -233,9 +235,11 @@ pub(crate) fn header_checksum(region: &Region) -> Result<u64, OutOfRegion> {
 
 /// Checks the tables and definitions of a segment whose header was checked.
 pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
-    let inconsistent = |what: &str| Error::Damaged {
-        path: path.to_owned(),
-        what: what.to_owned(),
+    let inconsistent = |what: &str| {
+        Error::Segment(SegmentError::Damaged {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        })
     };
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     let participants = header.participants.load(Ordering::Relaxed);
@@ -293,9 +297,11 @@ pub(super) fn read_definitions(
     for (entry, set) in entries.iter().zip(&geometry.sets) {
         let definition =
             read_definition_in_force(region, set, entry).map_err(|place| damaged(path, place))?;
-        definitions.push(definition.map_err(|invalid| Error::Damaged {
-            path: path.to_owned(),
-            what: invalid.what().to_owned(),
+        definitions.push(definition.map_err(|invalid| {
+            Error::Segment(SegmentError::Damaged {
+                path: path.to_owned(),
+                what: invalid.what().to_owned(),
+            })
         })?);
     }
     Ok(definitions)

@@ -14,7 +14,7 @@ use super::host::{Place, ProcessOpinion, maps_file, process_opinion};
 use super::participant::{ParticipantRecord, Phase};
 use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces, is_same_file, is_same_place, load_pair};
-use crate::error::Error;
+use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::region::{OutOfRegion, load_acquire};
 use crate::shm::file::segment_file::{damaged, identity, io_error};
@@ -29,7 +29,7 @@ use crate::units::LATEST_INSTANT;
 ///
 /// # Errors
 ///
-/// [`Error::ForeignNamespace`] and [`Error::ForeignBoot`] where it would have to be, and processes use it.
+/// [`OpenError::ForeignNamespace`] and [`OpenError::ForeignBoot`] where it would have to be, and processes use it.
 pub(crate) fn start_cold_if_needed(
     verified: &Verified,
     header: &Header,
@@ -61,9 +61,9 @@ pub(crate) fn start_cold_if_needed(
         (true, true) => Ok(()),
         (true, false) => {
             ensure_same_namespaces(header, place, path)?;
-            Err(Error::ForeignBoot {
+            Err(Error::Open(OpenError::ForeignBoot {
                 path: path.to_owned(),
-            })
+            }))
         }
     }
 }

@@ -17,7 +17,7 @@ use super::fork_identity::{IdentityPage, ProcessIdentity};
 use super::host::{ProcessOpinion, own_name, process_opinion};
 use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces};
-use crate::error::{Error, RemovalCause};
+use crate::error::{Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::file::descriptor::{Descriptor, FileIdentity};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
 use crate::shm::file::removal::look_for_removal;
@@ -339,9 +339,11 @@ impl Membership {
         path: PathBuf,
         table: ParticipantTable,
     ) -> Result<Self, Error> {
-        let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
-            what: "wipe a page on fork",
-            source: errno.into(),
+        let page = IdentityPage::get().map_err(|errno| {
+            Error::Open(OpenError::Unsupported {
+                what: "wipe a page on fork",
+                source: errno.into(),
+            })
         })?;
         let descriptor = Descriptor::adopt(probe).map_err(|errno| failed("examine", &path, errno))?;
         let process = page.current();
@@ -504,16 +506,16 @@ impl Membership {
     fn reopen(&self) -> Result<File, Error> {
         let missing = match open_again(&self.path, self.descriptor.file()) {
             Ok(Some(file)) => return Ok(file),
-            Ok(None) => Error::NotFound {
+            Ok(None) => Error::Open(OpenError::NotFound {
                 path: self.path.clone(),
-            },
+            }),
             Err(error) => error,
         };
         Err(match self.look_for_removal(&self.path) {
-            Some(cause) => Error::Removed {
+            Some(cause) => Error::Segment(SegmentError::Removed {
                 path: self.path.clone(),
                 cause,
-            },
+            }),
             None => missing,
         })
     }
@@ -553,19 +555,21 @@ fn join_or_explain(
     table
         .join(file, process)
         .map_err(|errno| failed("lock", path, errno))?
-        .ok_or_else(|| Error::TooManyParticipants {
-            path: path.to_owned(),
-            capacity: table.count,
-            processes: table.processes(),
+        .ok_or_else(|| {
+            Error::Open(OpenError::TooManyParticipants {
+                path: path.to_owned(),
+                capacity: table.count,
+                processes: table.processes(),
+            })
         })
 }
 
 fn failed(action: &'static str, path: &Path, errno: Errno) -> Error {
-    Error::Io {
+    Error::Open(OpenError::Io {
         action,
         path: path.to_owned(),
         source: errno.into(),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::host::Place;
-use crate::error::Error;
+use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::region::load_acquire;
 use crate::shm::file::segment_file::io_error;
@@ -39,12 +39,12 @@ pub(crate) fn ensure_same_namespaces(header: &Header, place: Place, path: &Path)
     ] {
         let found = word.load(Ordering::Relaxed);
         if found != expected {
-            return Err(Error::ForeignNamespace {
+            return Err(Error::Open(OpenError::ForeignNamespace {
                 path: path.to_owned(),
                 what,
                 found,
                 expected,
-            });
+            }));
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ use crate::tower::settings::OnError;
 /// - Where the upstream answers 429, or 503 with `Retry-After`, nothing is sent before the instant that it says, by any
 ///   process: see [`Permit::throttled`](crate::Permit::throttled). The response passes through; whether the request is
 ///   sent again is up to the caller. With [`wait`](Self::wait), what is sent meanwhile waits until then.
-/// - Where the segment was [removed](crate::Error::Removed), it goes on with the segment that is at the path by then, if
+/// - Where the segment was [removed](crate::SegmentError::Removed), it goes on with the segment that is at the path by then, if
 ///   there is one with a set of the same name.
 /// - The [`PermitHandle`](crate::tower::PermitHandle) is in the extensions of request and response, to settle what a
 ///   request has cost.

@@ -6,7 +6,7 @@ use http::{Extensions, HeaderMap, StatusCode};
 
 use super::retry_after::throttled_by;
 use crate::api::refusal::Refusal;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 use crate::tower::extract::demand::{Asked, Demand};
 use crate::tower::held::Held;
 use crate::tower::permit_handle::SharedPermit;
@@ -62,7 +62,11 @@ impl Settings {
     fn admits(self, error: &Error) -> bool {
         let is_of_request = matches!(
             error,
-            Error::NeverAdmissible { .. } | Error::KeyRequired { .. } | Error::InvalidKey { .. }
+            Error::Request(
+                RequestError::NeverAdmissible { .. }
+                    | RequestError::KeyRequired { .. }
+                    | RequestError::InvalidKey { .. }
+            )
         );
         self.on_error == OnError::Admit && !is_of_request
     }

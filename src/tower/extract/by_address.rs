@@ -49,7 +49,7 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`].
+    /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed).
     pub fn by_address(self, source: ClientAddress) -> Result<ByAddress, Error> {
         // Whatever the addresses will be, the set must be one that has limits for them.
         let _ = self.clone().address(IpAddr::from([0, 0, 0, 0]))?;

@@ -11,7 +11,7 @@ use crate::api::request::Request;
 use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::api::set::subject::Subject;
 use crate::engine::KeyIdentity;
-use crate::error::Error;
+use crate::error::{Error, SegmentError};
 use crate::http::PolicyHeaders;
 
 /// Says of each HTTP request which limits it has to pass and what it takes of them.
@@ -112,7 +112,7 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`Error::CostRequired`] where it names nothing, and a rate limit needs a cost. If each request has a cost of its
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) where it names nothing, and a rate limit needs a cost. If each request has a cost of its
     /// own, [name](Self::with) zero at first.
     pub fn new(request: Request) -> Result<Self, Error> {
         request.require_costs()?;
@@ -170,7 +170,7 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`].
+    /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed).
     pub fn address(mut self, address: impl Into<IpAddr>) -> Result<Self, Error> {
         let address = address.into().to_canonical();
         if !self.set().is_by_address() {
@@ -215,7 +215,7 @@ impl Demand {
 
     /// The demand to go on with after an error: the same one of the successor of its segment, if that was removed and has one.
     pub(in crate::tower) fn after(&self, error: &Error) -> Option<Result<Self, Error>> {
-        if !matches!(error, Error::Removed { .. }) {
+        if !matches!(error, Error::Segment(SegmentError::Removed { .. })) {
             return None;
         }
         Some(self.headers.successor()?.and_then(|headers| self.on(headers)))

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use shmlimit::{DeclarationError, Error};
+use shmlimit::{ChangeError, DeclarationError, Error, OpenError, RequestError, SegmentError};
 
 /// What the program's end says, after sysexits.h where that has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +107,8 @@ impl Failure {
     /// As [`From<Error>`], but what the system refuses is the creation.
     pub fn while_creating(error: Error) -> Self {
         let creation_failed = match &error {
-            Error::Io { source, .. } => source.kind() != io::ErrorKind::PermissionDenied,
-            Error::UnsupportedFileSystem { .. } => true,
+            Error::Open(OpenError::Io { source, .. }) => source.kind() != io::ErrorKind::PermissionDenied,
+            Error::Open(OpenError::UnsupportedFileSystem { .. }) => true,
             _ => false,
         };
         let failure = Self::from(error);
@@ -132,39 +132,48 @@ impl From<Error> for Failure {
 /// The one place that says which error ends the program how.
 fn code_of(error: &Error) -> ExitCode {
     match error {
-        Error::Io { source, .. } => code_of_system(source),
-        Error::Denied { .. } | Error::Untrusted { .. } => ExitCode::Permission,
-        Error::AlreadyExists { .. } | Error::NoSpace { .. } => ExitCode::CannotCreate,
-        Error::NotASegment { .. }
-        | Error::Incompatible { .. }
-        | Error::WrongSize { .. }
-        | Error::Sparse { .. }
-        | Error::Damaged { .. }
-        | Error::LockLost { .. }
-        | Error::Poisoned { .. } => ExitCode::Damaged,
-        Error::NotFound { .. }
-        | Error::ForeignNamespace { .. }
-        | Error::ForeignBoot { .. }
-        | Error::UnsupportedFileSystem { .. }
-        | Error::TooManyParticipants { .. }
-        | Error::AttachStuck { .. }
-        | Error::Unsupported { .. }
-        | Error::Removed { .. }
-        | Error::LockStuck { .. } => ExitCode::Unavailable,
-        Error::UnknownSet { .. }
-        | Error::UnknownLimit { .. }
-        | Error::UnknownTier { .. }
-        | Error::CannotOverride { .. }
-        | Error::CostRequired { .. }
-        | Error::NeverAdmissible { .. }
-        | Error::KeyRequired { .. }
-        | Error::NotKeyed { .. }
-        | Error::InvalidKey { .. }
-        | Error::AddressRequired { .. }
-        | Error::InvalidAmount { .. } => ExitCode::Usage,
-        Error::CannotApply { .. } => ExitCode::CannotApply,
+        Error::Open(OpenError::Io { source, .. }) => code_of_system(source),
+        Error::Open(OpenError::Denied { .. } | OpenError::Untrusted { .. }) => ExitCode::Permission,
+        Error::Open(OpenError::AlreadyExists { .. } | OpenError::NoSpace { .. }) => ExitCode::CannotCreate,
+        Error::Open(
+            OpenError::NotASegment { .. }
+            | OpenError::Incompatible { .. }
+            | OpenError::WrongSize { .. }
+            | OpenError::Sparse { .. },
+        )
+        | Error::Segment(
+            SegmentError::Damaged { .. } | SegmentError::LockLost { .. } | SegmentError::Poisoned { .. },
+        ) => ExitCode::Damaged,
+        Error::Open(
+            OpenError::NotFound { .. }
+            | OpenError::ForeignNamespace { .. }
+            | OpenError::ForeignBoot { .. }
+            | OpenError::UnsupportedFileSystem { .. }
+            | OpenError::TooManyParticipants { .. }
+            | OpenError::AttachStuck { .. }
+            | OpenError::Unsupported { .. },
+        )
+        | Error::Segment(SegmentError::Removed { .. } | SegmentError::LockStuck { .. }) => {
+            ExitCode::Unavailable
+        }
+        Error::Request(
+            RequestError::UnknownSet { .. }
+            | RequestError::UnknownLimit { .. }
+            | RequestError::UnknownTier { .. },
+        )
+        | Error::Change(ChangeError::CannotOverride { .. })
+        | Error::Request(
+            RequestError::CostRequired { .. }
+            | RequestError::NeverAdmissible { .. }
+            | RequestError::KeyRequired { .. }
+            | RequestError::NotKeyed { .. }
+            | RequestError::InvalidKey { .. }
+            | RequestError::AddressRequired { .. }
+            | RequestError::InvalidAmount { .. },
+        ) => ExitCode::Usage,
+        Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CannotApply,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
-        Error::Declaration(_) | Error::ConfigMismatch { .. } => ExitCode::Declaration,
+        Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::Declaration,
         // Refusals such as `InUse`; the errors of permits, after which no verb ends; and what is yet to come.
         _ => ExitCode::Problem,
     }
@@ -198,11 +207,11 @@ mod tests {
     use super::*;
 
     fn io_error(kind: io::ErrorKind) -> Error {
-        Error::Io {
+        Error::Open(OpenError::Io {
             action: "open",
             path: PathBuf::from("limits"),
             source: kind.into(),
-        }
+        })
     }
 
     #[test]
@@ -213,81 +222,99 @@ mod tests {
             (io_error(io::ErrorKind::PermissionDenied), ExitCode::Permission),
             (io_error(io::ErrorKind::ReadOnlyFilesystem), ExitCode::Permission),
             (io_error(io::ErrorKind::OutOfMemory), ExitCode::Unavailable),
-            (Error::NotFound { path: path.clone() }, ExitCode::Unavailable),
             (
-                Error::Removed {
+                Error::Open(OpenError::NotFound { path: path.clone() }),
+                ExitCode::Unavailable,
+            ),
+            (
+                Error::Segment(SegmentError::Removed {
                     path: path.clone(),
                     cause: shmlimit::RemovalCause::Retired,
-                },
+                }),
                 ExitCode::Unavailable,
             ),
             (
-                Error::LockStuck {
+                Error::Segment(SegmentError::LockStuck {
                     set: set(),
                     pid: None,
-                },
+                }),
                 ExitCode::Unavailable,
             ),
             (
-                Error::AlreadyExists { path: path.clone() },
+                Error::Open(OpenError::AlreadyExists { path: path.clone() }),
                 ExitCode::CannotCreate,
             ),
             (
-                Error::NoSpace {
+                Error::Open(OpenError::NoSpace {
                     path: path.clone(),
                     bytes: 1,
-                },
+                }),
                 ExitCode::CannotCreate,
             ),
             (
-                Error::Damaged {
+                Error::Segment(SegmentError::Damaged {
                     path: path.clone(),
                     what: "all of it".into(),
-                },
+                }),
                 ExitCode::Damaged,
             ),
             (
-                Error::CannotApply {
+                Error::Change(ChangeError::CannotApply {
                     path: path.clone(),
                     differences: vec![],
-                },
+                }),
                 ExitCode::CannotApply,
             ),
-            (Error::KeyRequired { set: set() }, ExitCode::Usage),
-            (Error::NotKeyed { set: set() }, ExitCode::Usage),
             (
-                Error::InvalidKey {
+                Error::Request(RequestError::KeyRequired { set: set() }),
+                ExitCode::Usage,
+            ),
+            (
+                Error::Request(RequestError::NotKeyed { set: set() }),
+                ExitCode::Usage,
+            ),
+            (
+                Error::Request(RequestError::InvalidKey {
                     set: set(),
                     bytes: 0,
                     max: 1,
-                },
+                }),
                 ExitCode::Usage,
             ),
-            (Error::Poisoned { set: set() }, ExitCode::Damaged),
-            (Error::LockLost { set: set() }, ExitCode::Damaged),
             (
-                Error::Untrusted {
+                Error::Segment(SegmentError::Poisoned { set: set() }),
+                ExitCode::Damaged,
+            ),
+            (
+                Error::Segment(SegmentError::LockLost { set: set() }),
+                ExitCode::Damaged,
+            ),
+            (
+                Error::Open(OpenError::Untrusted {
                     path: path.clone(),
                     why: "it is a symbolic link".into(),
-                },
+                }),
                 ExitCode::Permission,
             ),
             (
-                Error::UnknownSet {
+                Error::Request(RequestError::UnknownSet {
                     name: set(),
                     known: vec![],
-                },
+                }),
                 ExitCode::Usage,
             ),
             (
-                Error::ConfigMismatch {
+                Error::Open(OpenError::ConfigMismatch {
                     path: path.clone(),
                     differences: vec![],
                     remedy: String::new(),
-                },
+                }),
                 ExitCode::Declaration,
             ),
-            (Error::InUse { path, pids: vec![1] }, ExitCode::Problem),
+            (
+                Error::Open(OpenError::InUse { path, pids: vec![1] }),
+                ExitCode::Problem,
+            ),
         ] {
             assert_eq!(code_of(&error), code, "{error}");
         }

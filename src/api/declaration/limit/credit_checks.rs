@@ -66,7 +66,7 @@ impl Limit {
     ///   what time has not replenished since the batch was drawn. Up to batch - 1 of it is left in that batch, if that is
     ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
     /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them. A
-    ///   [removal](crate::Error::Removed) of the segment is noticed within a second or two while a process has batches.
+    ///   [removal](crate::SegmentError::Removed) of the segment is noticed within a second or two while a process has batches.
     /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags behind by those that were admitted
     ///   from batches since these were drawn, until the next draw or return: fewer than a batch for each. `near` is
     ///   counted when a batch is drawn, and a verdict says what remained then.

@@ -18,7 +18,7 @@ use crate::shm::file::verified::CreationOptions;
 /// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.
 ///
 /// Sets, limits, kinds, algorithms and sizes cannot change in a live segment: where they differ, the answer is
-/// [`Error::ConfigMismatch`], unless the segment is to be recreated and is not in use. Everything else can, and
+/// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), unless the segment is to be recreated and is not in use. Everything else can, and
 /// [`Segment::apply`](crate::Segment::apply) says how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -32,11 +32,11 @@ pub enum OnMismatch {
     /// [`Segment::mismatches`](crate::Segment::mismatches) tells what differed; with the feature `tracing` each is an
     /// event as well.
     Apply,
-    /// Every difference is [`Error::ConfigMismatch`], but what is in force by a higher version stays.
+    /// Every difference is [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), but what is in force by a higher version stays.
     #[default]
     Error,
     /// Where no other process is attached, the file is replaced by a new one, and what was counted is lost; otherwise
-    /// [`Error::ConfigMismatch`]. Handles that this process has of the former file answer [`Error::Removed`]. What is in
+    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch). Handles that this process has of the former file answer [`SegmentError::Removed`](crate::SegmentError::Removed). What is in
     /// force stays where it would with [`Apply`](Self::Apply).
     RecreateIfUnused,
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::StoredDeclaration;
-use crate::error::{Difference, Error, processes};
+use crate::error::{Difference, Error, OpenError, processes};
 
 /// So many commands are said; beyond that the whole declaration is applied with one.
 const MAX_COMMANDS: usize = 3;
@@ -20,11 +20,11 @@ pub(super) fn can_be_applied(path: &Path, differences: &[&Difference]) -> Error 
         },
         |commands| format!("`{}`", commands.join(" && ")),
     );
-    Error::ConfigMismatch {
+    Error::Open(OpenError::ConfigMismatch {
         path: path.to_owned(),
         differences: differences.iter().copied().cloned().collect(),
         remedy: format!("change the live segment with {command}, or open it with on_mismatch = apply"),
-    }
+    })
 }
 
 /// The error where only another file can hold what is asked for. `immutable` is why.
@@ -40,7 +40,7 @@ pub(crate) fn needs_another_file(
         .filter(|difference| !immutable.contains(difference));
     differences
         .extend(others.map(|other| other.with_note("this could change in the live segment".to_owned())));
-    Error::ConfigMismatch {
+    Error::Open(OpenError::ConfigMismatch {
         path: path.to_owned(),
         differences,
         remedy: format!(
@@ -48,19 +48,19 @@ pub(crate) fn needs_another_file(
              {}`, or open it with on_mismatch = recreate_if_unused when they have ended; what was counted is lost then",
             quoted(&path.to_string_lossy())
         ),
-    }
+    })
 }
 
 /// The error where the segment is to be recreated and other processes are attached to it.
 pub(super) fn is_in_use(path: &Path, stored: &StoredDeclaration, asked: &Declaration, pids: &[u64]) -> Error {
-    Error::ConfigMismatch {
+    Error::Open(OpenError::ConfigMismatch {
         path: path.to_owned(),
         differences: all_differences(stored, asked),
         remedy: format!(
             "it cannot be recreated while it is in use by {}: end that first, or give this declaration another path",
             processes(pids)
         ),
-    }
+    })
 }
 
 /// The command that gives the file that mode.

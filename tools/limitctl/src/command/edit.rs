@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use shmlimit::{Amount, Declaration, Error, Window};
+use shmlimit::{Amount, Declaration, Error, RequestError, Window};
 use toml::{Table, Value};
 
 use crate::change::{Change, Step};
@@ -162,18 +162,18 @@ impl Edit {
     fn edited(&self, in_force: &Declaration) -> Result<Declaration, Failure> {
         let sets = in_force.sets();
         let Some(set_position) = sets.iter().position(|set| set.name() == self.set) else {
-            return Err(Failure::from(Error::UnknownSet {
+            return Err(Failure::from(Error::Request(RequestError::UnknownSet {
                 name: self.set.clone(),
                 known: sets.iter().map(|set| set.name().to_owned()).collect(),
-            }));
+            })));
         };
         let limits = sets[set_position].limits();
         let Some(limit_position) = limits.iter().position(|limit| limit.name() == self.limit) else {
-            return Err(Failure::from(Error::UnknownLimit {
+            return Err(Failure::from(Error::Request(RequestError::UnknownLimit {
                 set: self.set.clone(),
                 limit: self.limit.clone(),
                 known: limits.iter().map(|limit| limit.name().to_owned()).collect(),
-            }));
+            })));
         };
         let text = in_force.to_toml().map_err(Error::from)?;
         let mut declaration: Table = toml::from_str(&text).map_err(not_understood)?;

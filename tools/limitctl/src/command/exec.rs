@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use clap::Args;
-use shmlimit::{Error, LimitSet, Permit, Refusal, Request};
+use shmlimit::{Error, LimitSet, Permit, Refusal, Request, RequestError};
 
 use crate::arguments::{self, Access};
 use crate::exit::{ExitCode, Failure};
@@ -175,8 +175,10 @@ impl Exec {
 /// The error, and which argument helps.
 fn cannot_take(error: Error) -> Failure {
     let argument = match &error {
-        Error::CostRequired { limit, .. } => Some(format!(": add --cost {limit}=AMOUNT")),
-        Error::KeyRequired { .. } => Some(": add --key KEY".to_owned()),
+        Error::Request(RequestError::CostRequired { limit, .. }) => {
+            Some(format!(": add --cost {limit}=AMOUNT"))
+        }
+        Error::Request(RequestError::KeyRequired { .. }) => Some(": add --key KEY".to_owned()),
         _ => None,
     };
     let mut failure = Failure::from(error);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{Error, SegmentReader, SegmentSnapshot};
+use shmlimit::{Error, OpenError, SegmentError, SegmentReader, SegmentSnapshot};
 
 use super::{as_text, shown};
 use crate::exit::{ExitCode, Failure};
@@ -92,10 +92,12 @@ impl List {
 
 impl Listing {
     fn of(directory: &Path) -> Result<Self, Error> {
-        let failed = |source: io::Error| Error::Io {
-            action: "list",
-            path: directory.to_owned(),
-            source,
+        let failed = |source: io::Error| {
+            Error::Open(OpenError::Io {
+                action: "list",
+                path: directory.to_owned(),
+                source,
+            })
         };
         let mut listing = Self {
             directory: as_text(directory),
@@ -111,14 +113,17 @@ impl Listing {
             let path = entry.path();
             match SegmentReader::open(&path).and_then(|reader| reader.snapshot()) {
                 Ok(snapshot) => listing.segments.push(Entry::readable(&path, &snapshot)),
-                Err(Error::NotASegment { .. } | Error::NotFound { .. }) => {}
-                Err(error @ Error::UnsupportedFileSystem { .. }) => return Err(error),
-                Err(error @ Error::Incompatible { .. }) => {
+                Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => {}
+                Err(error @ Error::Open(OpenError::UnsupportedFileSystem { .. })) => return Err(error),
+                Err(error @ Error::Open(OpenError::Incompatible { .. })) => {
                     listing
                         .segments
                         .push(Entry::unreadable(&path, State::ForeignFormat, error));
                 }
-                Err(error @ (Error::WrongSize { .. } | Error::Damaged { .. })) => {
+                Err(
+                    error @ (Error::Open(OpenError::WrongSize { .. })
+                    | Error::Segment(SegmentError::Damaged { .. })),
+                ) => {
                     listing
                         .segments
                         .push(Entry::unreadable(&path, State::Damaged, error));

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use shmlimit::{Error, LimitSet};
+use shmlimit::{Error, LimitSet, RequestError};
 
 use crate::arguments::Access;
 use crate::exit::{ExitCode, Failure};
@@ -89,7 +89,7 @@ impl Reset {
 /// Replenishes limits of a key, or of all networks that contain an address; answers whether any had a row.
 fn reset_key(set: &LimitSet, key: &OsStr, limits: &[&str]) -> Result<bool, Error> {
     match set.key(key.as_bytes()) {
-        Err(error @ Error::AddressRequired { .. }) => {
+        Err(error @ Error::Request(RequestError::AddressRequired { .. })) => {
             let address = key::address(key).ok_or(error)?;
             set.address(address)?.reset(limits)
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use shmlimit::{
-    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, SegmentReader, SetDeclaration,
-    TicketSnapshot,
+    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, RequestError, SegmentReader,
+    SetDeclaration, TicketSnapshot,
 };
 
 use super::{aligned, amounts, as_text, label, label_heading};
@@ -111,10 +111,12 @@ impl Show {
     /// One row of a key, or one of each network that contains an address, where they have one.
     fn rows(&self, reader: &SegmentReader) -> Result<Vec<KeySnapshot>, Failure> {
         match reader.key_snapshot(&self.set, self.key.as_bytes()) {
-            Err(error @ Error::AddressRequired { .. }) => match key::address(&self.key) {
-                Some(address) => Ok(reader.address_snapshots(&self.set, address)?),
-                None => Err(error.into()),
-            },
+            Err(error @ Error::Request(RequestError::AddressRequired { .. })) => {
+                match key::address(&self.key) {
+                    Some(address) => Ok(reader.address_snapshots(&self.set, address)?),
+                    None => Err(error.into()),
+                }
+            }
             row => Ok(row?.into_iter().collect()),
         }
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::{
-    Address, Declaration, Error, Kind, LimitSet, OpenOptions, Outcome, Permit, Request, Segment,
-    SegmentSnapshot, VirtualClock,
+    Address, Declaration, Error, Kind, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError,
+    Request, RequestError, Segment, SegmentSnapshot, VirtualClock,
 };
 use tempfile::TempDir;
 
@@ -218,7 +218,7 @@ fn decide(
     match key {
         Some(name) if set.is_keyed() => match set.key(name) {
             Ok(key) => answer(key.try_acquire(request), || key.peek(request)),
-            Err(error @ Error::AddressRequired { .. }) => match name.parse() {
+            Err(error @ Error::Request(RequestError::AddressRequired { .. })) => match name.parse() {
                 Ok(address) => decide_address(&set.address(address)?, request),
                 Err(_) => Err(Failure::new(
                     ExitCode::BadTrace,
@@ -238,7 +238,7 @@ fn decide_address(
 ) -> Result<(Answer, Option<Permit<'static>>), Failure> {
     match address.check(request) {
         Ok(checked) => Ok((Answer::checked(&checked), None)),
-        Err(Error::NeverAdmissible { limit, .. }) => {
+        Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
             Ok((Answer::never(limit, &address.peek(request)?), None))
         }
         Err(error) => Err(of_event(error)),
@@ -253,7 +253,9 @@ fn answer<'a>(
         Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
         Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
         // In a program a mistake; here, just what someone tries limits out for.
-        Err(Error::NeverAdmissible { limit, .. }) => Ok((Answer::never(limit, &peek()?), None)),
+        Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
+            Ok((Answer::never(limit, &peek()?), None))
+        }
         Err(error) => Err(of_event(error)),
     }
 }
@@ -261,7 +263,7 @@ fn answer<'a>(
 fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
     match permit.release() {
         // Its lease ran out: what is late in the trace is late here.
-        Ok(()) | Err(Error::Reclaimed { .. }) => Ok(()),
+        Ok(()) | Err(Error::Permit(PermitError::Reclaimed { .. })) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -277,11 +279,9 @@ fn unknown_id(id: &str) -> Failure {
 fn of_event(error: Error) -> Failure {
     let is_of_event = matches!(
         error,
-        Error::CostRequired { .. }
-            | Error::UnknownLimit { .. }
-            | Error::AlreadySettled { .. }
-            | Error::KeyRequired { .. }
-            | Error::InvalidKey { .. }
+        Error::Request(RequestError::CostRequired { .. } | RequestError::UnknownLimit { .. })
+            | Error::Permit(PermitError::AlreadySettled { .. })
+            | Error::Request(RequestError::KeyRequired { .. } | RequestError::InvalidKey { .. })
     );
     let failure = Failure::from(error);
     if is_of_event {
@@ -299,9 +299,9 @@ fn private_directory(place: &Path) -> Result<TempDir, Error> {
 }
 
 fn io_error(action: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::Io {
+    Error::Open(OpenError::Io {
         action,
         path: path.to_owned(),
         source,
-    }
+    })
 }

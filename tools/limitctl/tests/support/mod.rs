@@ -303,7 +303,7 @@ pub fn play() {
         .expect("told");
     say(&match api.try_acquire(&request) {
         Ok(outcome) => format!("admitted {}", outcome.is_admitted()),
-        Err(shmlimit::Error::Removed { .. }) => "retired".to_owned(),
+        Err(shmlimit::Error::Segment(shmlimit::SegmentError::Removed { .. })) => "retired".to_owned(),
         Err(error) => format!("{error:?}"),
     });
     std::io::stdin()

@@ -1,0 +1,34 @@
+//! Several names, differences or processes, in the words of a message.
+
+use super::difference::Difference;
+
+pub(super) fn join(items: &[String]) -> String {
+    items.join(", ")
+}
+
+pub(super) fn joined(differences: &[Difference]) -> String {
+    let differences: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    join(&differences)
+}
+
+/// The first of the items, as many as a line bears, and how many more there are.
+pub(super) fn some_of(items: &[String]) -> String {
+    const MAX: usize = 10;
+    match items.get(..MAX) {
+        Some(first) if items.len() > MAX => format!("{} and {} more", join(first), items.len() - MAX),
+        _ => join(items),
+    }
+}
+
+pub(crate) fn processes(pids: &[u64]) -> String {
+    let noun = if pids.len() == 1 { "process" } else { "processes" };
+    let pids: Vec<String> = pids.iter().map(u64::to_string).collect();
+    format!("{noun} {}", join(&pids))
+}
+
+pub(super) fn live_processes(count: u64) -> String {
+    match count {
+        1 => "one live process".to_owned(),
+        count => format!("{count} live processes"),
+    }
+}

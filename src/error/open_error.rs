@@ -1,0 +1,184 @@
+//! Why a segment's file cannot be created, opened or removed.
+
+use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::path::PathBuf;
+
+use super::difference::Difference;
+use super::listing::{joined, live_processes, processes};
+
+/// A segment cannot be created, opened or removed. A forked child opens it again, at its first use there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system refused an operation on the segment file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// This process may not use the file, or not enter or write its directory.
+    #[error(
+        "cannot {action} {}: {source}: {why}; run all its users as one user, or let a group have it: created as root \
+         with mode 0660, in a directory of that group with mode 2750. A process that changes its user opens it after that",
+        path.display()
+    )]
+    Denied {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Whose the file or the directory is, and as whom this process runs.
+        why: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is no file at the path.
+    #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
+    NotFound {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// There is a file at the path already.
+    #[error("{} exists already: open it, or remove it with `limitctl remove`", path.display())]
+    AlreadyExists {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The file system has no room for the segment. Nothing was created.
+    #[error(
+        "no room for {bytes} bytes at {}: make room (/dev/shm of a container has 64 MB unless it is started with \
+         --shm-size), or declare fewer keys, holds, entries or participants",
+        path.display()
+    )]
+    NoSpace {
+        /// The path asked for.
+        path: PathBuf,
+        /// The size of the segment.
+        bytes: u64,
+    },
+    /// The file is not a segment at all.
+    #[error("{} is not a shmlimit segment: it starts with {found:#018x}, a segment with {expected:#018x}", path.display())]
+    NotASegment {
+        /// The file.
+        path: PathBuf,
+        /// The first eight bytes found, as a number of this host.
+        found: u64,
+        /// The first eight bytes of a segment.
+        expected: u64,
+    },
+    /// The segment was made by a build whose layout differs.
+    #[error("{} has another {what}: found {found}, this build expects {expected}; use one build for all processes, or create a new segment", path.display())]
+    Incompatible {
+        /// The file.
+        path: PathBuf,
+        /// What differs: format, layout fingerprint, word size, byte order, C library, lock kind, clock, features.
+        what: &'static str,
+        /// What the file says.
+        found: u64,
+        /// What this build is.
+        expected: u64,
+    },
+    /// The segment is in use by processes of another namespace, in which process ids or clocks mean something else.
+    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): share it, for example with `--pid=host` or `shareProcessNamespace`, or use a segment of its own here", path.display())]
+    ForeignNamespace {
+        /// The file.
+        path: PathBuf,
+        /// `PID` or `time`.
+        what: &'static str,
+        /// The namespace in the header.
+        found: u64,
+        /// The namespace of this process.
+        expected: u64,
+    },
+    /// The segment is of another boot or a copy, and processes are attached to it nevertheless.
+    #[error("{} was copied or comes from another boot, but processes are attached to it: end them, then open it again", path.display())]
+    ForeignBoot {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file's size is not what its header says.
+    #[error("{} has {found} bytes, its header says {expected}: it was truncated or is not a whole copy", path.display())]
+    WrongSize {
+        /// The file.
+        path: PathBuf,
+        /// Bytes expected.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The file must not be trusted.
+    #[error("{} is not to be trusted: {why}", path.display())]
+    Untrusted {
+        /// The file.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Locks or mappings do not hold on this file system.
+    #[error("{} lies on {file_system}, {why}: create it in /dev/shm or on a local disk", path.display())]
+    UnsupportedFileSystem {
+        /// The file.
+        path: PathBuf,
+        /// The file system.
+        file_system: &'static str,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+    /// Parts of the file have no place on its file system, so a change of them could fail. Nothing was changed.
+    #[error("{} has holes, where a change may need space and fail: copy it again with `cp --sparse=never`, or create a new segment", path.display())]
+    Sparse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Every participant slot is taken by a live process.
+    #[error("{} has no room for another process: its {capacity} participants are all taken, by {}; declare more in a new segment, or end some of those", path.display(), live_processes(*processes))]
+    TooManyParticipants {
+        /// The file.
+        path: PathBuf,
+        /// The participants declared, all of which are attached.
+        capacity: u64,
+        /// How many processes they are: one with several copies of this library is attached by each of them.
+        processes: u64,
+    },
+    /// Processes are attached to the segment that is to be removed.
+    #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), processes(pids))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The processes, as their ids are in the segment's PID namespace.
+        pids: Vec<u64>,
+    },
+    /// Another process is initialising or attaching and does not come to an end.
+    #[error("{} is being attached by another process that does not finish", path.display())]
+    AttachStuck {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The kernel lacks something that correctness needs.
+    #[error("this kernel cannot {what}: {source}; Linux 4.14 or later is needed")]
+    Unsupported {
+        /// What it cannot do.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The segment's declaration is not the one asked for.
+    #[error("{} has another declaration: {}; {remedy}", path.display(), joined(differences))]
+    ConfigMismatch {
+        /// The file.
+        path: PathBuf,
+        /// Each difference.
+        differences: Vec<Difference>,
+        /// What to do, with the commands.
+        remedy: String,
+    },
+}
+
+// An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.
+impl UnwindSafe for OpenError {}
+impl RefUnwindSafe for OpenError {}

@@ -1,0 +1,26 @@
+//! What happens to a segment that is removed while it is in use.
+
+use std::fmt;
+
+/// What happened to a segment that was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemovalCause {
+    /// It was [retired](crate::Segment::retire), by `limitctl remove` or
+    /// [`RecreateIfUnused`](crate::OnMismatch::RecreateIfUnused) for instance.
+    Retired,
+    /// Its file was deleted (`rm`), or another was moved over it (`mv`), and no path leads to it any more.
+    Deleted,
+    /// The path that this process opened it by leads to another segment: this one was moved elsewhere.
+    Replaced,
+}
+
+impl fmt::Display for RemovalCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Retired => "it was retired, by `limitctl remove` for instance",
+            Self::Deleted => "its file was deleted",
+            Self::Replaced => "another segment is at its path",
+        })
+    }
+}

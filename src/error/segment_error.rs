@@ -1,0 +1,63 @@
+//! What stops a segment, or a set of it, that is in use.
+
+use std::path::PathBuf;
+
+use super::removal_cause::RemovalCause;
+
+/// A segment that is open, or a set of it, cannot be used: not now, or not any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// Something in the file cannot be right.
+    #[error("{} is damaged: {what}; create a new segment", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and where.
+        what: String,
+    },
+    /// The segment is not to be used any more: it was retired, its file was deleted, or another segment is at its path.
+    /// Handles of it admit nothing from then on; permits that are out are settled and released as ever.
+    #[error("the segment at {} was removed: {cause}; open the path again to use its successor", path.display())]
+    Removed {
+        /// The path that it was opened by.
+        path: PathBuf,
+        /// What happened to it.
+        cause: RemovalCause,
+    },
+    /// The holder of a set's lock is alive and does not release it: it is stopped, or writes a core dump.
+    #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*pid))]
+    LockStuck {
+        /// The set.
+        set: String,
+        /// The process that holds it, where the system says.
+        pid: Option<u32>,
+    },
+    /// The lock of a set can never be taken again.
+    #[error("the lock of set `{set}` is beyond recovery: create a new segment")]
+    LockLost {
+        /// The set.
+        set: String,
+    },
+    /// A recovery could not make sense of the set.
+    #[error("set `{set}` is poisoned: run `limitctl recover`, and `limitctl reset` if that does not help")]
+    Poisoned {
+        /// The set.
+        set: String,
+    },
+    /// A mistake in this library; the operation was undone.
+    #[error("internal error in set `{set}`: {what}; nothing was changed, please report it")]
+    Internal {
+        /// The set.
+        set: String,
+        /// What happened.
+        what: &'static str,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(
+        || "a process that cannot be named".to_owned(),
+        |pid| format!("process {pid}"),
+    )
+}

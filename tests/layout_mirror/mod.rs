@@ -1,0 +1,180 @@
+//! A segment file as bytes, by the offsets in `words`, without the library: to damage it, to
+//! take its locks, and to make it look older than it is.
+#![allow(unsafe_code, reason = "takes the locks of a segment beside the library")]
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
+pub mod words;
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use memmap2::MmapRaw;
+use words::{
+    LINE, control, control_start, counters, definition_checksum, entry, header, header_checksum, hold,
+    journal, participant, ticket,
+};
+
+/// The bytes of a segment file.
+#[derive(Debug)]
+pub struct RawSegment {
+    file: File,
+}
+
+impl RawSegment {
+    pub fn open(path: &Path) -> Self {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Self {
+            file: file.expect("a segment file"),
+        }
+    }
+
+    /// The word at a position of the file counted in words.
+    pub fn word(&self, position: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.file
+            .read_exact_at(&mut bytes, 8 * position as u64)
+            .expect("a word of the file");
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// A word that counts something, or says where something lies.
+    fn number(&self, position: usize) -> usize {
+        usize::try_from(self.word(position)).expect("a size in memory")
+    }
+
+    pub fn set_word(&self, position: usize, value: u64) {
+        self.set_bytes(8 * position as u64, &value.to_ne_bytes());
+    }
+
+    pub fn set_bytes(&self, offset: u64, bytes: &[u8]) {
+        self.file.write_all_at(bytes, offset).expect("room in the file");
+    }
+
+    /// Makes the header's checksum match again.
+    pub fn seal_header(&self) {
+        self.set_word(header::CHECKSUM, header_checksum(|position| self.word(position)));
+    }
+
+    /// The position of a word of the directory's first entry.
+    pub fn entry_word(&self, word: usize) -> usize {
+        self.number(header::DIRECTORY_OFFSET) / 8 + word
+    }
+
+    /// What a word of the directory's first entry says.
+    fn entry(&self, word: usize) -> usize {
+        self.number(self.entry_word(word))
+    }
+
+    /// The position of a word of a participant's record.
+    pub fn participant_word(&self, slot: usize, word: usize) -> usize {
+        self.number(header::PARTICIPANTS_OFFSET) / 8 + slot * participant::SIZE + word
+    }
+
+    /// The definition text of the first set.
+    pub fn definition(&self) -> String {
+        let mut bytes = vec![0; self.entry(entry::DEFINITION_SIZE)];
+        self.file
+            .read_exact_at(&mut bytes, self.word(self.entry_word(entry::EXTENT_OFFSET)))
+            .expect("a definition");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    /// Writes another text of the same length over the first set's definition, and its checksum.
+    pub fn set_definition(&self, text: &[u8]) {
+        assert_eq!(
+            text.len(),
+            self.definition().len(),
+            "a definition cannot change its length"
+        );
+        self.set_bytes(self.word(self.entry_word(entry::EXTENT_OFFSET)), text);
+        let position = self.entry_word(entry::DEFINITION_CHECKSUM);
+        self.set_word(position, definition_checksum(text));
+    }
+
+    /// The position of the control of the first set, which has one shard.
+    fn control(&self) -> usize {
+        control_start(
+            self.entry(entry::EXTENT_OFFSET),
+            self.entry(entry::DEFINITION_ROOM),
+        )
+    }
+
+    /// The position of the first word of the tags of the first set: behind its control, its journal and its counters.
+    pub fn tags(&self) -> usize {
+        self.control() + control::SIZE + journal::SIZE + counters::SIZE * self.entry(entry::LIMITS)
+    }
+
+    /// The positions of the first set's tickets, which come last in the extent.
+    fn tickets(&self) -> impl Iterator<Item = usize> {
+        let size = ticket::HEAD_SIZE + ticket::LIMIT_SIZE * self.entry(entry::LIMITS);
+        let stride = size.next_multiple_of(LINE);
+        let end = (self.entry(entry::EXTENT_OFFSET) + self.entry(entry::EXTENT_SIZE)) / 8;
+        (end - self.entry(entry::TICKETS) * stride..end).step_by(stride)
+    }
+
+    /// How often the bells of the first set's tickets have been rung, all of them together.
+    pub fn futex_value(&self) -> u64 {
+        self.tickets().map(|start| self.word(start + ticket::BELL)).sum()
+    }
+
+    /// The position of the word that names the first free hold of the first set.
+    pub fn free_hold(&self) -> usize {
+        self.control() + control::FREE_HOLD
+    }
+
+    /// The position of a word of a hold of the first set. The tickets follow the holds.
+    pub fn hold_word(&self, index: u64, word: usize) -> usize {
+        let stride = (hold::HEAD_SIZE + self.entry(entry::HELD_AMOUNTS)).next_multiple_of(LINE);
+        let end = self.tickets().next().expect("a ticket");
+        let behind = self.entry(entry::HOLDS) - usize::try_from(index).expect("an index in memory");
+        end - behind * stride + word
+    }
+
+    /// How often the doorbells of all participants have been rung, all of them together.
+    pub fn doorbell_rings(&self) -> u64 {
+        (0..self.number(header::PARTICIPANTS))
+            .map(|slot| self.word(self.participant_word(slot, participant::DOORBELL)))
+            .sum()
+    }
+
+    /// Makes the file look as if a machine that has booted again since had used it.
+    pub fn set_another_boot(&self) {
+        for half in [header::BOOT_ID, header::BOOT_ID + 1] {
+            self.set_word(half, !self.word(half));
+        }
+    }
+
+    /// The lock of the first set, for a process that takes it without the library.
+    pub fn lock(&self) -> RawLock {
+        RawLock {
+            offset: 8 * self.control(),
+            map: MmapRaw::map_raw(&self.file).expect("a mapping"),
+        }
+    }
+}
+
+/// A set's lock, as pthread sees it.
+#[derive(Debug)]
+pub struct RawLock {
+    map: MmapRaw,
+    offset: usize,
+}
+
+impl RawLock {
+    fn mutex(&self) -> *mut libc::pthread_mutex_t {
+        // SAFETY: the offset comes from the directory of a segment that the library made, and lies in the mapping.
+        unsafe { self.map.as_mut_ptr().add(self.offset).cast() }
+    }
+
+    pub fn take(&self) {
+        // SAFETY: the library initialised a mutex there.
+        assert_eq!(unsafe { libc::pthread_mutex_lock(self.mutex()) }, 0);
+    }
+
+    pub fn let_go(&self) {
+        // SAFETY: this thread took it.
+        assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex()) }, 0);
+    }
+}

@@ -1,0 +1,191 @@
+//! Where things lie in a segment file, as `shm-layout.md` documents it and not as the library says: what tests know of the
+//! format is written here, once. Positions and sizes are in words of eight bytes, from the start of each record.
+// Each test uses a part of it.
+#![allow(dead_code)]
+
+/// Words of a cache line, to which records are aligned.
+pub const LINE: usize = 8;
+
+pub mod header {
+    pub const MAGIC: usize = 0;
+    pub const FORMAT: usize = 1;
+    pub const FINGERPRINT: usize = 2;
+    pub const INCOMPATIBLE_FEATURES: usize = 3;
+    pub const COMPATIBLE_FEATURES: usize = 4;
+    pub const HEADER_SIZE: usize = 5;
+    pub const TOTAL_SIZE: usize = 6;
+    pub const BYTE_ORDER: usize = 7;
+    pub const WORD_SIZE: usize = 8;
+    pub const C_LIBRARY: usize = 9;
+    pub const LOCK_KIND: usize = 10;
+    pub const CLOCK_ID: usize = 11;
+    pub const CREATED_UTC: usize = 12;
+    pub const CREATED_AT: usize = 13;
+    pub const HASH_KEY: usize = 14;
+    pub const PARTICIPANTS: usize = 16;
+    pub const PARTICIPANTS_OFFSET: usize = 17;
+    pub const SETS: usize = 18;
+    pub const DIRECTORY_OFFSET: usize = 19;
+    pub const CHECKSUM: usize = 20;
+    pub const BOOT_ID: usize = 21;
+    pub const PID_NAMESPACE: usize = 23;
+    pub const TIME_NAMESPACE: usize = 24;
+    pub const RETIRED: usize = 29;
+
+    /// What its checksum covers, behind which that lies.
+    pub const CHECKED: std::ops::Range<usize> = FORMAT..CHECKSUM;
+    /// What processes change while they use the segment, or start it cold.
+    pub const CHANGING: std::ops::Range<usize> = BOOT_ID..RETIRED + 1;
+
+    /// The record, and its page: the rest is room for later.
+    pub const RECORD: usize = 64;
+    pub const SIZE: usize = 4096 / 8;
+}
+
+pub mod participant {
+    pub const STATE: usize = 0;
+    pub const PID: usize = 1;
+    pub const START_TIME: usize = 2;
+    pub const DOORBELL: usize = 8;
+    pub const SIZE: usize = 48;
+}
+
+/// An entry of the directory: a set.
+pub mod entry {
+    pub const EXTENT_OFFSET: usize = 0;
+    pub const EXTENT_SIZE: usize = 1;
+    pub const DEFINITION_ROOM: usize = 2;
+    pub const LIMITS: usize = 3;
+    pub const STATE_WORDS: usize = 4;
+    pub const HOLDS: usize = 5;
+    pub const HELD_AMOUNTS: usize = 6;
+    pub const TICKETS: usize = 7;
+    pub const SHARDS: usize = 8;
+    pub const BUCKETS: usize = 9;
+    pub const NAME_WORDS: usize = 10;
+    /// Which definition is in force.
+    pub const GENERATION: usize = 11;
+    /// Of the first definition, which is in force as long as none has been applied.
+    pub const DEFINITION_SIZE: usize = 12;
+    pub const DEFINITION_CHECKSUM: usize = 14;
+    pub const LABELS: usize = 16;
+    pub const SIZE: usize = 24;
+}
+
+/// The control record of a shard, which begins with its lock.
+pub mod control {
+    pub const LOCK_SIZE: usize = 8;
+    pub const JOURNAL: usize = 8;
+    pub const LAST_SEEN: usize = 9;
+    pub const POISONED: usize = 10;
+    pub const FREE_HOLD: usize = 12;
+    pub const ACTIVE: usize = 15;
+    pub const ADMITTED: usize = 16;
+    pub const REFUSED_RATE: usize = 17;
+    pub const SETTLED: usize = 21;
+    pub const RECOVERIES: usize = 23;
+    pub const UNKNOWN_NAMES: usize = 25;
+    pub const LAST_RECOVERER: usize = 27;
+    pub const RESET_INSTANT: usize = 28;
+    pub const RESET_SCOPE: usize = 29;
+    pub const WAITED: usize = 31;
+    pub const UNTOUCHED_TICKET: usize = 34;
+    pub const MARKS: usize = 40;
+    pub const GENERATION: usize = 42;
+    pub const MIGRATED: usize = 43;
+    pub const RESET_ROW: usize = 45;
+    pub const KEYS: usize = 46;
+    pub const LOCK_WAITS: usize = 50;
+    pub const WAIT_TIMES: usize = 56;
+    pub const SIZE: usize = 88;
+}
+
+/// Two words for each entry: the index of a word within the shard, and what it was.
+pub mod journal {
+    pub const ENTRIES: usize = 160;
+    pub const SIZE: usize = 2 * ENTRIES;
+}
+
+/// The counters of a limit.
+pub mod counters {
+    pub const ADMITTED: usize = 0;
+    pub const TAKEN: usize = 1;
+    pub const UNSETTLED: usize = 6;
+    pub const SIZE: usize = 16;
+}
+
+/// Rows of a bucket of a table of keys, tags to a word, and words of tags to a bucket.
+pub mod bucket {
+    pub const ROWS: usize = 32;
+    pub const WORD_TAGS: usize = 4;
+    pub const TAG_WORDS: usize = 8;
+}
+
+/// A row of a keyed table.
+pub mod row {
+    pub const FINGERPRINT: usize = 0;
+    pub const ROW_REFERENCES: usize = 5;
+    pub const HEAD_SIZE: usize = 6;
+}
+
+/// A hold: the amounts that are held follow its head.
+pub mod hold {
+    pub const OWNER: usize = 0;
+    pub const SERIAL: usize = 1;
+    pub const RENEWED_AT: usize = 3;
+    pub const NEXT: usize = 4;
+    pub const RETURNED: usize = 5;
+    pub const ROW: usize = 6;
+    pub const HEAD_SIZE: usize = 7;
+}
+
+/// What a hold is labelled with.
+pub mod label {
+    pub const STAMP: usize = 0;
+    pub const TEXT: usize = 1;
+    pub const SIZE: usize = 9;
+}
+
+/// A ticket, and what it says of each limit, which follows its head.
+pub mod ticket {
+    pub const OWNER: usize = 0;
+    pub const STATE: usize = 1;
+    pub const BELL: usize = 2;
+    pub const ENQUEUED_AT: usize = 5;
+    pub const GRANTED_AT: usize = 6;
+    pub const HOLD: usize = 7;
+    pub const HOLD_SERIAL: usize = 8;
+    pub const REQUEST: usize = 9;
+    pub const ROW: usize = 10;
+    pub const HEAD_SIZE: usize = 11;
+    pub const COST: usize = 0;
+    pub const LIMIT_SIZE: usize = 3;
+
+    pub const WAITING: u64 = 1;
+    pub const GRANTED: u64 = 2;
+}
+
+/// Where the control of a set's first shard lies, which follows the room for two definitions.
+pub fn control_start(extent_offset: usize, definition_room: usize) -> usize {
+    extent_offset / 8 + 2 * definition_room.div_ceil(8).next_multiple_of(LINE)
+}
+
+/// The header's checksum: FNV-1a over its words.
+pub fn header_checksum(word: impl Fn(usize) -> u64) -> u64 {
+    header::CHECKED.fold(SEED, |sum, position| hash(sum, word(position)))
+}
+
+/// The checksum of a definition: FNV-1a over its length and its bytes, each as a word.
+pub fn definition_checksum(text: &[u8]) -> u64 {
+    let length = hash(SEED, text.len() as u64);
+    text.iter().fold(length, |sum, byte| hash(sum, u64::from(*byte)))
+}
+
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// One step of FNV-1a over the bytes of a word, low byte first.
+fn hash(sum: u64, word: u64) -> u64 {
+    word.to_le_bytes().into_iter().fold(sum, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,68 @@
+//! A segment whose time stands still until a test lets it pass.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, SetDeclaration, SetSnapshot, VirtualClock};
+use tempfile::TempDir;
+
+use super::first_set;
+
+/// 2026-01-01T00:00:00Z.
+pub const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
+pub const NANOSECOND: Duration = Duration::from_nanos(1);
+
+#[derive(Debug)]
+pub struct Scene {
+    directory: TempDir,
+    pub clock: VirtualClock,
+    pub segment: Segment,
+}
+
+impl Scene {
+    /// One set, at [`NEW_YEAR`].
+    pub fn new(set: SetDeclaration) -> Self {
+        Self::at(NEW_YEAR, set)
+    }
+
+    pub fn at(start: Duration, set: SetDeclaration) -> Self {
+        Self::declared(start, &Declaration::new().add_set(set))
+    }
+
+    pub fn declared(start: Duration, declaration: &Declaration) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let clock = VirtualClock::new(start);
+        let segment = OpenOptions::new()
+            .virtual_clock(&clock)
+            .create(directory.path().join("limits"), declaration)
+            .expect("a segment");
+        Self {
+            directory,
+            clock,
+            segment,
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("limits")
+    }
+
+    /// The first set.
+    pub fn set(&self) -> LimitSet {
+        self.segment.sets().next().expect("declared")
+    }
+
+    /// Another attachment of the same file, as another process has it.
+    pub fn other(&self) -> Segment {
+        let options = OpenOptions::new().virtual_clock(&self.clock);
+        options.open(self.path()).expect("the same")
+    }
+
+    pub fn snapshot(&self) -> SetSnapshot {
+        first_set(&self.segment)
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.clock.advance_to(self.clock.now() + time);
+    }
+}

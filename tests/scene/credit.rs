@@ -1,0 +1,60 @@
+//! Sets with a limit from which processes draw batches, and what is asked about them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use shmlimit::{Algorithm, Align, Limit, LimitCounts, LimitSet, Segment, SetDeclaration};
+use tempfile::TempDir;
+
+use super::{create, create_in, first_set};
+
+/// So long that nothing is replenished while a test runs.
+pub const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
+
+pub const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingWindowCounter,
+];
+
+pub const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+
+/// That many calls from the first one on, whatever the date is.
+pub fn calls(capacity: u64, algorithm: Algorithm) -> Limit {
+    from_first_use(Limit::calls("calls", capacity, LONG), algorithm)
+}
+
+/// A fixed window of the clock could end in the middle of a test.
+pub fn from_first_use(limit: Limit, algorithm: Algorithm) -> Limit {
+    let limit = limit.algorithm(algorithm);
+    match algorithm {
+        Algorithm::FixedWindow => limit.align(Align::FirstUse),
+        _ => limit,
+    }
+}
+
+pub fn one_limit(limit: Limit) -> (TempDir, Segment, LimitSet) {
+    create(SetDeclaration::new("api").add_limit(limit))
+}
+
+pub fn one_limit_in(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
+    create_in(directory, SetDeclaration::new("api").add_limit(limit))
+}
+
+pub fn check(set: &LimitSet, cost: u64) -> bool {
+    let request = set.request().with("calls", cost).expect("declared");
+    set.check(&request).expect("works").is_admitted()
+}
+
+pub fn remaining(set: &LimitSet) -> u64 {
+    set.peek(&set.request().with("calls", 1).expect("declared"))
+        .expect("works")[0]
+        .remaining
+}
+
+pub fn counts(segment: &Segment) -> LimitCounts {
+    first_set(segment).limits[0].counts
+}
