@@ -310,20 +310,22 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
         let counts = snapshot.sets[0].limits[0].counts;
         assert!(snapshot.sets[0].holds.is_empty());
         assert!(unsure <= KILLS);
-        let kept = counts.taken - counts.reclaimed - counts.refunded;
+        let key = set.key(KEY).expect("a key");
+        let remaining = key.peek(&set.request()).expect("works")[0].remaining;
+        let kept = CAPACITY - remaining;
         assert!(kept >= admitted, "{counts:?}: {admitted}");
         assert!(
             kept <= admitted + unsure + KILLS * (BATCH - 1),
             "{counts:?}: {admitted}"
         );
+        // A batch that a process was killed in drawing is undone, and may have been counted; so may what it gave back.
+        let counted = counts.taken - counts.reclaimed - counts.refunded;
+        assert!(counted.abs_diff(kept) <= KILLS * BATCH, "{counts:?}: {kept}");
         assert!(counts.admitted <= admitted + unsure, "{counts:?}: {admitted}");
         // Only a kill in the few instructions between a draw and its record, or in taking a batch back, loses any.
         assert!(
             counts.admitted + KILLS * BATCH >= admitted,
             "{counts:?}: {admitted}"
         );
-        let key = set.key(KEY).expect("a key");
-        let remaining = key.peek(&set.request()).expect("works")[0].remaining;
-        assert_eq!(remaining, CAPACITY - kept);
     });
 }

@@ -482,11 +482,27 @@ impl DelayedReturn for Permit<'static> {
 
 impl Drop for Permit<'_> {
     #[inline]
+    fn drop(&mut self) {
+        if self.leaves_something() {
+            self.release_dropped();
+        }
+    }
+}
+
+impl Permit<'_> {
+    /// Whether its end changes or counts anything: it holds something, or was charged what could still have been settled.
+    #[inline]
+    fn leaves_something(&self) -> bool {
+        self.decision.holds_something()
+            || (self.decision.stage() == Stage::Reserved && self.set.engine_set().first_rate.is_some())
+    }
+
+    #[inline(never)]
     #[cfg_attr(
         not(feature = "tracing"),
         allow(clippy::collapsible_if, reason = "a warning follows with the feature")
     )]
-    fn drop(&mut self) {
+    fn release_dropped(&mut self) {
         if self.is_released() {
             return;
         }

@@ -197,8 +197,8 @@ impl Request {
     }
 
     /// What to take, if the request may be used on `set`.
-    #[inline]
-    pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Error> {
+    #[inline(always)]
+    pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Box<Error>> {
         if !self.set.is_same_set(set) {
             self.require_same_file(set)?;
         }
@@ -209,14 +209,14 @@ impl Request {
     /// That both handles are of one set of one file, which was opened more than once: positions of limits are the same
     /// in all of them.
     #[cold]
-    fn require_same_file(&self, set: &LimitSet) -> Result<(), Error> {
+    fn require_same_file(&self, set: &LimitSet) -> Result<(), Box<Error>> {
         let (prepared, used) = (self.set.segment_path(), set.segment_path());
         let is_same_file = self.set.is_in_file_of(set);
         if is_same_file && self.set.position() == set.position() {
             return Ok(());
         }
         let name = self.set.name();
-        Err(Error::Request(RequestError::ForeignRequest {
+        Err(Box::new(Error::Request(RequestError::ForeignRequest {
             set: set.name().to_owned(),
             path: used.to_owned(),
             prepared_for: if prepared == used && !is_same_file {
@@ -224,15 +224,15 @@ impl Request {
             } else {
                 format!("set `{name}` of {}", prepared.display())
             },
-        }))
+        })))
     }
 
     /// That nothing which needs a cost lacks one.
-    #[inline]
-    pub(crate) fn require_costs(&self) -> Result<(), Error> {
-        if self.names_something {
-            return Ok(());
+    #[inline(always)]
+    pub(crate) fn require_costs(&self) -> Result<(), Box<Error>> {
+        match self.set.engine_set().first_rate {
+            Some(rate) if !self.names_something => Err(self.set.cost_required(rate)),
+            _ => Ok(()),
         }
-        self.set.require_no_cost()
     }
 }

@@ -67,7 +67,7 @@ impl Backlog {
         load_wide(state, Self::ARRIVAL).saturating_sub(self.price.scaled_nanos(now.monotonic))
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess_backlog(&self, backlog: u128, cost: u64) -> Assessment {
         // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
         let Some(admitting) = self.max.checked_sub(self.price.scaled_cost(cost)) else {
@@ -113,6 +113,13 @@ impl RuleOperations for Backlog {
         self.assess_backlog(self.backlog(state, now), cost)
     }
 
+    /// Reads the state once.
+    #[inline]
+    fn assess_and_mark(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> (Assessment, Mark) {
+        let backlog = self.backlog(state, now);
+        (self.assess_backlog(backlog, cost), Mark::of_wide(backlog))
+    }
+
     /// Saturates at 2^128 - 1 scaled, which only an overdraft worth more than 292 years of backlog can reach.
     #[inline]
     fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
@@ -138,7 +145,7 @@ impl RuleOperations for Backlog {
     }
 
     /// Reads the state once.
-    #[inline]
+    #[inline(always)]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
         let present = self.price.scaled_nanos(now.monotonic);
         let arrival = load_wide(state, Self::ARRIVAL);
@@ -146,10 +153,11 @@ impl RuleOperations for Backlog {
         match self.assess_backlog(backlog, cost) {
             Assessment::Admissible if cost == 0 => Ok(Mark::of_wide(backlog)),
             Assessment::Admissible => {
-                // What was assessed as admissible fits below the bound that the declaration was checked for.
+                // Neither sum wraps: what was assessed as admissible fits below the bound that the declaration was checked
+                // for, at the latest instant, too.
                 let added = self.price.scaled_cost(cost);
-                store_wide(state, Self::ARRIVAL, arrival.max(present).saturating_add(added));
-                Ok(Mark::of_wide(backlog.saturating_add(added)))
+                store_wide(state, Self::ARRIVAL, arrival.max(present).wrapping_add(added));
+                Ok(Mark::of_wide(backlog.wrapping_add(added)))
             }
             refused => Err(refused),
         }

@@ -46,6 +46,24 @@ impl RuleOperations for Concurrency {
         }
     }
 
+    /// Reads the state once.
+    #[inline(always)]
+    fn take(&self, state: &mut (impl StateMut + ?Sized), _now: Now, cost: u64) -> Result<Mark, Assessment> {
+        let in_use = state.load(Self::IN_USE);
+        match in_use.checked_add(cost) {
+            Some(held) if held <= self.capacity => {
+                if cost > 0 {
+                    state.store(Self::IN_USE, held);
+                }
+                Ok(Mark {
+                    first: held,
+                    second: 0,
+                })
+            }
+            _ => Err(Assessment::Refused { retry_after: None }),
+        }
+    }
+
     #[inline]
     fn mark(&self, state: &(impl State + ?Sized), _now: Now) -> Mark {
         Mark {
@@ -66,7 +84,7 @@ impl RuleOperations for Concurrency {
         Self::new(capacity)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
         if amount > 0 {
             state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_sub(amount));

@@ -58,24 +58,37 @@ impl Now {
 pub(crate) trait State {
     /// The word at `index`, which is below the rule's `state_words()`.
     fn load(&self, index: usize) -> u64;
+
+    /// The word at `index`, and the next.
+    #[inline]
+    fn load_pair(&self, index: usize) -> [u64; 2] {
+        [self.load(index), self.load(index + 1)]
+    }
 }
 
 /// A row of words that a rule may change.
 pub(crate) trait StateMut: State {
     /// Replaces the word at `index`, which is below the rule's `state_words()`.
     fn store(&mut self, index: usize, value: u64);
+
+    /// Replaces the word at `index`, and the next.
+    #[inline]
+    fn store_pair(&mut self, index: usize, [first, second]: [u64; 2]) {
+        self.store(index, first);
+        self.store(index + 1, second);
+    }
 }
 
 /// Two words as one number, low word first.
 #[inline]
 fn load_wide(state: &(impl State + ?Sized), index: usize) -> u128 {
-    u128::from(state.load(index)) | (u128::from(state.load(index + 1)) << 64)
+    let [low, high] = state.load_pair(index);
+    u128::from(low) | (u128::from(high) << 64)
 }
 
 #[inline]
 fn store_wide(state: &mut (impl StateMut + ?Sized), index: usize, value: u128) {
-    state.store(index, value as u64);
-    state.store(index + 1, (value >> 64) as u64);
+    state.store_pair(index, [value as u64, (value >> 64) as u64]);
 }
 
 /// What a rule says to a cost at an instant.

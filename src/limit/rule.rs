@@ -66,6 +66,16 @@ impl Rule {
     ) -> Result<Mark, Assessment> {
         dispatch!(self, rule => rule.take(state, now.within_proven_range(), cost))
     }
+
+    #[inline(never)]
+    fn give_back_other(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
+        dispatch!(self, rule => rule.give_back(state, amount));
+    }
+
+    #[inline(never)]
+    fn is_other_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        dispatch!(self, rule => rule.is_near(mark, threshold))
+    }
 }
 
 impl RuleOperations for Rule {
@@ -82,6 +92,11 @@ impl RuleOperations for Rule {
     #[inline]
     fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         dispatch!(self, rule => rule.assess(state, now.within_proven_range(), cost))
+    }
+
+    #[inline]
+    fn assess_and_mark(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> (Assessment, Mark) {
+        dispatch!(self, rule => rule.assess_and_mark(state, now.within_proven_range(), cost))
     }
 
     #[inline]
@@ -128,13 +143,15 @@ impl RuleOperations for Rule {
         dispatch!(self, rule => rule.charge_ahead(state, now.within_proven_range(), delay, cost));
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
-        // The default algorithm is decided where it is asked; the code of all rules would be too much there.
-        if let Self::Backlog(rule) = self {
-            return rule.take(state, now.within_proven_range(), cost);
+        // The default algorithm and concurrency are decided where they are asked; the code of all rules would be too much
+        // there.
+        match self {
+            Self::Backlog(rule) => rule.take(state, now.within_proven_range(), cost),
+            Self::Concurrency(rule) => rule.take(state, now, cost),
+            _ => self.take_other(state, now, cost),
         }
-        self.take_other(state, now, cost)
     }
 
     fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
@@ -165,9 +182,12 @@ impl RuleOperations for Rule {
         dispatch!(self, rule => rule.refund(state, now.within_proven_range(), amount, left))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
-        dispatch!(self, rule => rule.give_back(state, amount));
+        match self {
+            Self::Concurrency(rule) => rule.give_back(state, amount),
+            _ => self.give_back_other(state, amount),
+        }
     }
 
     #[inline]
@@ -187,9 +207,14 @@ impl RuleOperations for Rule {
         dispatch!(self, rule => rule.near_threshold(percent))
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
-        dispatch!(self, rule => rule.is_near(mark, threshold))
+        // As with `take`.
+        match self {
+            Self::Backlog(rule) => rule.is_near(mark, threshold),
+            Self::Concurrency(rule) => rule.is_near(mark, threshold),
+            _ => self.is_other_near(mark, threshold),
+        }
     }
 
     fn share(&self, mark: Mark) -> u64 {

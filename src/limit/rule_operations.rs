@@ -62,6 +62,12 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
         self.charge(state, now, cost);
     }
 
+    /// Assesses, and says how the limit stands.
+    #[inline]
+    fn assess_and_mark(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> (Assessment, Mark) {
+        (self.assess(state, now, cost), self.mark(state, now))
+    }
+
     /// Assesses, and charges if admissible: how the limit stands then, or what it said instead. Nothing is stored on
     /// a refusal.
     #[inline]

@@ -109,9 +109,13 @@ pub struct Layout {
     participant_count: usize,
     control: usize,
     counters: usize,
-    /// What a user can see of the set: everything but the words that change without changing what the set says, the
-    /// histogram of waiting times, and the tickets, which are looked at by their phase.
+    /// What a user can see of the set: everything but what is counted, the words that change without changing what the set
+    /// says, and holds and tickets, which are looked at by whether they are taken, and by their phase.
     canonical: Vec<usize>,
+    /// What is counted under the lock and not journalled.
+    counted: Vec<usize>,
+    /// Of keys, admitted and refused in one word, which begin anew where a row is given to another key.
+    counted_of_keys: Vec<usize>,
     /// Counters that are moved without the lock, each by itself.
     unlocked: Vec<usize>,
     /// Words of holds that are changed without the lock or the journal.
@@ -171,6 +175,17 @@ fn means_something(word: usize, state: u64, request: u64) -> bool {
     }
 }
 
+/// Whether a word of a hold means something: in a free one, that it is free, and which is the next. What is changed without
+/// the lock is looked at apart. An operation that is undone passes over a serial number, so that none is foretold: those
+/// of granted tickets have to be the same.
+fn means_something_in_hold(word: usize, owner: u64) -> bool {
+    match word {
+        hold::OWNER | hold::NEXT => true,
+        hold::SERIAL | hold::RENEWED_AT | hold::RETURNED => false,
+        _ => owner != 0,
+    }
+}
+
 impl Layout {
     pub fn of(file: &RawFile) -> Self {
         let image = file.copy();
@@ -220,23 +235,39 @@ impl Layout {
             .flat_map(|word| word.to_ne_bytes());
         let definition: Vec<u8> = definition.collect();
         let draws = definition.windows(CREDIT.len()).any(|window| window == CREDIT);
-        // What is left of a batch is spent without the journal: what became of it is seen by what is left of the limit.
-        let amounts: Vec<usize> = pieces
-            .holds
-            .records()
-            .filter(|_| draws)
-            .flat_map(|start| start + hold::HEAD_SIZE..start + pieces.holds.stride)
-            .collect();
+        let row_heads: Vec<usize> = if pieces.is_keyed {
+            pieces.rows.records().collect()
+        } else {
+            Vec::new()
+        };
         let unjournalled: Vec<usize> = pieces
             .holds
             .records()
             .flat_map(|start| [hold::RENEWED_AT, hold::RETURNED].map(|word| start + word))
+            .chain([control + control::HOLD_SERIAL])
+            .chain(row_heads.iter().map(|row| row + row::USED_AT))
             .collect();
-        let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)
-            .chain(counters..pieces.labels.start)
-            .filter(|word| !excluded.contains(word))
-            .filter(|word| !unlocked.contains(word) && !unjournalled.contains(word))
-            .filter(|word| !amounts.contains(word))
+        let of_limits = (counters..counters + limits * counters::SIZE)
+            .filter(|word| (word - counters) % counters::SIZE != counters::RESET_AT);
+        let counted: Vec<usize> = control::COUNTED
+            .into_iter()
+            .flatten()
+            .map(|word| control + word)
+            .chain(of_limits)
+            .filter(|word| !unlocked.contains(word))
+            .collect();
+        let counted_of_keys: Vec<usize> = row_heads.iter().map(|row| row + row::COUNTS).collect();
+        let apart: HashSet<usize> = excluded
+            .iter()
+            .chain(&unlocked)
+            .chain(&unjournalled)
+            .chain(&counted)
+            .chain(&counted_of_keys)
+            .copied()
+            .collect();
+        let canonical = (control + control::JOURNAL..control + control::SIZE)
+            .chain(counters..pieces.holds.start)
+            .filter(|word| !apart.contains(word))
             .collect();
         Self {
             participants,
@@ -244,6 +275,8 @@ impl Layout {
             control,
             counters,
             canonical,
+            counted,
+            counted_of_keys,
             unlocked,
             unjournalled,
             limits,
@@ -314,20 +347,72 @@ impl Layout {
         }
     }
 
-    /// What a user can see of the set. The histogram of waiting times is one word here, because which of its words is
-    /// counted up depends on the time; a word of a ticket that means nothing in the ticket's phase is zero.
+    /// What a user can see of the set. A word that means nothing in a hold that is free, or in a ticket's phase, is zero. What
+    /// is left of a batch is spent without the journal, so that amounts of batches are: what became of them is seen by what
+    /// is left of the limit.
     pub fn canonical(&self, image: &[u64]) -> Vec<u64> {
         let words = self.canonical.iter().map(|word| image[*word]);
-        let wait_times = &image[self.control + control::WAIT_TIMES..self.control + control::SIZE];
+        let holds = self.holds.records().flat_map(|start| {
+            let words = &image[start..start + self.holds.stride];
+            words.iter().enumerate().map(move |(word, value)| {
+                let is_spent = self.draws && word >= hold::HEAD_SIZE;
+                value * u64::from(means_something_in_hold(word, words[hold::OWNER]) && !is_spent)
+            })
+        });
         let tickets = self.tickets.records().flat_map(|start| {
             let words = &image[start..start + self.ticket_size()];
             let (state, request) = (words[ticket::STATE], words[ticket::REQUEST]);
-            words
-                .iter()
-                .enumerate()
-                .map(move |(word, value)| value * u64::from(means_something(word, state, request)))
+            let serial = words[ticket::HOLD].checked_sub(1).and_then(|index| {
+                let hold = self.holds.records().nth(usize::try_from(index).ok()?)?;
+                image.get(hold + hold::SERIAL)
+            });
+            words.iter().enumerate().map(move |(word, value)| {
+                let value = match word {
+                    ticket::HOLD_SERIAL => u64::from(serial == Some(value)),
+                    _ => *value,
+                };
+                value * u64::from(means_something(word, state, request))
+            })
         });
-        words.chain([wait_times.iter().sum()]).chain(tickets).collect()
+        words.chain(holds).chain(tickets).collect()
+    }
+
+    /// Whether anything was counted.
+    pub fn has_counted(&self, first: &[u64], last: &[u64]) -> bool {
+        self.counted.iter().any(|word| first[*word] != last[*word])
+    }
+
+    /// Whether what is counted under the lock has lost nothing that was counted before, nor the operation's own where it came
+    /// to its end, nor was counted twice by one process: `last` is what its unkilled run had counted, and each of those
+    /// who died may have counted and been undone. What is `served` after it counts as well.
+    pub fn check_counted(
+        &self,
+        first: &[u64],
+        last: &[u64],
+        found: &[u64],
+        served: bool,
+    ) -> Result<(), String> {
+        // Two died at most: the process, and the one that recovered after it.
+        let most = |first: u64, last: u64| first.max(last).saturating_add(2 * first.abs_diff(last));
+        let shown = |word: &usize| {
+            let (first, last, found) = (first[*word], last[*word], found[*word]);
+            format!("word {word} counts {found:#x}, which was {first:#x} and became {last:#x}")
+        };
+        for word in &self.counted {
+            let (first, last, found) = (first[*word], last[*word], found[*word]);
+            if found < first.min(last) || (found > most(first, last) && !served) {
+                return Err(shown(word));
+            }
+        }
+        for word in &self.counted_of_keys {
+            let halves = |image: &[u64]| [image[*word] & 0xffff_ffff, image[*word] >> 32];
+            let known = halves(first).into_iter().zip(halves(last));
+            let mut found = halves(found).into_iter().zip(known);
+            if !served && found.any(|(found, (first, last))| found > most(first, last)) {
+                return Err(shown(word));
+            }
+        }
+        Ok(())
     }
 
     /// Whether any process has ever waited.

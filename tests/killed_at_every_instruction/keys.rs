@@ -239,13 +239,13 @@ pub const KEY_OPERATIONS: &[Operation] = &[
     by_key(
         "key, refused where all are limited",
         one_limit_that_evicts_the_least_used,
-        1,
+        0,
         refuse_where_all_are_limited,
     ),
     by_key(
         "key, refused for want of a row",
         one_limit,
-        1,
+        0,
         refuse_for_want_of_a_row,
     ),
     by_key(
@@ -258,7 +258,7 @@ pub const KEY_OPERATIONS: &[Operation] = &[
     by_key(
         "key, refused by a rate",
         three_limits,
-        1,
+        0,
         operations::acquire_beyond_a_rate,
     ),
     by_key(
@@ -285,7 +285,7 @@ pub const KEY_OPERATIONS: &[Operation] = &[
         )
     },
     by_key("key, reset", three_limits, 1, reset_a_key),
-    beside(1, "key, wait in vain behind 1", 3, waiting::enqueue_and_leave),
+    beside(1, "key, wait in vain behind 1", 2, waiting::enqueue_and_leave),
     beside(1, "key, release to 1 waiting", 2, waiting::release_to_the_first),
     beside(1, "key, claim a grant, 1 behind", 2, waiting::claim_a_grant),
     beside(1, "key, cancel a grant, 1 behind", 2, waiting::cancel_a_grant),

@@ -35,6 +35,8 @@ pub struct Operation {
     /// steps, and one that took some limits before another refused undoes them, and does so
     /// twice where it looks for dead holders in between.
     pub transactions: usize,
+    /// Whether one word is all that it journals, which cannot be torn.
+    pub changes_one_word: bool,
     /// How many times more that may be, depending on what a random order of owners comes to.
     pub more_transactions: usize,
     /// How many processes wait in the queue beside it: each takes one of everything, and gives it back at once. They
@@ -454,6 +456,7 @@ pub const fn operation(
         after_a_death: false,
         killed_everywhere: false,
         transactions,
+        changes_one_word: false,
         more_transactions: 0,
         waiters: 0,
         dying: 0,
@@ -470,6 +473,7 @@ pub const fn operation(
 pub const OPERATIONS: &[Operation] = &[
     Operation {
         killed_everywhere: true,
+        changes_one_word: true,
         ..operation("try_acquire, 1 limit", one_limit, 1, acquire)
     },
     operation("try_acquire, 3 limits", three_limits, 1, acquire),
@@ -482,17 +486,17 @@ pub const OPERATIONS: &[Operation] = &[
         first_acquire,
     ),
     operation("try_acquire, 15 sliding windows", sliding_windows, 1, acquire),
-    operation("refused by a rate", three_limits, 1, acquire_beyond_a_rate),
+    operation("refused by a rate", three_limits, 0, acquire_beyond_a_rate),
     operation(
         "refused by concurrency",
         three_limits,
-        3,
+        2,
         acquire_beyond_concurrency,
     ),
     operation(
         "refused by the last of 16 limits",
         sixteen_limits,
-        3,
+        2,
         acquire_beyond_concurrency,
     ),
     operation(
@@ -555,9 +559,15 @@ pub const OPERATIONS: &[Operation] = &[
         1,
         reset_everything,
     ),
-    operation("local credit, a batch", three_limits, 1, take_a_batch_of_credit),
-    operation("local credit, refused", three_limits, 1, refuse_credit),
-    operation("local credit, given back", three_limits, 1, give_credit_back),
+    Operation {
+        changes_one_word: true,
+        ..operation("local credit, a batch", three_limits, 1, take_a_batch_of_credit)
+    },
+    operation("local credit, refused", three_limits, 0, refuse_credit),
+    Operation {
+        changes_one_word: true,
+        ..operation("local credit, given back", three_limits, 1, give_credit_back)
+    },
     operation("peek", three_limits, 0, peek),
     operation("snapshot", three_limits, 0, snapshot),
 ];

@@ -279,6 +279,8 @@ impl Trace {
         }
         layout.check_unjournalled(&self.first, recovered)?;
         let last = self.last();
+        let is_served = self.served.iter().any(Option::is_some) || self.applied.is_some();
+        layout.check_counted(&self.first, &last, recovered, is_served)?;
         let each = layout
             .unlocked(&self.first)
             .into_iter()

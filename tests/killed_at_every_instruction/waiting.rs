@@ -353,13 +353,13 @@ const fn after_leases(operation: Operation) -> Operation {
 }
 
 pub const WAITING_OPERATIONS: &[Operation] = &[
-    beside(1, "refused behind 1", 1, try_acquire_behind),
-    beside(3, "refused behind 3", 1, try_acquire_behind),
+    beside(1, "refused behind 1", 0, try_acquire_behind),
+    beside(3, "refused behind 3", 0, try_acquire_behind),
     // The ticket, the refusal, the leave.
-    beside(0, "wait in vain, the first", 3, enqueue_first_and_leave),
-    beside(1, "wait in vain behind 1", 3, enqueue_and_leave),
-    beside(3, "wait in vain behind 3", 3, enqueue_and_leave),
-    beside(1, "wait, look and leave, behind 1", 3, look_and_leave),
+    beside(0, "wait in vain, the first", 2, enqueue_first_and_leave),
+    beside(1, "wait in vain behind 1", 2, enqueue_and_leave),
+    beside(3, "wait in vain behind 3", 2, enqueue_and_leave),
+    beside(1, "wait, look and leave, behind 1", 2, look_and_leave),
     served(beside(0, "wait and be served, the first", 3, wait_until_served)),
     served(beside(1, "wait and be served behind 1", 3, wait_until_served)),
     served(beside(3, "wait and be served behind 3", 3, wait_until_served)),

@@ -79,6 +79,7 @@ pub mod control {
     pub const LAST_SEEN: usize = 9;
     pub const POISONED: usize = 10;
     pub const FREE_HOLD: usize = 12;
+    pub const HOLD_SERIAL: usize = 14;
     pub const ACTIVE: usize = 15;
     pub const ADMITTED: usize = 16;
     pub const REFUSED_RATE: usize = 17;
@@ -98,6 +99,19 @@ pub mod control {
     pub const LOCK_WAITS: usize = 50;
     pub const WAIT_TIMES: usize = 56;
     pub const SIZE: usize = 88;
+
+    /// What is counted for people, and the most that there ever was of something: not journalled. The longest queue is.
+    pub const COUNTED: [std::ops::Range<usize>; 9] = [
+        ADMITTED..RECOVERIES,
+        26..27,
+        30..32,
+        38..40,
+        41..42,
+        48..50,
+        51..52,
+        53..55,
+        WAIT_TIMES..SIZE,
+    ];
 }
 
 /// Two words for each entry: the index of a word within the shard, and what it was.
@@ -111,6 +125,8 @@ pub mod counters {
     pub const ADMITTED: usize = 0;
     pub const TAKEN: usize = 1;
     pub const UNSETTLED: usize = 6;
+    /// When it was reset, which is no count.
+    pub const RESET_AT: usize = 9;
     pub const SIZE: usize = 16;
 }
 
@@ -124,6 +140,8 @@ pub mod bucket {
 /// A row of a keyed table.
 pub mod row {
     pub const FINGERPRINT: usize = 0;
+    pub const USED_AT: usize = 3;
+    pub const COUNTS: usize = 4;
     pub const ROW_REFERENCES: usize = 5;
     pub const HEAD_SIZE: usize = 6;
 }

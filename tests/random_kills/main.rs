@@ -388,10 +388,12 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
             _ => (&[Pool::Places(0), Pool::Places(1)][..], of_plans),
         };
         let admitted: u64 = pools.iter().map(|pool| truth.admitted(*pool)).sum();
-        // After them came the requests for everything above; a worker that is killed can leave one uncounted.
+        // After them came the requests for everything above; a worker that is killed can leave one that it did not count
+        // itself, or that is undone and was counted.
         let bounds = admitted + last..=admitted + last + kills;
         assert!(bounds.contains(&counts.admitted), "{counts:?}, not in {bounds:?}");
-        assert_eq!(set.limits[0].counts.admitted, counts.admitted);
+        let of_limit = set.limits[0].counts.admitted;
+        assert!(bounds.contains(&of_limit), "{of_limit}, not in {bounds:?}");
         assert!(counts.active_high_water <= set.hold_capacity);
         println!(
             "set {}: {} admitted, {} reclaimed, {} recoveries, {} recounts",

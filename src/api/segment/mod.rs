@@ -298,13 +298,14 @@ impl Segment {
     /// [`RequestError::UnknownSet`], which names the sets there are; for a set on demand also [`Error::Declaration`], where it
     /// cannot be a name, [`SegmentError::Removed`], [`SegmentError::LockStuck`], [`SegmentError::Damaged`].
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
-        match find_or_make(&self.shared.engine, name)? {
-            Some(index) => Ok(LimitSet::new(Arc::clone(&self.shared), index)),
-            None => Err(Error::Request(RequestError::UnknownSet {
+        let position = find_or_make(&self.shared.engine, name)?;
+        let set = position.and_then(|position| LimitSet::new(Arc::clone(&self.shared), position));
+        set.ok_or_else(|| {
+            Error::Request(RequestError::UnknownSet {
                 name: name.to_owned(),
                 known: self.sets().map(|set| set.name().to_owned()).collect(),
-            })),
-        }
+            })
+        })
     }
 
     /// Every set, in the order of the declaration; then the [sets on demand](Declaration::sets_on_demand) that processes
@@ -312,7 +313,7 @@ impl Segment {
     pub fn sets(&self) -> impl Iterator<Item = LimitSet> + '_ {
         let engine = &self.shared.engine;
         let named = engine.definitions().named(engine.sets());
-        named.map(|(index, _)| LimitSet::new(Arc::clone(&self.shared), index))
+        named.filter_map(|(position, _)| LimitSet::new(Arc::clone(&self.shared), position))
     }
 
     /// What was in force when this process opened the segment: see

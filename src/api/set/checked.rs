@@ -31,12 +31,17 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// Tells whom refusals are to be notified to.
-    #[inline]
-    pub(crate) fn tell(&self, label: Option<&str>) {
-        if let (false, Some(events)) = (self.is_admitted, &self.set.shared().request_events)
-            && let Some(refusal) = self.refusal()
-        {
+    /// Reports a refusal to the observer, if there is one.
+    #[inline(always)]
+    pub(crate) fn report(&self, label: Option<&str>) {
+        if !self.is_admitted {
+            self.report_refusal(label);
+        }
+    }
+
+    #[inline(never)]
+    fn report_refusal(&self, label: Option<&str>) {
+        if let (Some(events), Some(refusal)) = (&self.set.shared().request_events, self.refusal()) {
             events.denied(self.set.position(), &refusal, label);
         }
     }
@@ -201,7 +206,7 @@ impl LimitSet {
             .map(|(decision, is_admitted)| Checked::new(self, decision, is_admitted))
             .collect();
         for answer in &answers {
-            answer.tell(request.label_text());
+            answer.report(request.label_text());
         }
         Ok(answers)
     }
@@ -308,28 +313,34 @@ impl<'a> Key<'a> {
 impl<'a> Subject<'a> {
     #[inline]
     fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
-        let checked = self.check_costs(request.costs_for(self.set)?)?;
-        checked.tell(request.label_text());
+        let costs = request.costs_for(self.set)?;
+        let mut checked = self.pending(costs);
+        self.check_costs(costs, &mut checked)?;
+        checked.report(request.label_text());
         Ok(checked)
     }
 
     fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
-        let checked = self.check_costs(&Costs::of_one(self.set.budget_index(limit)?, used))?;
-        checked.tell(None);
+        let costs = Costs::of_one(self.set.budget_index(limit)?, used);
+        let mut checked = self.pending(&costs);
+        self.check_costs(&costs, &mut checked)?;
+        checked.report(None);
         Ok(checked)
     }
 
-    #[inline]
-    fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
-        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
+    #[inline(always)]
+    fn pending(&self, costs: &Costs) -> Checked<'a> {
+        let decision = Decision::pending(costs, self.set.engine_set().notes_beside);
+        Checked::new(self.set, decision, false)
+    }
+
+    /// Fills in an answer where it lies, because it is larger than what it takes to decide.
+    #[inline(always)]
+    fn check_costs(&self, costs: &Costs, checked: &mut Checked<'a>) -> Result<(), Box<Error>> {
         let engine = &self.set.shared().engine;
-        let is_admitted = engine.check(self.target(), costs, &mut decision)?;
+        checked.is_admitted = engine.check(self.target(), costs, &mut checked.decision)?;
         self.set.see_to_batches();
-        Ok(Checked {
-            set: self.set,
-            decision,
-            is_admitted,
-        })
+        Ok(())
     }
 
     fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {
@@ -377,7 +388,7 @@ impl Permit<'_> {
         let index = self.limit_set().budget_index(&limit)?;
         let (is_admitted, decision) = self.debit_index(index, used, &Costs::of_one(index, used))?;
         let checked = Checked::new(self.limit_set(), decision, is_admitted);
-        checked.tell(None);
+        checked.report(None);
         Ok(checked)
     }
 }

@@ -16,16 +16,21 @@ use crate::error::{Error, RequestError};
 /// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children.
 #[derive(Clone)]
 pub struct LimitSet {
-    shared: Arc<SharedSegment>,
-    index: usize,
+    shared: Arc<SharedSet>,
     strict: bool,
+}
+
+/// What a handle and its copies share, so that a copy counts one more user and no more.
+struct SharedSet {
+    segment: Arc<SharedSegment>,
+    engine: Arc<SetEngine>,
 }
 
 // What it refers to is the whole segment, which would fill pages in every message that a refusal is part of.
 impl fmt::Debug for LimitSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitSet")
-            .field("segment", &self.shared.engine.path())
+            .field("segment", &self.segment_path())
             .field("name", &self.name())
             .field("strict", &self.strict)
             .finish()
@@ -81,12 +86,13 @@ impl LimitName for LimitIndex {
 }
 
 impl LimitSet {
-    pub(crate) fn new(shared: Arc<SharedSegment>, index: usize) -> Self {
-        Self {
-            shared,
-            index,
+    /// The set at a position of a segment; `None` beyond its sets.
+    pub(crate) fn new(segment: Arc<SharedSegment>, position: usize) -> Option<Self> {
+        let engine = Arc::clone(segment.engine.sets().get(position)?);
+        Some(Self {
+            shared: Arc::new(SharedSet { segment, engine }),
             strict: true,
-        }
+        })
     }
 
     pub(crate) fn is_strict(&self) -> bool {
@@ -130,57 +136,55 @@ impl LimitSet {
     /// millisecond for 100,000 of them, without a lock.
     pub fn table_usage(&self) -> Option<TableUsage> {
         let set = self.engine_set();
-        set.is_keyed().then(|| self.shared.engine.table_usage(set))
+        set.is_keyed().then(|| self.shared().engine.table_usage(set))
     }
 
     #[inline]
     pub(crate) fn engine_set(&self) -> &SetEngine {
-        &self.shared.engine.sets()[self.index]
+        &self.shared.engine
     }
 
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<SharedSegment> {
-        &self.shared
+        &self.shared.segment
     }
 
     /// The position of the set in its segment.
     pub(crate) fn position(&self) -> usize {
-        self.index
+        // A segment has at most 1,024 sets.
+        self.engine_set().position as usize
     }
 
     /// Whether both handles are of the same set of the same attachment.
     #[inline]
     pub(crate) fn is_same_set(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared) && self.index == other.index
+        Arc::ptr_eq(&self.shared, &other.shared) || Arc::ptr_eq(&self.shared.engine, &other.shared.engine)
     }
 
     /// Whether both handles are of the same segment, opened together or not.
     pub(crate) fn is_in_file_of(&self, other: &Self) -> bool {
-        let file = other.shared.engine.membership.file();
-        self.shared.engine.membership.is_of(file)
+        let file = other.shared().engine.membership.file();
+        self.shared().engine.membership.is_of(file)
     }
 
     /// The path that the segment was opened by.
     pub(crate) fn segment_path(&self) -> &Path {
-        self.shared.engine.path()
+        self.shared().engine.path()
     }
 
     /// A request that names nothing cannot be used where a rate limit needs a cost.
-    #[inline]
-    pub(crate) fn require_no_cost(&self) -> Result<(), Error> {
-        match self.engine_set().first_rate {
-            None => Ok(()),
-            Some(index) => Err(Error::Request(RequestError::CostRequired {
-                set: self.name().to_owned(),
-                limit: self.engine_set().limit_name(index),
-            })),
-        }
+    #[cold]
+    pub(crate) fn cost_required(&self, rate: usize) -> Box<Error> {
+        Box::new(Error::Request(RequestError::CostRequired {
+            set: self.name().to_owned(),
+            limit: self.engine_set().limit_name(rate),
+        }))
     }
 
     /// The limits as they were declared when this process opened the segment, in their order.
     pub fn declared_limits(&self) -> &[Limit] {
-        let declaration = &self.shared.declaration;
-        let set = declaration.sets().get(self.index);
+        let declaration = &self.shared().declaration;
+        let set = declaration.sets().get(self.position());
         // What is no declared set is a copy of one.
         let set = set.or_else(|| declaration.template().map(|(template, _)| template));
         set.map_or(&[], SetDeclaration::limits)
@@ -242,7 +246,7 @@ impl LimitSet {
         if self.strict {
             return Err(self.unknown_limit(name));
         }
-        if self.shared.is_first_warning(self.index, &name) {
+        if self.shared().is_first_warning(self.position(), &name) {
             #[cfg(feature = "tracing")]
             tracing::warn!(
                 set = self.name(),

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::shm::layout::records::{LimitCounters, SetControl};
 
-/// What was counted of a set, since its creation or the last reset of the counters.
+/// What was counted of a set, since its creation or the last reset of the counters. A process that is killed in the middle of
+/// an operation may leave it counted and undone: each death counts one operation too many at most, and none too few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -49,7 +50,7 @@ pub struct SetCounts {
     pub lock_waits: u64,
 }
 
-/// What was counted of a limit, since its creation or the last reset of the counters.
+/// What was counted of a limit, since its creation or the last reset of the counters, as of [a set](SetCounts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -240,7 +241,7 @@ impl SegmentReader {
 
 /// Where keys are looked at.
 pub(crate) struct KeySource<'a> {
-    pub(crate) sets: &'a [SetEngine],
+    pub(crate) sets: &'a [Arc<SetEngine>],
     pub(crate) definitions: Definitions<'a>,
     pub(crate) owners: Owners<'a>,
     /// One instant for all keys, so that the ages of two of them can be compared.
@@ -305,7 +306,8 @@ impl<'a> KeySource<'a> {
 
     fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
         let found = self.definitions.find(self.sets, name);
-        found.and_then(|position| self.sets.get(position)).ok_or_else(|| {
+        let set = found.and_then(|position| self.sets.get(position));
+        set.map(|set| &**set).ok_or_else(|| {
             let named = self.definitions.named(self.sets);
             Error::Request(RequestError::UnknownSet {
                 name: name.to_owned(),

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -251,7 +252,7 @@ pub struct SegmentReader {
     observed: Observed,
     stored: StoredDeclaration,
     declaration: Declaration,
-    sets: Vec<SetEngine>,
+    sets: Vec<Arc<SetEngine>>,
 }
 
 impl SegmentReader {
@@ -277,7 +278,7 @@ impl SegmentReader {
         };
         reader.sets = sets
             .into_iter()
-            .map(|set| reader.definitions().with_previous(set))
+            .map(|set| Arc::new(reader.definitions().with_previous(set)))
             .collect();
         Ok(reader)
     }
@@ -375,7 +376,7 @@ impl<'a> Owners<'a> {
 pub(crate) struct SnapshotSource<'a> {
     pub(crate) path: &'a Path,
     pub(crate) region: &'a Region,
-    pub(crate) sets: &'a [SetEngine],
+    pub(crate) sets: &'a [Arc<SetEngine>],
     pub(crate) definitions: Definitions<'a>,
     pub(crate) declaration: &'a Declaration,
     pub(crate) table: &'a ParticipantTable,

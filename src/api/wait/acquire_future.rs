@@ -73,7 +73,7 @@ impl<'a> AcquireFuture<'a> {
         });
         Self {
             set: SetReference::Borrowed(set),
-            stage: Stage::Asked(asked),
+            stage: Stage::Asked(asked.map_err(Error::from)),
         }
     }
 

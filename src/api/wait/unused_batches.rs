@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 use super::waiters::lock;
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
-use crate::engine::SetEngine;
 use crate::shm::process::fork_identity::PerProcess;
 use crate::shm::process::participant::Membership;
 use crate::shm::time::clock::boot_nanos;
@@ -70,7 +69,7 @@ impl DrawingHandles {
 
 /// Notes a handle that was opened, if batches are drawn by it.
 pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
-    let draws = shared.engine.sets().iter().any(SetEngine::has_credit);
+    let draws = shared.engine.sets().iter().any(|set| set.has_credit());
     if let Some(handles) = DrawingHandles::get().filter(|_| draws) {
         handles.add(shared);
     }

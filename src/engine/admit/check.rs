@@ -54,7 +54,6 @@ impl SegmentEngine {
         answers: &mut [(Decision, bool)],
     ) -> Result<(), Box<Error>> {
         set.require_forgettable(costs)?;
-        let owner = self.membership.owner()?;
         let mut order: Vec<(u32, u32)> = (0_u32..)
             .zip(keys)
             .map(|(position, key)| (set.shard_of(Some(key)).index(), position))
@@ -79,9 +78,8 @@ impl SegmentEngine {
                 else {
                     continue;
                 };
-                decision.owner = owner;
                 let mut decide = |decision: &mut Decision, attempt| {
-                    self.decide_for_key(&mut locked, Some(key), None, costs, decision, attempt)
+                    self.decide_for_key(&mut locked, key, None, costs, decision, attempt)
                 };
                 let mut answer = decide(decision, Attempt::First)?;
                 if answer == Answer::RetryAfterReclaim {

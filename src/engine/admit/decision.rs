@@ -216,13 +216,13 @@ impl DerefMut for Decision {
 impl Decision {
     /// Has the room for what is to be decided, because nothing is allocated under a lock: of each limit, and so much
     /// [beside](crate::engine::definition::set_outline::SetOutline::notes_beside).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
-        let mut decided = SmallVec::new();
-        let count = costs.limits.0.count_ones() as usize + notes_beside;
-        if count > DECIDED_INLINE {
-            decided.reserve_exact(count);
-        }
+        let decided = if notes_beside > 0 || costs.limits.is_more_than::<DECIDED_INLINE>() {
+            Self::room_for(costs.limits, notes_beside)
+        } else {
+            SmallVec::new()
+        };
         Self {
             details: Details {
                 limits: costs.limits,
@@ -237,18 +237,24 @@ impl Decision {
         }
     }
 
+    #[inline(never)]
+    fn room_for(limits: LimitMask, notes_beside: usize) -> SmallVec<[Decided; DECIDED_INLINE]> {
+        SmallVec::with_capacity(limits.0.count_ones() as usize + notes_beside)
+    }
+
     /// What it says, for what outlives who asked.
     #[inline]
     pub(crate) fn into_details(self) -> Details {
         self.details
     }
 
-    /// Makes room for what is to be decided now, in a shard of the set.
+    /// Makes room for what is to be decided now, in a shard of the set, for a participant.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, shard: u32, definition: DefinitionBits, now: u64) {
+    pub(in crate::engine) fn begin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
         // A set has at most 1024 shards.
         self.place = ShardAndStage::new(shard as u16, Stage::Reserved);
         self.definition = definition;
+        self.owner = owner;
         self.decided_at = now;
         self.hold_serial = None;
         self.decided.clear();
@@ -418,6 +424,12 @@ impl Decision {
             .hold_serial
             .filter(|serial| BatchShare::from_word(*serial).is_none())?;
         Some(HoldReference { index, serial })
+    }
+
+    /// Whether an admitted request holds something, or took units of a batch.
+    #[inline]
+    pub(crate) fn holds_something(&self) -> bool {
+        self.hold_serial.is_some()
     }
 
     /// Notes that nothing is held any more.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::acquire::{Answer, Attempt, Target};
+use super::acquire::{Answer, Attempt, Charge, Target};
 use super::decision::{Costs, Decision, Stage};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
@@ -12,7 +12,7 @@ use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, RequestError};
-use crate::limit::{Assessment, RuleOperations};
+use crate::limit::{Assessment, Mark, Now, RuleOperations};
 use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::Transaction;
 
@@ -107,6 +107,29 @@ impl SetOutline {
     }
 }
 
+/// As of the instant of its use, so many nanoseconds from now: charged before, it would leave room for others at that
+/// instant.
+struct Ahead {
+    delay: u64,
+}
+
+impl Charge for Ahead {
+    fn charge(
+        &self,
+        limit: &LimitRules,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) -> Option<Mark> {
+        if limit.shadow && limit.assess(row, now, cost) != Assessment::Admissible {
+            return None;
+        }
+        limit.charge_ahead(row, transaction, now, self.delay, cost);
+        Some(limit.mark(row, now))
+    }
+}
+
 impl LockedShard<'_> {
     /// After how many nanoseconds all of it can be had; `None` where that cannot be charged now.
     fn delay_of(&self, row: Row<'_>, costs: &Costs) -> Option<u64> {
@@ -134,22 +157,14 @@ impl LockedShard<'_> {
         delay: u64,
     ) -> Result<(), Box<Error>> {
         let shard = self.shard.of(row);
-        decision.begin(shard.index(), shard.definition(), self.now.monotonic);
+        decision.begin(shard.index(), shard.definition(), self.now.monotonic, self.owner);
         let mut transaction = shard.memory.journal().begin();
-        // As of the instant of its use: charged before, it would leave room for others at that instant.
-        let ahead = |limit: &LimitRules, row: Row<'_>, transaction: &mut Transaction<'_>, cost| {
-            if limit.shadow && limit.assess(row, self.now, cost) != Assessment::Admissible {
-                return None;
-            }
-            limit.charge_ahead(row, transaction, self.now, delay, cost);
-            Some(limit.mark(row, self.now))
-        };
         let (rows, none) = (Rows::from(row), LimitMask::default());
         let note = |_, decided| decision.note(decided);
-        let waived = self.charge_each(ahead, rows, &mut transaction, costs, none, note);
+        let waived = self.charge_each(&Ahead { delay }, rows, &mut transaction, costs, none, note);
         // None but those in shadow are waived, of which `delay_of` has seen all.
         let waived = waived.unwrap_or_default();
-        self.commit_taken(transaction, rows, costs, waived, free, decision)?;
+        self.commit_taken(&mut transaction, rows, costs, waived, free, decision)?;
         shard.note_own_capacities(row, costs, decision);
         Ok(())
     }

@@ -56,8 +56,7 @@ impl<'a, Rules> Shard<'a, Rules> {
         if until <= now.monotonic {
             return 0;
         }
-        let left = until - now.monotonic;
-        if left <= MAX_THROTTLE { left } else { 0 }
+        left_until(until, now)
     }
 
     /// Ends the throttling of a row. It can be repeated.
@@ -68,6 +67,13 @@ impl<'a, Rules> Shard<'a, Rules> {
             word.store(unthrottled, Ordering::Relaxed);
         }
     }
+}
+
+/// Nanoseconds until an instant that is yet to come, unless it is damage.
+#[cold]
+fn left_until(until: u64, now: Now) -> u64 {
+    let left = until.saturating_sub(now.monotonic);
+    if left <= MAX_THROTTLE { left } else { 0 }
 }
 
 impl RuledShard<'_> {
@@ -85,15 +91,22 @@ impl RuledShard<'_> {
     }
 }
 
-impl ShardAt<'_> {
+impl RuledShard<'_> {
     /// Nanoseconds for which these costs are not admitted on a row, whatever the limits say.
     #[inline(always)]
-    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
-        match self.shard.throttled_for(row, self.now) {
+    fn throttles(&self, row: Row<'_>, costs: &Costs, now: Now) -> u64 {
+        match self.throttled_for(row, now) {
             0 => 0,
-            _ if self.shard.is_never_throttled(costs) => 0,
+            _ if self.is_never_throttled(costs) => 0,
             wait => wait,
         }
+    }
+}
+
+impl ShardAt<'_> {
+    /// Nanoseconds for which these costs are not admitted on a row, whatever the limits say.
+    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
+        self.shard.throttles(row, costs, self.now)
     }
 }
 
@@ -101,7 +114,7 @@ impl LockedShard<'_> {
     /// As [`ShardAt::throttles`].
     #[inline(always)]
     pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
-        self.at_its_instant().throttles(row, costs)
+        self.shard.throttles(row, costs, self.now)
     }
 
     fn throttle(&self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
@@ -120,6 +133,6 @@ impl LockedShard<'_> {
         self.take_batches_back(row)?;
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(self.shard.throttle_word(row), until);
-        self.shard.commit(transaction)
+        self.shard.commit(&mut transaction)
     }
 }

@@ -107,8 +107,8 @@ impl SegmentEngine {
             locked
                 .at_its_instant()
                 .refund_unused(&mut transaction, limit, row, unspent, &taken, origin);
-        transaction.add(&shard.counters(limit.index).refunded, refunded);
-        shard.commit(transaction)?;
+        transaction.count(&shard.counters(limit.index).refunded, refunded);
+        shard.commit(&mut transaction)?;
         // It is given back, whatever is wrong with the queue: the next operation says that.
         let _ = locked.serve_next(row.index);
         Ok(refunded)
@@ -157,10 +157,10 @@ impl SegmentEngine {
             drop(transaction);
             return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         };
-        transaction.add(&shard.counters(wish.limit).admitted, 1);
-        transaction.add(&shard.counters(wish.limit).taken, units);
-        transaction.add(&shard.memory.control().admitted, 1);
-        shard.commit(transaction)?;
+        transaction.count(&shard.counters(wish.limit).admitted, 1);
+        transaction.count(&shard.counters(wish.limit).taken, units);
+        transaction.count(&shard.memory.control().admitted, 1);
+        shard.commit(&mut transaction)?;
         let counts_in_windows = !limit.rule.reaches_ahead();
         Ok(Ok(TakenBatch {
             units,

@@ -147,7 +147,7 @@ impl SegmentEngine {
         else {
             return take(decision);
         };
-        let Some((place, noted)) = batches.place(shard.index(), row.key(), decision.owner) else {
+        let Some((place, noted)) = batches.place(shard.index(), row.key(), locked.owner) else {
             return take(decision);
         };
         let own = noted.filter(|drawn| locked.owns(drawn.hold, drawn.owner));
@@ -197,7 +197,7 @@ impl SegmentEngine {
             units: credit.batch.min(remaining).max(needed),
             needed,
         };
-        let Some(drawn) = locked.draw(row, limit, credit, &draw, decision.owner)? else {
+        let Some(drawn) = locked.draw(row, limit, credit, &draw, locked.owner)? else {
             return take(decision);
         };
         place.write(&drawn);
@@ -366,9 +366,9 @@ impl LockedShard<'_> {
             return Ok(None);
         };
         let counters = self.shard.counters(limit.index);
-        transaction.add(&counters.taken, draw.units);
+        transaction.count(&counters.taken, draw.units);
         if limit.is_near(mark) {
-            transaction.add(&counters.near, 1);
+            transaction.count(&counters.near, 1);
         }
         self.count_requests(&mut transaction, limit, row, draw.requests);
         let hold = match draw.hold {
@@ -388,7 +388,7 @@ impl LockedShard<'_> {
         };
         transaction.store(place.taken_at(), self.now.monotonic);
         transaction.store(place.row_word(), row.reference().to_word());
-        self.shard.commit(transaction)?;
+        self.shard.commit(&mut transaction)?;
         let Some(word) = place.amounts().first() else {
             return Ok(None);
         };
@@ -428,10 +428,10 @@ impl LockedShard<'_> {
         row: Row<'_>,
         requests: u64,
     ) {
-        transaction.add(&self.shard.counters(limit.index).admitted, requests);
-        transaction.add(&self.shard.memory.control().admitted, requests);
+        transaction.count(&self.shard.counters(limit.index).admitted, requests);
+        transaction.count(&self.shard.memory.control().admitted, requests);
         if let Some(counts) = row.counts() {
-            self.note_use(transaction, row);
+            self.note_use(row);
             let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
             let requests = u32::try_from(requests).unwrap_or(u32::MAX);
             let counts_now = KeyCounts {
@@ -474,7 +474,7 @@ impl LockedShard<'_> {
         } else {
             &counters.refunded
         };
-        transaction.add(counter, refunded);
+        transaction.count(counter, refunded);
         self.count_requests(transaction, limit, row, left.requests());
     }
 
@@ -489,7 +489,7 @@ impl LockedShard<'_> {
         for word in hold.amounts() {
             self.settle_batch(&mut transaction, limit, row, (word, mark), origin, Ending::Undone);
         }
-        self.shard.commit(transaction)
+        self.shard.commit(&mut transaction)
     }
 
     /// Takes back what processes have drawn from a row: for a request that would have to wait for it.
@@ -511,7 +511,7 @@ impl LockedShard<'_> {
     fn end_batch(&self, index: u64) -> Result<(), Box<Error>> {
         let mut transaction = self.shard.memory.journal().begin();
         self.free_hold(&mut transaction, index, Ending::Undone);
-        self.shard.commit(transaction)
+        self.shard.commit(&mut transaction)
     }
 
     /// Puts what a permit from a batch did not use, and the limit has just been given back, into that batch again, as if it

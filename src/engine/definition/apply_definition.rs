@@ -22,7 +22,7 @@ pub(crate) enum Applied {
 impl SegmentEngine {
     /// The definition of a set that is in force.
     pub(crate) fn definition(&self, set: &SetEngine) -> Result<Definition, Box<Error>> {
-        let definition = read_definition_in_force(self.region(), &set.geometry, &set.entry[0])
+        let definition = read_definition_in_force(self.region(), &set.geometry, &set.entry)
             .map_err(|place| damaged(self.path(), place))?;
         definition.map_err(|invalid| {
             Box::new(Error::Segment(SegmentError::Damaged {
@@ -51,7 +51,7 @@ impl SegmentEngine {
                 // A cold shard of another life of the file; the next round sees to it.
                 continue;
             }
-            let entry = &set.entry[0];
+            let entry = &set.entry;
             if text.len() as u64 > set.geometry.shape.definition_room {
                 return Ok(Applied::TooLong);
             }

@@ -5,6 +5,7 @@
 //! that also notes how far it got: the process that dies on the way is followed by the next.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::set_rules::SetRules;
@@ -18,11 +19,12 @@ use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::read_definition;
 
 impl LockedShard<'_> {
-    /// Whether the shard decides by another definition than this process thinks, or is to be migrated to one.
-    #[inline]
-    pub(in crate::engine) fn is_of_another_definition(&self) -> bool {
-        let generation = self.shard.memory.control().generation.load(Ordering::Relaxed);
-        generation != self.shard.rules.generation || generation != self.engine.generation_of(self.shard.set)
+    /// Not zero where the shard decides by another definition than this process thinks, or is to be migrated to one.
+    #[inline(always)]
+    pub(in crate::engine) fn difference_from_definition(&self) -> u64 {
+        let known = self.shard.rules.generation;
+        let own = self.shard.memory.control().generation.load(Ordering::Relaxed);
+        (own ^ known) | (self.engine.generation_of(self.shard.set) ^ known)
     }
 }
 
@@ -38,14 +40,14 @@ impl Definitions<'_> {
     /// Lets a set know the definition that is in force by now, for who only looks. What cannot be read, because another
     /// is being written in its place, is left out.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
-        let generation = load_acquire(&set.entry[0].generation);
+        let generation = load_acquire(&set.entry.generation);
         if generation != set.rules.latest().generation {
             let _ = self.learn(set, generation);
         }
     }
 
     /// The position of the set of that name, where this process or another has asked for it before.
-    pub(crate) fn find(&self, sets: &[SetEngine], name: &str) -> Option<usize> {
+    pub(crate) fn find(&self, sets: &[Arc<SetEngine>], name: &str) -> Option<usize> {
         let known = sets.iter().position(|set| set.name.is(name));
         known.or_else(|| {
             // Copies get their names one after another.
@@ -62,8 +64,9 @@ impl Definitions<'_> {
     }
 
     /// The sets that have a name, with their positions.
-    pub(crate) fn named(self, sets: &[SetEngine]) -> impl Iterator<Item = (usize, &SetEngine)> {
-        sets.iter().enumerate().filter(move |(_, set)| {
+    pub(crate) fn named(self, sets: &[Arc<SetEngine>]) -> impl Iterator<Item = (usize, &SetEngine)> {
+        let sets = sets.iter().map(|set| &**set);
+        sets.enumerate().filter(move |(_, set)| {
             if set.name.is_spare() {
                 self.keep_up(set);
             }
@@ -117,7 +120,7 @@ impl Definitions<'_> {
                 ),
             }))
         };
-        let entry = &set.entry[0];
+        let entry = &set.entry;
         let definition = read_definition(self.region, &set.geometry, entry, generation)
             .map_err(|place| damaged(self.path, place))?
             .map_err(|_| damaged_definition())?;
@@ -134,7 +137,7 @@ impl SegmentEngine {
     /// The generation of the definition that is in force for a set.
     #[inline]
     pub(in crate::engine) fn generation_of(&self, set: &SetEngine) -> u64 {
-        load_acquire(&set.entry[0].generation)
+        load_acquire(&set.entry.generation)
     }
 
     /// Makes a locked shard decide by the definition that it is of.
@@ -210,7 +213,7 @@ impl SegmentEngine {
             let mut transaction = shard.memory.journal().begin();
             new.migrate(&old, row, &mut transaction, now);
             transaction.store(&control.migrated, done);
-            shard.commit(transaction)?;
+            shard.commit(&mut transaction)?;
         }
         let mut transaction = shard.memory.journal().begin();
         transaction.store(&control.generation, generation);
@@ -220,7 +223,7 @@ impl SegmentEngine {
             control.applied_at.load(Ordering::Relaxed),
         );
         transaction.store(&control.applied_at, now.monotonic);
-        shard.commit(transaction)?;
+        shard.commit(&mut transaction)?;
         locked.shard = shard.unruled().by(rules);
         Ok(())
     }

@@ -139,10 +139,18 @@ impl LimitRules {
     /// What the limit says to the cost: one in shadow admits whatever it thinks of it.
     #[inline]
     pub(crate) fn verdict(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
+        self.verdict_and_mark(row, now, cost).0
+    }
+
+    /// As [`verdict`](Self::verdict), and how the limit stands.
+    #[inline]
+    pub(crate) fn verdict_and_mark(&self, row: Row<'_>, now: Now, cost: u64) -> (Assessment, Mark) {
+        let state = StateWords::reading(self.state(row));
+        let (assessment, mark) = self.rule.assess_and_mark(&state, now, cost);
         if self.shadow {
-            return Assessment::Admissible;
+            return (Assessment::Admissible, mark);
         }
-        self.assess(row, now, cost)
+        (assessment, mark)
     }
 
     /// Nanoseconds before which so many units cannot all have been taken, in whatever portions.
@@ -163,7 +171,7 @@ impl LimitRules {
     }
 
     /// Takes the cost if the limit admits it, and says how the limit stands then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         &self,
         row: Row<'_>,
@@ -246,7 +254,7 @@ impl LimitRules {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give_back(&self, row: Row<'_>, transaction: &mut Transaction<'_>, amount: u64) {
         let words = self.state(row);
         self.rule

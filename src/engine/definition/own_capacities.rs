@@ -23,6 +23,13 @@ impl LimitMask {
         })
     }
 
+    /// Whether there are more than `N`. Many processors count bits by no instruction of their own that all have.
+    #[inline(always)]
+    pub(crate) fn is_more_than<const N: usize>(self) -> bool {
+        let rest = (0..N).fold(self.0, |rest, _| rest & rest.wrapping_sub(1));
+        rest != 0
+    }
+
     #[inline]
     pub(crate) fn insert(&mut self, index: usize) {
         self.0 |= 1 << index;

@@ -244,7 +244,7 @@ impl LockedShard<'_> {
         let mut transaction = shard.memory.journal().begin();
         if !is_other_rule {
             transaction.store(word, after.to_word(generation));
-            return shard.commit(transaction).map(Ok);
+            return shard.commit(&mut transaction).map(Ok);
         }
         let (old, new) = (shard.rules.of_tier(before.tier), shard.rules.of_tier(after.tier));
         for (old, new) in old.limits.iter().zip(&new.limits) {
@@ -267,7 +267,7 @@ impl LockedShard<'_> {
         if let Some(changed_at) = shard.changed_at(row) {
             transaction.store(changed_at, self.now.monotonic);
         }
-        shard.commit(transaction)?;
+        shard.commit(&mut transaction)?;
         // It stands, whatever is wrong with the queue: the next operation says that.
         let _ = self.serve_next(row.index);
         Ok(Ok(()))
@@ -296,7 +296,7 @@ impl LockedShard<'_> {
                 transaction.store(word, capacity.map_or(0, NonZeroU64::get));
             }
         }
-        self.shard.commit(transaction)
+        self.shard.commit(&mut transaction)
     }
 }
 

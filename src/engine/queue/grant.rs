@@ -278,12 +278,12 @@ impl<'a> LockedShard<'a> {
             .now
             .monotonic
             .saturating_sub(ticket.enqueued_at().load(Ordering::Relaxed));
-        transaction.add(&control.admitted, 1);
-        transaction.add(&control.waited, 1);
-        transaction.add(&control.wait_times[wait_bucket(waited)], 1);
-        self.count_on_rows(&mut transaction, row.into(), true);
+        transaction.count(&control.admitted, 1);
+        transaction.count(&control.waited, 1);
+        transaction.count(&control.wait_times[wait_bucket(waited)], 1);
+        self.count_on_rows(row.into(), true);
         self.pin(&mut transaction, row);
-        shard.commit(transaction)?;
+        shard.commit(&mut transaction)?;
         self.notify(index, ticket);
         Ok(Served::Granted)
     }
@@ -346,7 +346,7 @@ impl<'a> LockedShard<'a> {
             ticket,
             was_reclaimed,
             |transaction, limit, refunded| {
-                transaction.add(&self.shard.counters(limit.index).refunded, refunded);
+                transaction.count(&self.shard.counters(limit.index).refunded, refunded);
             },
         );
         if let Some(hold) = hold {

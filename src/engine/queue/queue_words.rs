@@ -87,9 +87,9 @@ impl LockedShard<'_> {
             // Dropped without a commit, the transaction is undone.
             let changed = changed.ok()?;
             if let Some(counter) = counter {
-                transaction.add(counter, 1);
+                transaction.count(counter, 1);
             }
-            Some(shard.commit(transaction).map(|()| changed))
+            Some(shard.commit(&mut transaction).map(|()| changed))
         };
         if let Some(answer) = try_change() {
             return answer;

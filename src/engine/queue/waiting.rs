@@ -591,11 +591,11 @@ impl LockedShard<'_> {
             return Err(shard.poisoned());
         };
         let row = shard.row(waiting.row);
-        decision.owner = waiting.owner;
         decision.begin(
             shard.index(),
             shard.definition(),
             place.granted_at().load(Ordering::Relaxed),
+            waiting.owner,
         );
         let by_row = shard.of(row);
         let grant = by_row.recorded_grant(row, place, self.now);

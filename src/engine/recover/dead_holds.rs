@@ -211,7 +211,7 @@ impl<'a> LeftOut<'a> {
             },
         );
         self.tickets += 1;
-        commit(transaction);
+        commit(&mut transaction);
     }
 
     /// Gives back what is held of concurrency, all of it or where the lease has run out; and reservations where
@@ -245,7 +245,7 @@ impl<'a> LeftOut<'a> {
             }
         }
         self.holds += u64::from(is_dead || is_empty);
-        commit(transaction);
+        commit(&mut transaction);
     }
 
     fn add(&mut self, limit: &LimitRules, units: u64) {
@@ -272,7 +272,7 @@ fn of_row(all: &[(u64, u64)], row: u64) -> &[(u64, u64)] {
 }
 
 /// Makes the changes of a copy final: it is private, and nothing in it can be damaged.
-fn commit(transaction: Transaction<'_>) {
+fn commit(transaction: &mut Transaction<'_>) {
     let outcome = transaction.commit();
     debug_assert_eq!(outcome, Ok(()));
 }

@@ -160,7 +160,7 @@ impl LockedShard<'_> {
         };
         let mut transaction = memory.journal().begin();
         self.free_hold(&mut transaction, index, Ending::Finished { failed });
-        self.shard.commit(transaction)?;
+        self.shard.commit(&mut transaction)?;
         Ok(true)
     }
 

@@ -156,8 +156,8 @@ impl SegmentEngine {
                 }
                 let mut transaction = shard.memory.journal().begin();
                 locked.free_hold(&mut transaction, index, Ending::OwnerDied);
-                transaction.add(&shard.memory.control().reclaimed, 1);
-                shard.commit(transaction)
+                transaction.count(&shard.memory.control().reclaimed, 1);
+                shard.commit(&mut transaction)
             },
             &mut before_unlock,
         )

@@ -10,6 +10,7 @@ use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
+use crate::shm::layout::records::MAX_LIMITS;
 
 /// Whether a hold was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +194,7 @@ impl LockedShard<'_> {
         let mut transaction = self.shard.memory.journal().begin();
         let mut expired = hold.expired().load(Ordering::Relaxed);
         let mut is_empty = true;
+        let mut given_back = [0; MAX_LIMITS];
         for ((word, limit), number) in hold
             .amounts()
             .iter()
@@ -203,8 +205,7 @@ impl LockedShard<'_> {
             if amount > 0 && limit.has_expired(counts_from, self.now) && limit.kind == Kind::Concurrency {
                 limit.give_back(row, &mut transaction, amount);
                 transaction.store(word, 0);
-                transaction.add(&self.shard.counters(limit.index).reclaimed, amount);
-                transaction.add(&control.expired, 1);
+                given_back[limit.index % MAX_LIMITS] = amount;
                 expired |= 1 << number;
             } else {
                 is_empty &= amount == 0;
@@ -220,6 +221,14 @@ impl LockedShard<'_> {
             drop(transaction);
             return Ok(());
         }
-        self.shard.commit(transaction)
+        for (index, amount) in given_back
+            .into_iter()
+            .enumerate()
+            .filter(|(_, amount)| *amount > 0)
+        {
+            transaction.count(&self.shard.counters(index).reclaimed, amount);
+            transaction.count(&control.expired, 1);
+        }
+        self.shard.commit(&mut transaction)
     }
 }

@@ -45,6 +45,7 @@ pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
 
 /// Whether a release gave back everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 pub(crate) enum Released {
     /// The hold was the permit's and is free now.
     GivenBack,
@@ -85,8 +86,8 @@ impl SegmentEngine {
                 settled.push(limit);
             }
         }
-        transaction.add(&shard.memory.control().settled, 1);
-        shard.commit(transaction)?;
+        transaction.count(&shard.memory.control().settled, 1);
+        shard.commit(&mut transaction)?;
         // The settle stands, whatever is wrong with the queue: the next operation says that.
         let _ = locked.serve_next(row.index);
         Ok(settled)
@@ -119,11 +120,9 @@ impl SegmentEngine {
     ) -> Result<Released, Box<Error>> {
         let has_expired = self.has_expired(shard, hold);
         // How long the work took matters to a capacity that moves, and to nothing else.
-        let mut locked = if shard.set.adapts {
-            self.lock_to_give_back(shard, LockWait::Briefly)?
-        } else {
-            self.lock_timeless(shard, LockWait::Briefly)?
-        };
+        let now = shard.set.adapts.then(|| self.now(shard));
+        let mut place = None;
+        let locked = self.lock_briefly_into(&mut place, shard, now)?;
         let shard = locked.shard;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
@@ -133,7 +132,7 @@ impl SegmentEngine {
         let is_last_hold = shard.memory.has_no_free_hold();
         let mut transaction = shard.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, Ending::Released { failed });
-        shard.commit(transaction)?;
+        shard.commit(&mut transaction)?;
         // The hold is given back, whatever is wrong with the queue: the next operation says that.
         let _ = locked.serve_after_release(row, is_last_hold);
         if has_lost_a_lease {
@@ -273,19 +272,19 @@ impl<'a> LockedShard<'a> {
                 Some(_) => self.put_back(transaction, &limit, row, permit, settled.refunded),
                 None => 0,
             };
-            transaction.add(&counters.refunded, settled.refunded - drawn_again);
+            transaction.count(&counters.refunded, settled.refunded - drawn_again);
         } else if used > reserved {
             let above = used - reserved;
             self.charge_above(transaction, &limit, settling, above);
             // A budget reserves nothing, so its debit is no overdraft.
             if limit.kind == Kind::Budget {
-                transaction.add(&counters.taken, above);
+                transaction.count(&counters.taken, above);
             } else {
                 settled.overdraft = above;
-                transaction.add(&counters.overdraft, above);
+                transaction.count(&counters.overdraft, above);
             }
         }
-        transaction.add(&counters.settled, 1);
+        transaction.count(&counters.settled, 1);
         Some(settled)
     }
 

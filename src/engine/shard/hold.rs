@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::locked_shard::LockedShard;
 use crate::engine::admit::decision::{Costs, Decision};
+use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::Kind;
 use crate::limit::Sample;
-use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::records::HoldLabel;
 use crate::shm::layout::row::Row;
 use crate::shm::layout::shard_memory::ShardMemory;
@@ -119,30 +120,40 @@ impl LockedShard<'_> {
         let latest = control.hold_serial.load(Ordering::Relaxed);
         // A mark is twice as much and has to fit into a word.
         let serial = NonZeroU64::new(latest.wrapping_add(1) & MAX_SERIAL).unwrap_or(NonZeroU64::MIN);
-        transaction.store(&control.hold_serial, serial.get());
-        // The serial first: who looks without the lock whether a hold is its own still must never see its own serial
-        // with the owner of the next.
-        transaction.store(hold.serial(), serial.get());
-        transaction.store(hold.owner(), owner);
+        // What follows is not journalled: a number that was passed over is never missed, and in a free hold these words
+        // mean nothing. They are in place before the hold is taken.
+        control.hold_serial.store(serial.get(), Ordering::Relaxed);
+        hold.serial().store(serial.get(), Ordering::Relaxed);
+        hold.taken_at().store(self.now.monotonic, Ordering::Relaxed);
+        hold.row_word()
+            .store(row.reference().to_word(), Ordering::Relaxed);
         // Damage, or the serials have begun again: no earlier permit has left such a mark.
         if hold.returned().load(Ordering::Relaxed) >= 2 * serial.get() {
             hold.returned().store(0, Ordering::Relaxed);
         }
-        transaction.store(hold.taken_at(), self.now.monotonic);
-        transaction.store(hold.row_word(), row.reference().to_word());
-        self.pin(transaction, row);
         if self.shard.has_leases {
-            // Not journalled: in a free hold it means nothing. What an earlier permit's late renewal makes of it is no
-            // later than this, because that read the clock before it saw that the hold was its own.
+            // What an earlier permit's late renewal makes of it is no later than this, because that read the clock before
+            // it saw that the hold was its own.
             hold.renewed_at().store(self.now.monotonic, Ordering::Relaxed);
         }
-        // Of the last hold here, whose limits may have had leases that these have not.
+        if self.shard.set.has_credit() {
+            // A free hold keeps the tag of its latest batch.
+            for (word, limit) in hold.amounts().iter().zip(&self.shard.held_indexes) {
+                transaction.store(word, amount_of(*limit));
+            }
+        } else {
+            for (word, limit) in hold.amounts().iter().zip(&self.shard.held_indexes) {
+                word.store(amount_of(*limit), Ordering::Relaxed);
+            }
+        }
+        // The serial before this: who looks without the lock whether a hold is its own still must never see its own serial
+        // with the owner of the next.
+        transaction.store(hold.owner(), owner);
+        // The next of the free list was here, or what expired of the last hold.
         if hold.expired().load(Ordering::Relaxed) != 0 {
             transaction.store(hold.expired(), 0);
         }
-        for (word, limit) in hold.amounts().iter().zip(&self.shard.held_indexes) {
-            transaction.store(word, amount_of(*limit));
-        }
+        self.pin(transaction, row);
         let active = control.active.load(Ordering::Relaxed).saturating_add(1);
         transaction.store(&control.active, active);
         transaction.raise(&control.active_high_water, active);
@@ -200,37 +211,17 @@ impl LockedShard<'_> {
                 continue;
             }
             let amount = word.load(Ordering::Relaxed);
-            // How long the work took is not known where another process finishes its return, only whether it failed.
-            if let (
-                Ending::Released { failed }
-                | Ending::Finished {
-                    failed: failed @ true,
-                },
-                1..,
-                Some(in_use),
-            ) = (ending, amount, limit.in_use(row))
-            {
-                let sample = Sample {
-                    latency: self.now.monotonic.saturating_sub(taken.instant),
-                    in_flight: in_use.load(Ordering::Relaxed),
-                    failed,
-                };
-                limit.observe(row, transaction, self.now, sample);
-                transaction.add(&self.shard.counters(limit.index).failed, u64::from(failed));
+            let has_failed = match ending {
+                Ending::Released { failed } | Ending::Finished { failed } => failed,
+                Ending::OwnerDied | Ending::Undone => false,
+            };
+            if limit.adapts || has_failed {
+                self.observe_ending(transaction, limit, row, amount, taken.instant, ending);
             }
             limit.give_back(row, transaction, amount);
             if ending == Ending::OwnerDied {
-                let refunded =
-                    self.at_its_instant()
-                        .refund_dead(transaction, &limit.of(row), row, amount, taken);
-                let reclaimed = if limit.kind == Kind::Concurrency {
-                    amount
-                } else {
-                    refunded
-                };
-                transaction.add(&self.shard.counters(limit.index).reclaimed, reclaimed);
+                self.refund_of_dead(transaction, limit, row, amount, hold);
             }
-            transaction.store(word, 0);
         }
         self.unpin(transaction, row);
         transaction.store(hold.owner(), 0);
@@ -238,5 +229,58 @@ impl LockedShard<'_> {
         transaction.store(&control.free_hold, index + 1);
         transaction.subtract(&control.active, 1);
         true
+    }
+
+    /// Tells a limit how the work went that held so much of it since an instant.
+    #[inline(never)]
+    fn observe_ending(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        amount: u64,
+        since: u64,
+        ending: Ending,
+    ) {
+        // How long the work took is not known where another process finishes its return, only whether it failed.
+        let (Ending::Released { failed }
+        | Ending::Finished {
+            failed: failed @ true,
+        }) = ending
+        else {
+            return;
+        };
+        let Some(in_use) = limit.in_use(row).filter(|_| amount > 0) else {
+            return;
+        };
+        let sample = Sample {
+            latency: self.now.monotonic.saturating_sub(since),
+            in_flight: in_use.load(Ordering::Relaxed),
+            failed,
+        };
+        limit.observe(row, transaction, self.now, sample);
+        transaction.count(&self.shard.counters(limit.index).failed, u64::from(failed));
+    }
+
+    /// Refunds what a dead process had reserved of a limit, where that is refunded, and counts what came back.
+    #[inline(never)]
+    fn refund_of_dead(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        amount: u64,
+        hold: HoldPlace<'_>,
+    ) {
+        let own = limit.of(row);
+        let refunded = self
+            .at_its_instant()
+            .refund_dead(transaction, &own, row, amount, hold.origin());
+        let reclaimed = if limit.kind == Kind::Concurrency {
+            amount
+        } else {
+            refunded
+        };
+        transaction.count(&self.shard.counters(limit.index).reclaimed, reclaimed);
     }
 }

@@ -164,17 +164,26 @@ pub(in crate::engine) enum NoRow {
 }
 
 impl<'a> LockedShard<'a> {
-    /// The row of a key, made if it has none and one can be made, in the tier and with the capacities that are asked for.
-    /// What can never be met takes no row from another key.
-    #[inline(always)]
+    /// As [`row_for_key`](Self::row_for_key); without a key, the only row.
     pub(in crate::engine) fn row_for(
         &mut self,
         key: Option<&KeyIdentity>,
         costs: &Costs,
     ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
-        let Some(key) = key else {
-            return Ok(Ok(self.shard.only_row()));
-        };
+        match key {
+            None => Ok(Ok(self.shard.only_row())),
+            Some(key) => self.row_for_key(key, costs),
+        }
+    }
+
+    /// The row of a key, made if it has none and one can be made, in the tier and with the capacities that are asked for.
+    /// What can never be met takes no row from another key.
+    #[inline(always)]
+    pub(in crate::engine) fn row_for_key(
+        &mut self,
+        key: &KeyIdentity,
+        costs: &Costs,
+    ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         let row = match self.shard.find_row_of(key.fingerprint) {
             Some(row) => {
                 if let Some(change) = costs.row_change()
@@ -253,8 +262,8 @@ impl<'a> LockedShard<'a> {
         let mut transaction = shard.memory.journal().begin();
         match place {
             Place::Unused(_) => transaction.add(&control.keys, 1),
-            Place::Reused(_) => transaction.add(&control.evicted_unused, 1),
-            Place::Evicted(_) => transaction.add(&control.evicted_in_use, 1),
+            Place::Reused(_) => transaction.count(&control.evicted_unused, 1),
+            Place::Evicted(_) => transaction.count(&control.evicted_in_use, 1),
             Place::None { .. } => {}
         }
         table::insert(
@@ -281,7 +290,7 @@ impl<'a> LockedShard<'a> {
         for limit in &shard.limits {
             limit.forget(row, &mut transaction);
         }
-        shard.commit(transaction)?;
+        shard.commit(&mut transaction)?;
         Ok(Ok(row))
     }
 
@@ -312,32 +321,28 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Notes that a key was decided on now. One that is throttled counts as used at the end of that.
+    /// Notes that a key was decided on now. One that is throttled counts as used at the end of that. Not journalled: where the
+    /// operation is undone, the key was asked for all the same.
     #[inline(always)]
-    pub(in crate::engine) fn note_use(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+    pub(in crate::engine) fn note_use(&self, row: Row<'_>) {
         if let Some(used_at) = row.used_at()
             && self.shard.throttled_for(row, self.now) == 0
         {
-            transaction.store(used_at, self.now.monotonic);
+            used_at.store(self.now.monotonic, Ordering::Relaxed);
         }
     }
 
-    /// Counts a decision on a key.
+    /// Counts a decision on a key, as [`Transaction::count`] does.
     #[inline(always)]
-    pub(in crate::engine) fn count_on_rows(
-        &self,
-        transaction: &mut Transaction<'_>,
-        rows: Rows<'_>,
-        is_admitted: bool,
-    ) {
-        if !self.shard.memory.is_keyed() {
+    pub(in crate::engine) fn count_on_rows(&self, rows: Rows<'_>, is_admitted: bool) {
+        if !rows.first().is_keyed() {
             return;
         }
         for row in rows.iter() {
             if let Some(counts) = row.counts() {
-                self.note_use(transaction, row);
+                self.note_use(row);
                 let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
-                transaction.store(counts, before.counting(is_admitted).to_word());
+                counts.store(before.counting(is_admitted).to_word(), Ordering::Relaxed);
             }
         }
     }

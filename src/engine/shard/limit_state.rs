@@ -36,6 +36,14 @@ impl<S> State for StateWords<'_, S> {
         let word = self.words.get(index);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
+
+    #[inline]
+    fn load_pair(&self, index: usize) -> [u64; 2] {
+        let pair = self.words.get(index..).and_then(<[_]>::first_chunk);
+        pair.map_or([0; 2], |[first, second]| {
+            [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
+        })
+    }
 }
 
 impl<S: Store> StateMut for StateWords<'_, S> {
@@ -43,6 +51,14 @@ impl<S: Store> StateMut for StateWords<'_, S> {
     fn store(&mut self, index: usize, value: u64) {
         if let Some(word) = self.words.get(index) {
             self.store.store(word, value);
+        }
+    }
+
+    #[inline]
+    fn store_pair(&mut self, index: usize, values: [u64; 2]) {
+        if let Some([first, second]) = self.words.get(index..).and_then(<[_]>::first_chunk) {
+            self.store.store(first, values[0]);
+            self.store.store(second, values[1]);
         }
     }
 }

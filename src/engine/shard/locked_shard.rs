@@ -65,9 +65,20 @@ pub(crate) struct LockedShard<'a> {
     /// of.
     pub(crate) shard: RuledShard<'a>,
     pub(crate) now: Now,
+    /// The participant that this process is.
+    pub(crate) owner: u64,
     guard: Guard<'a>,
     /// Dropped after the guard: the process that is to be woken is woken when the lock is free.
     pub(in crate::engine) pending_wake: AfterUnlock<'a>,
+}
+
+/// A lock that was taken, and what is known of it: see [`LockedShard`].
+struct TakenLock<'a> {
+    guard: Guard<'a>,
+    now: Now,
+    owner: u64,
+    /// As in [`AfterUnlock`].
+    deadline: u64,
 }
 
 /// What is left to do once the lock has been released: whom to wake, and what others gave back meanwhile.
@@ -87,6 +98,26 @@ impl Drop for AfterUnlock<'_> {
         }
         if self.shard.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
             self.engine.finish_marks(self.shard);
+        }
+    }
+}
+
+impl<'a> LockedShard<'a> {
+    #[inline(always)]
+    fn new(engine: &'a SegmentEngine, shard: Shard<'a>, taken: TakenLock<'a>) -> Self {
+        Self {
+            engine,
+            // As far as this process has heard: what needs attention is read under the lock.
+            shard: shard.by(shard.set.shown()),
+            now: taken.now,
+            owner: taken.owner,
+            guard: taken.guard,
+            pending_wake: AfterUnlock {
+                engine,
+                shard,
+                futex: Cell::new(None),
+                deadline: taken.deadline,
+            },
         }
     }
 }
@@ -112,23 +143,22 @@ impl LockedShard<'_> {
     }
 
     /// Whether an operation was begun and not ended by the process that had the lock before, or might have been.
-    #[inline]
     fn was_left_unfinished(&self) -> bool {
         self.guard.owner_died()
             || self.shard.memory.journal().state() != JournalState::Idle
             || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
     }
 
-    /// Both at once: neither is so hardly ever.
+    /// Whether anything is to be seen to before the operation: what was left unfinished, a poisoned shard, marks, another
+    /// definition. All at once, because hardly ever anything is.
     #[inline(always)]
-    fn is_poisoned_or_marked(&self) -> bool {
-        let control = self.shard.memory.control();
-        control.poisoned.load(Ordering::Relaxed) | control.marks.load(Ordering::Relaxed) != 0
-    }
-
-    #[inline]
     fn needs_attention(&self) -> bool {
-        self.was_left_unfinished() || self.is_poisoned_or_marked() || self.is_of_another_definition()
+        let control = self.shard.memory.control();
+        let words = control.poisoned.load(Ordering::Relaxed)
+            | control.marks.load(Ordering::Relaxed)
+            | self.shard.memory.journal().unfinished()
+            | self.difference_from_definition();
+        words != 0 || self.guard.owner_died()
     }
 }
 
@@ -139,6 +169,49 @@ impl SegmentEngine {
     #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
         self.lock_within(shard, LockWait::Timeout)
+    }
+
+    /// As [`lock`](Self::lock), into a place of the caller's, where the shard stays: it is larger than what many an operation
+    /// does.
+    #[inline(always)]
+    pub(in crate::engine) fn lock_into<'place, 'a>(
+        &'a self,
+        place: &'place mut Option<LockedShard<'a>>,
+        shard: Shard<'a>,
+    ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
+        let now = self.now(shard);
+        self.refuse_if_removed(now)?;
+        match self.take_lock(shard, Some(now), LockWait::Timeout) {
+            Ok(taken) => self.settle_into(place, shard, taken),
+            Err(error) => Err(self.explain(error)),
+        }
+    }
+
+    /// As [`lock_into`](Self::lock_into), for what gives back: also where the segment was removed, and briefly. Where there is
+    /// no reading of the clock, the instant is the latest at which the shard was changed.
+    #[inline(always)]
+    pub(in crate::engine) fn lock_briefly_into<'place, 'a>(
+        &'a self,
+        place: &'place mut Option<LockedShard<'a>>,
+        shard: Shard<'a>,
+        now: Option<Now>,
+    ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
+        let taken = self.take_lock(shard, now, LockWait::Briefly)?;
+        self.settle_into(place, shard, taken)
+    }
+
+    #[inline(always)]
+    fn settle_into<'place, 'a>(
+        &'a self,
+        place: &'place mut Option<LockedShard<'a>>,
+        shard: Shard<'a>,
+        taken: TakenLock<'a>,
+    ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
+        let locked = place.insert(LockedShard::new(self, shard, taken));
+        if locked.needs_attention() {
+            self.attend(locked)?;
+        }
+        Ok(locked)
     }
 
     /// As [`lock`](Self::lock), waiting for it as long as `wait` says.
@@ -182,11 +255,14 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
         self.refuse_if_removed(now)?;
-        match self.lock_at(shard, Some(now), wait) {
+        self.lock_at(shard, Some(now), wait).map_err(|error| {
             // Where the lock is only tried, that it is taken says nothing.
-            Err(error) if wait != LockWait::NOT => Err(self.explain(error)),
-            locked => locked,
-        }
+            if wait == LockWait::NOT {
+                error
+            } else {
+                self.explain(error)
+            }
+        })
     }
 
     /// As [`lock_to_give_back`](Self::lock_to_give_back), for what does not depend on time: the clock is not read, and the instant is
@@ -287,12 +363,23 @@ impl SegmentEngine {
     fn lock_as_it_is<'a>(
         &'a self,
         shard: Shard<'a>,
-        mut reading: Option<Now>,
+        reading: Option<Now>,
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
+        let taken = self.take_lock(shard, reading, wait)?;
+        Ok(LockedShard::new(self, shard, taken))
+    }
+
+    #[inline(always)]
+    fn take_lock<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        mut reading: Option<Now>,
+        wait: LockWait,
+    ) -> Result<TakenLock<'a>, Box<Error>> {
         // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
         // other namespaces than the segment's it cannot.
-        self.membership.owner()?;
+        let owner = self.membership.owner()?;
         let control = shard.memory.control();
         let mut deadline = 0;
         let guard = match control.lock.try_lock() {
@@ -325,18 +412,11 @@ impl SegmentEngine {
                 utc: 0,
             },
         };
-        Ok(LockedShard {
-            engine: self,
-            // As far as this process has heard: what needs attention is read under the lock.
-            shard: shard.by(shard.set.shown()),
-            now,
+        Ok(TakenLock {
             guard,
-            pending_wake: AfterUnlock {
-                engine: self,
-                shard,
-                futex: Cell::new(None),
-                deadline,
-            },
+            now,
+            owner,
+            deadline,
         })
     }
 

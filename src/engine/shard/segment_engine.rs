@@ -12,7 +12,7 @@ use crate::engine::recover::removal_watch::RemovalWatch;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::file::attach::Attached;
-use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::file::region::{MappedRecord, OutOfRegion, Region};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::file::verified::CreationOptions;
 use crate::shm::layout::geometry::SetGeometry;
@@ -29,7 +29,7 @@ pub(crate) type Compile = fn(&str) -> Option<SetPlan>;
 pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
-    header: Mapped<Header>,
+    header: MappedRecord<Header>,
     pub(crate) membership: Arc<Membership>,
     creation_options: CreationOptions,
     clock_offset: u64,
@@ -37,7 +37,7 @@ pub(crate) struct SegmentEngine {
     lock_timeout: Duration,
     pub(in crate::engine) compile: Compile,
     pub(in crate::engine) removal: RemovalWatch,
-    sets: Vec<SetEngine>,
+    sets: Vec<Arc<SetEngine>>,
 }
 
 /// How an attachment behaves.
@@ -63,7 +63,7 @@ pub(crate) fn place_sets(
         .zip(geometry)
         .zip(entries)
         .map(|(((position, (generation, plan)), geometry), offset)| {
-            let entry = region.mapped_records(offset, 1)?;
+            let entry = region.mapped_record(offset)?;
             let rules = SetRules::new(generation, plan);
             SetEngine::new(region, position, entry, geometry, rules, seed)
         })
@@ -88,7 +88,7 @@ impl SegmentEngine {
         let sets = place_sets(&region, verified.geometry.sets, plans).map_err(outside)?;
         let mut engine = Self {
             path: path.to_owned(),
-            header: region.mapped_records(0, 1).map_err(outside)?,
+            header: region.mapped_record(0).map_err(outside)?,
             region,
             membership,
             creation_options: verified.creation_options,
@@ -102,10 +102,8 @@ impl SegmentEngine {
         engine.sets = sets
             .into_iter()
             .map(|set| {
-                engine
-                    .definitions()
-                    .with_previous(set)
-                    .with_batches(&engine.membership)
+                let set = engine.definitions().with_previous(set);
+                Arc::new(set.with_batches(&engine.membership))
             })
             .collect();
         Ok(engine)
@@ -119,13 +117,13 @@ impl SegmentEngine {
         &self.region
     }
 
-    pub(crate) fn sets(&self) -> &[SetEngine] {
+    pub(crate) fn sets(&self) -> &[Arc<SetEngine>] {
         &self.sets
     }
 
     /// All shards of all sets.
     pub(crate) fn shards(&self) -> impl Iterator<Item = Shard<'_>> {
-        self.sets.iter().flat_map(SetEngine::shards)
+        self.sets.iter().flat_map(|set| set.shards())
     }
 
     pub(crate) fn creation_options(&self) -> CreationOptions {
@@ -182,6 +180,6 @@ impl SegmentEngine {
 
     #[inline(always)]
     pub(in crate::engine) fn header(&self) -> &Header {
-        &self.header[0]
+        &self.header
     }
 }

@@ -19,7 +19,7 @@ use crate::engine::definition::set_rules::SetRules;
 use crate::engine::definition::versions::Versions;
 use crate::error::{Error, SegmentError};
 use crate::limit::{Mark, Now, RuleOperations, Standing};
-use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::file::region::{MappedRecord, OutOfRegion, Region};
 use crate::shm::layout::geometry::SetGeometry;
 use crate::shm::layout::records::{DirectoryEntry, LimitCounters};
 use crate::shm::layout::shard_memory::ShardMemory;
@@ -31,9 +31,9 @@ use crate::table::Fingerprint;
 #[derive(Debug)]
 pub(crate) struct SetEngine {
     /// In its segment.
-    pub(in crate::engine) position: u64,
+    pub(crate) position: u64,
     /// In the directory.
-    pub(in crate::engine) entry: Mapped<DirectoryEntry>,
+    pub(in crate::engine) entry: MappedRecord<DirectoryEntry>,
     outline: SetOutline,
     pub(in crate::engine) rules: Versions<SetRules>,
     pub(crate) geometry: SetGeometry,
@@ -85,7 +85,7 @@ impl SetEngine {
     pub(crate) fn new(
         region: &Arc<Region>,
         position: u64,
-        entry: Mapped<DirectoryEntry>,
+        entry: MappedRecord<DirectoryEntry>,
         geometry: SetGeometry,
         rules: SetRules,
         seed: [u64; 2],
@@ -250,7 +250,7 @@ impl<Rules> Shard<'_, Rules> {
 
     /// Makes the changes of a transaction final.
     #[inline(always)]
-    pub(in crate::engine) fn commit(&self, transaction: Transaction<'_>) -> Result<(), Box<Error>> {
+    pub(in crate::engine) fn commit(&self, transaction: &mut Transaction<'_>) -> Result<(), Box<Error>> {
         transaction
             .commit()
             .map_err(|overflow| self.internal_error(overflow))

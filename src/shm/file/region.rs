@@ -110,6 +110,18 @@ impl Region {
         })
     }
 
+    /// The record at `offset`, checked once and kept.
+    pub(crate) fn mapped_record<T: SharedRecord>(
+        self: &Arc<Self>,
+        offset: u64,
+    ) -> Result<MappedRecord<T>, OutOfRegion> {
+        let record = NonNull::from(self.record::<T>(offset)?);
+        Ok(MappedRecord {
+            record,
+            _region: Arc::clone(self),
+        })
+    }
+
     /// `count` words in a row from `offset`, checked once and kept.
     pub(crate) fn mapped_words(
         self: &Arc<Self>,
@@ -174,6 +186,48 @@ unsafe impl<T: Sync> Send for Mapped<T> {}
 
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Mapped<T> {}
+
+/// One record of a region, which it keeps mapped: unlike the first of [`Mapped`] ones it is there without a look at how
+/// many there are.
+#[derive(Debug)]
+pub(crate) struct MappedRecord<T> {
+    record: NonNull<T>,
+    /// Never looked at: it keeps the mapping alive.
+    _region: Arc<Region>,
+}
+
+impl<T> Deref for MappedRecord<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the pointer was made from a reference that `Region::record` had checked, into a mapping that
+        // `_region` keeps in place for as long as `self` lives.
+        unsafe { self.record.as_ref() }
+    }
+}
+
+// SAFETY: as of `Mapped`.
+unsafe impl<T: Sync> Send for MappedRecord<T> {}
+
+// SAFETY: as of `Mapped`.
+unsafe impl<T: Sync> Sync for MappedRecord<T> {}
+
+/// The record that words begin with, and the words behind it; `None` where there are too few.
+#[inline(always)]
+pub(crate) fn split_record<T: SharedRecord>(words: &[AtomicU64]) -> Option<(&T, &[AtomicU64])> {
+    const {
+        assert!(
+            size_of::<T>().is_multiple_of(size_of::<AtomicU64>())
+                && align_of::<T>() <= align_of::<AtomicU64>()
+        );
+    }
+    let (head, rest) = words.split_at_checked(size_of::<T>() / size_of::<AtomicU64>())?;
+    // SAFETY: `head` is as long as a `T`, and aligned for it, as asserted. `SharedRecord` promises that every byte of
+    // `T` belongs to an atomic, so that any bit pattern is valid, and both are only accessed as atomics. The words are
+    // borrowed for as long as the record.
+    Some((unsafe { &*head.as_ptr().cast::<T>() }, rest))
+}
 
 #[cfg(test)]
 mod tests {

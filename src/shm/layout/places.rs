@@ -17,7 +17,8 @@ pub(crate) struct HoldReference {
 /// One place of the table of holds.
 #[derive(Clone, Copy)]
 pub(crate) struct HoldPlace<'a> {
-    pub(super) words: &'a [AtomicU64],
+    pub(super) head: &'a Hold,
+    pub(super) amounts: &'a [AtomicU64],
 }
 
 pub(super) const HOLD_WORDS: usize = size_of::<Hold>() / 8;
@@ -41,48 +42,48 @@ impl<'a> HoldPlace<'a> {
     /// Participant slot and generation, packed; zero where the place is free.
     #[inline]
     pub(crate) fn owner(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, owner) / 8]
+        &self.head.owner
     }
 
     #[inline]
     pub(crate) fn serial(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, serial) / 8]
+        &self.head.serial
     }
 
     /// On the segment clock.
     #[inline]
     pub(crate) fn taken_at(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, taken_at) / 8]
+        &self.head.taken_at
     }
 
     /// Of a free place: the next one, plus one.
     #[inline]
     pub(crate) fn next_free(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired_or_next) / 8]
+        &self.head.expired_or_next
     }
 
     /// On the segment clock: when the hold was taken or last renewed.
     #[inline]
     pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, renewed_at) / 8]
+        &self.head.renewed_at
     }
 
     /// Of a hold in use: bit i says that the lease of limit i ran out.
     #[inline]
     pub(crate) fn expired(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired_or_next) / 8]
+        &self.head.expired_or_next
     }
 
     /// The latest mark that was left here.
     #[inline]
     pub(crate) fn returned(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, returned) / 8]
+        &self.head.returned
     }
 
     /// The word of the [row](Self::row) whose limits are held.
     #[inline]
     pub(crate) fn row_word(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, row) / 8]
+        &self.head.row
     }
 
     /// The row whose limits are held.
@@ -94,7 +95,7 @@ impl<'a> HoldPlace<'a> {
     /// What is held of each limit that gives back.
     #[inline]
     pub(crate) fn amounts(self) -> &'a [AtomicU64] {
-        &self.words[HOLD_WORDS..]
+        self.amounts
     }
 
     pub(crate) fn is_taken(self) -> bool {

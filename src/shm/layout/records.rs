@@ -71,9 +71,8 @@ pub(crate) const LABEL_WORDS: usize = 8;
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
-/// Words that one operation may change. None changes more than 131: a grant of 16 limits, each with four words of
-/// state and three counters, or three, three and an amount held, nine words of the shard, seven of the queue, and three
-/// of the row. The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
+/// Words that one operation may change and journal. None journals more than 78: a grant of 16 limits, each with four words
+/// of state, four words of a hold and of the shard, seven of the queue, and three of the row. The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
 
 /// One field of a record: its name, offset and size in bytes.

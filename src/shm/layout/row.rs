@@ -1,7 +1,6 @@
 //! The state of one key's limits, and how what was decided on it names it: by its number, and by a generation that tells
 //! it from what the row was before.
 
-use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::records::KeyRow;
@@ -10,7 +9,7 @@ use super::records::KeyRow;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) index: u64,
-    pub(super) head: Option<&'a [AtomicU64]>,
+    pub(super) head: Option<&'a KeyRow>,
     /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
     pub(super) state: &'a [AtomicU64],
 }
@@ -127,34 +126,29 @@ impl<'a> Row<'a> {
     }
 
     #[inline]
-    pub(crate) fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
-        self.head?.get(offset / 8)
-    }
-
-    pub(crate) fn fingerprint(self) -> Option<[&'a AtomicU64; 2]> {
-        let first = offset_of!(KeyRow, fingerprint);
-        Some([self.head_word(first)?, self.head_word(first + 8)?])
+    pub(crate) fn fingerprint(self) -> Option<&'a [AtomicU64; 2]> {
+        self.head.map(|head| &head.fingerprint)
     }
 
     #[inline]
     pub(crate) fn used_at(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, used_at))
+        self.head.map(|head| &head.used_at)
     }
 
     #[inline]
     pub(crate) fn counts(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, counts))
+        self.head.map(|head| &head.counts)
     }
 
     #[inline]
     pub(crate) fn row_references(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, row_references))
+        self.head.map(|head| &head.row_references)
     }
 
     /// What was decided on the row in another generation is void: it was another key's, or has been reset.
     #[inline]
     pub(crate) fn generation(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, generation))
+        self.head.map(|head| &head.generation)
     }
 
     /// The row as what is decided on it now names it.

@@ -9,7 +9,7 @@ use super::geometry::ShardGeometry;
 use super::places::{HOLD_WORDS, HoldPlace, TICKET_LIMIT_WORDS, TICKET_WORDS, TicketPlace};
 use super::records::{HoldLabel, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl, Ticket};
 use super::row::Row;
-use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::file::region::{Mapped, MappedRecord, OutOfRegion, Region, split_record};
 use crate::shm::lock::journal::Journal;
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
@@ -21,7 +21,7 @@ pub(crate) struct ShardMemory {
     pub(crate) geometry: ShardGeometry,
     /// When this process may look for dead holders again, on the boot-time clock.
     pub(crate) next_probe: AtomicU64,
-    control: Mapped<SetControl>,
+    control: MappedRecord<SetControl>,
     entries: Mapped<JournalEntry>,
     extent: Mapped<AtomicU64>,
     counters: Mapped<LimitCounters>,
@@ -67,7 +67,7 @@ impl ShardMemory {
             index,
             geometry: *geometry,
             next_probe: AtomicU64::new(0),
-            control: region.mapped_records(geometry.control_offset, 1)?,
+            control: region.mapped_record(geometry.control_offset)?,
             entries: region.mapped_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
             extent: region.mapped_words(geometry.extent_offset, geometry.extent_size / 8)?,
             counters: region.mapped_records(geometry.counters_offset, shape.limits)?,
@@ -101,9 +101,9 @@ impl ShardMemory {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn control(&self) -> &SetControl {
-        &self.control[0]
+        &self.control
     }
 
     #[inline]
@@ -114,8 +114,8 @@ impl ShardMemory {
     /// What was counted of the limit at `index`.
     #[inline]
     pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
-        // There is one for each limit, and a set has at least one limit.
-        &self.counters[index.min(self.counters.len() - 1)]
+        // There is one for each limit.
+        self.counters.get(index).unwrap_or(&self.counters[0])
     }
 
     /// Rows of limits: one where the set is not keyed.
@@ -149,10 +149,17 @@ impl ShardMemory {
         }
         let start = index as usize * self.row_stride;
         let words = self.rows.get(start..start + self.row_head + self.state_words)?;
-        let (head, state) = words.split_at(self.row_head);
+        if !self.is_keyed() {
+            return Some(Row {
+                index,
+                head: None,
+                state: words,
+            });
+        }
+        let (head, state) = split_record(words)?;
         Some(Row {
             index,
-            head: (!head.is_empty()).then_some(head),
+            head: Some(head),
             state,
         })
     }
@@ -217,9 +224,9 @@ impl ShardMemory {
             return None;
         }
         let start = index as usize * self.hold_stride;
-        Some(HoldPlace {
-            words: self.holds.get(start..start + HOLD_WORDS + self.hold_amounts)?,
-        })
+        let words = self.holds.get(start..start + HOLD_WORDS + self.hold_amounts)?;
+        let (head, amounts) = split_record(words)?;
+        Some(HoldPlace { head, amounts })
     }
 
     /// Holds that were ever taken: what lies beyond is zero.
@@ -296,7 +303,7 @@ mod tests {
         let row = |index| memory.row(index).expect("within");
         let mut transaction = memory.journal().begin();
         // The first word of all rows, and the last one.
-        transaction.store(row(0).head_word(0).expect("a keyed row"), 1);
+        transaction.store(&row(0).fingerprint().expect("a keyed row")[0], 1);
         transaction.store(&row(memory.row_count() - 1).state[1], 1);
         transaction.store(row(77).used_at().expect("a keyed row"), 1);
         transaction.store(&row(78).state[1], 1);

@@ -121,7 +121,7 @@ impl Waiter {
     }
 
     pub(crate) fn set(&self) -> Option<&SetEngine> {
-        self.shared.engine.sets().get(self.set)
+        self.shared.engine.sets().get(self.set).map(|set| &**set)
     }
 
     /// Whether the future is to be woken before its queue is served: without the lock, and as good as free.

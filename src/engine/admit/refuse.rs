@@ -1,0 +1,260 @@
+//! Refusing: why, for how long, and what is counted of it.
+
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+
+use super::acquire::{Answer, Attempt};
+use super::decided::Decided;
+use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT, Stage};
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::plan::Kind;
+use crate::engine::definition::set_outline::SetOutline;
+use crate::engine::shard::key_table::NoRow;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
+use crate::error::{Error, RequestError};
+use crate::shm::layout::row::{Row, Rows};
+
+impl RuledShard<'_> {
+    /// The first cost that is above what its limit admits the key of a row at once, and that most: an error and not a
+    /// refusal. No limit takes such a cost, so it is enough to look when something was refused.
+    pub(in crate::engine) fn impossible_cost(&self, row: Row<'_>, costs: &Costs) -> Option<Impossible> {
+        costs
+            .iter()
+            .filter(|(index, _)| self.limits.get(*index).is_none_or(|limit| !limit.shadow))
+            .find_map(|(limit, cost)| {
+                let rules = self.limits.get(limit);
+                let max = rules.map_or(0, |rules| rules.of_request(row, costs).burst);
+                (cost > max).then_some(Impossible::Cost { limit, cost, max })
+            })
+    }
+
+    /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
+    fn is_refused_by_holders(&self, costs: &Costs, decision: &Decision) -> bool {
+        let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
+        let mut decided = decision.iter();
+        matches!(
+            decision.stage(),
+            Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
+        ) || (u32::from(costs.limits.0) & self.set.held_mask != 0
+            && decided.any(|(index, decided)| decided.wait() > 0 && by_what_is_held(index)))
+    }
+}
+
+impl Shard<'_> {
+    /// Says what can never be met. Not under the lock, because that allocates.
+    #[cold]
+    pub(in crate::engine) fn never_admissible(&self, impossible: Impossible) -> Box<Error> {
+        match impossible {
+            Impossible::Cost { limit, cost, max } => {
+                Box::new(Error::Request(RequestError::NeverAdmissible {
+                    set: self.set.name.to_string(),
+                    limit: self.set.limit_name(limit),
+                    cost,
+                    max,
+                }))
+            }
+            Impossible::Capacity(refused) => self.cannot_override(refused),
+        }
+    }
+}
+
+impl SetOutline {
+    /// Why a decision was a refusal.
+    pub(crate) fn refusal_reason(&self, decision: &Details) -> RefusalReason {
+        if decision.stage() == Stage::QueueFull {
+            return RefusalReason::QueueFull;
+        }
+        let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
+        match binding.map(|limit| limit.kind) {
+            None if decision.stage() == Stage::HoldsFull => RefusalReason::HoldsFull,
+            None if decision.stage() == Stage::Throttled => RefusalReason::Throttled,
+            None => RefusalReason::TableFull,
+            Some(Kind::Concurrency) => RefusalReason::Concurrency,
+            Some(Kind::Budget) => RefusalReason::Budget,
+            Some(Kind::Rate | Kind::Calls) => RefusalReason::Rate,
+        }
+    }
+}
+
+impl ShardAt<'_> {
+    /// What each limit that is asked for says. There is room for it. Answers the first cost that can never be met, if there
+    /// is one, as [`RuledShard::impossible_cost`] does.
+    pub(in crate::engine) fn assess_all(
+        &self,
+        rows: Rows<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Option<Impossible> {
+        let shard = self.shard.of_request(rows.first(), costs);
+        decision.definition = shard.definition();
+        decision.decided.clear();
+        if !shard.differs_by_key {
+            return self.assess_each(|index, _| shard.limits.get(index), rows, costs, decision);
+        }
+        let limit = |index, row| {
+            let limit: Option<&LimitRules> = shard.limits.get(index);
+            limit.map(|limit| limit.of_request(row, costs))
+        };
+        let impossible = self.assess_each(limit, rows, costs, decision);
+        shard.note_own_capacities(rows.first(), costs, decision);
+        impossible
+    }
+
+    #[inline(always)]
+    fn assess_each<'a, L: Deref<Target = LimitRules>>(
+        &self,
+        limit_of: impl Fn(usize, Row<'a>) -> Option<L>,
+        rows: Rows<'a>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Option<Impossible> {
+        let mut impossible = None;
+        for (index, cost) in costs.iter() {
+            // Limits of several networks are the same for all rows.
+            let Some(limit) = limit_of(index, rows.first()) else {
+                continue;
+            };
+            if cost > limit.burst && !limit.shadow && impossible.is_none() {
+                impossible = Some(Impossible::Cost {
+                    limit: index,
+                    cost,
+                    max: limit.burst,
+                });
+            }
+            let (assessment, mark) = limit.verdict_and_mark(rows.of(limit.level), self.now, cost);
+            decision.note(Decided::assessed(mark, assessment));
+        }
+        impossible
+    }
+}
+
+impl LockedShard<'_> {
+    /// Counts a refusal, unless it is none yet.
+    #[inline(never)]
+    pub(in crate::engine) fn refuse(
+        &self,
+        rows: Rows<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        // The caller is answered after the lock is released: the answer allocates.
+        if let Some(impossible) = self.at_its_instant().assess_all(rows, costs, decision) {
+            decision.note_impossible(impossible);
+            return Ok(Answer::Impossible);
+        }
+        let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
+        if may_look && self.shard.is_refused_by_holders(costs, decision) && self.shard.reclaim_is_due() {
+            return Ok(Answer::RetryAfterReclaim);
+        }
+        if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
+            return Ok(Answer::MustWait);
+        }
+        let late = match attempt {
+            Attempt::Late(ticket) => Some(ticket),
+            _ => None,
+        };
+        self.note_wait(rows.first(), costs, decision, late)?;
+        self.count_refusal(rows, decision)?;
+        Ok(Answer::Refused)
+    }
+
+    /// Counts a refusal that is decided.
+    #[inline(always)]
+    pub(in crate::engine) fn count_refusal(
+        &self,
+        rows: Rows<'_>,
+        decision: &Decision,
+    ) -> Result<(), Box<Error>> {
+        let reason = self.shard.set.refusal_reason(decision);
+        let mut transaction = self.shard.memory.journal().begin();
+        transaction.count(self.refusal_counter(reason), 1);
+        for (index, decided) in decision.iter() {
+            if decided.wait() > 0 {
+                transaction.count(&self.shard.counters(index).refused, 1);
+            }
+        }
+        self.count_on_rows(rows, false);
+        self.shard.commit(&mut transaction)
+    }
+
+    /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that those
+    /// before it in the queue are served, whichever takes longer.
+    #[inline(always)]
+    fn note_wait(
+        &self,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        late: Option<u64>,
+    ) -> Result<(), Box<Error>> {
+        let throttled_for = self.throttles(row, costs);
+        let is_behind = match decision.stage() {
+            Stage::Behind | Stage::QueueFull => true,
+            // It was not looked yet who waits.
+            Stage::Reserved => throttled_for > 0 && !self.shard.has_no_waiters(row),
+            _ => false,
+        };
+        let ahead = if is_behind {
+            self.binding_behind(row, costs, late)?
+        } else {
+            None
+        };
+        let waits_longer = ahead.is_some_and(|(_, wait)| wait > throttled_for);
+        if throttled_for > 0 && !waits_longer && matches!(decision.stage(), Stage::Reserved | Stage::Behind) {
+            decision.set_throttled(throttled_for);
+        } else if is_behind {
+            if decision.stage() == Stage::Reserved {
+                decision.set_stage(Stage::Behind);
+            }
+            // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
+            let about_to_be_served = || costs.limits.iter().next().map(|any| (any, SHORTEST_WAIT));
+            let ahead = ahead.or_else(about_to_be_served);
+            decision.set_ahead(ahead.map(|(index, wait)| (index, wait.max(throttled_for))));
+        }
+        Ok(())
+    }
+
+    /// Refuses a key for which there is no row: waiting does not help, because there is no queue to wait in. Where
+    /// every limit is in shadow, it is admitted.
+    #[cold]
+    pub(in crate::engine) fn without_a_row(
+        &self,
+        no_row: NoRow,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let room_in = match no_row {
+            NoRow::Full { room_in } => room_in,
+            NoRow::Refused(refused) => {
+                decision.note_impossible(Impossible::Capacity(refused));
+                return Ok(Answer::Impossible);
+            }
+        };
+        if self.shard.is_in_shadow(costs) {
+            decision.set_stage(Stage::Reserved);
+            return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
+        }
+        decision.set_no_row(room_in);
+        let attempt = match attempt {
+            Attempt::First | Attempt::BeforeWaiting => Attempt::First,
+            Attempt::Last | Attempt::Late(_) | Attempt::Waiting => Attempt::Last,
+        };
+        self.refuse(Row::ABSENT.into(), costs, decision, attempt)
+    }
+
+    fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
+        let control = self.shard.memory.control();
+        match reason {
+            RefusalReason::Rate => &control.refused_rate,
+            RefusalReason::Concurrency => &control.refused_concurrency,
+            RefusalReason::Budget => &control.refused_budget,
+            RefusalReason::TableFull => &control.refused_table_full,
+            RefusalReason::HoldsFull => &control.refused_holds_full,
+            RefusalReason::QueueFull => &control.refused_queue_full,
+            RefusalReason::Throttled => &control.refused_throttled,
+        }
+    }
+}
