@@ -39,6 +39,11 @@ pub(crate) trait Table {
     /// The tags of rows `4 * word` to `4 * word + 3` of a bucket below [`buckets`](Self::buckets); `word` is below
     /// [`BUCKET_TAG_WORDS`].
     fn tag_word(&self, bucket: u64, word: u64) -> u64;
+    /// All words of tags of a bucket.
+    #[inline]
+    fn tag_words(&self, bucket: u64) -> [u64; BUCKET_TAG_WORDS as usize] {
+        std::array::from_fn(|word| self.tag_word(bucket, word as u64))
+    }
     /// The key of a row; [`Fingerprint::NONE`] where it has none.
     fn fingerprint(&self, row: u64) -> Fingerprint;
 }
@@ -64,8 +69,8 @@ impl Matches {
         const LOW: u64 = 0x7fff_7fff_7fff_7fff;
         let everywhere = u64::from(tag) * 0x0001_0001_0001_0001;
         let mut different = 0;
-        for word in 0..BUCKET_TAG_WORDS {
-            let difference = table.tag_word(bucket, word) ^ everywhere;
+        for (word, tags) in (0..).zip(table.tag_words(bucket)) {
+            let difference = tags ^ everywhere;
             // The highest bit of each sixteen says whether any of them is set: adding carries into it from the others,
             // and never beyond. No tag is missed, and none found that is not there.
             let marks = (((difference & LOW) + LOW) | difference) & !LOW;

@@ -218,7 +218,12 @@ impl Decision {
     /// [beside](crate::engine::definition::set_outline::SetOutline::notes_beside).
     #[inline(always)]
     pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
-        let decided = if notes_beside > 0 || costs.limits.is_more_than::<DECIDED_INLINE>() {
+        let is_more = match notes_beside {
+            0 => costs.limits.is_more_than::<DECIDED_INLINE>(),
+            1 => costs.limits.is_more_than::<{ DECIDED_INLINE - 1 }>(),
+            _ => true,
+        };
+        let decided = if is_more {
             Self::room_for(costs.limits, notes_beside)
         } else {
             SmallVec::new()

@@ -124,14 +124,14 @@ impl SegmentEngine {
         let mut place = None;
         let locked = self.lock_briefly_into(&mut place, shard, now)?;
         let shard = locked.shard;
-        if !locked.owns(hold, owner) {
+        let Some(place) = locked.own_hold(hold, owner) else {
             return Ok(Released::WasReclaimed);
-        }
+        };
         let has_lost_a_lease = shard.has_leases && (has_expired || locked.has_lost_a_lease(hold));
-        let row = shard.memory.hold(hold.index).map_or(0, |hold| hold.row().index);
+        let row = place.row().index;
         let is_last_hold = shard.memory.has_no_free_hold();
         let mut transaction = shard.memory.journal().begin();
-        locked.free_hold(&mut transaction, hold.index, Ending::Released { failed });
+        locked.free_place(&mut transaction, hold.index, place, Ending::Released { failed });
         shard.commit(&mut transaction)?;
         // The hold is given back, whatever is wrong with the queue: the next operation says that.
         let _ = locked.serve_after_release(row, is_last_hold);

@@ -182,10 +182,16 @@ impl LockedShard<'_> {
 
     /// Whether a permit's hold still is its own.
     pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
-        self.shard.memory.hold(reference.index).is_some_and(|hold| {
-            hold.owner().load(Ordering::Relaxed) == owner
-                && hold.serial().load(Ordering::Relaxed) == reference.serial.get()
-        })
+        self.own_hold(reference, owner).is_some()
+    }
+
+    /// The place of a permit's hold, if it still is its own.
+    #[inline]
+    pub(in crate::engine) fn own_hold(&self, reference: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
+        let hold = self.shard.memory.hold(reference.index)?;
+        let is_own = hold.owner().load(Ordering::Relaxed) == owner
+            && hold.serial().load(Ordering::Relaxed) == reference.serial.get();
+        is_own.then_some(hold)
     }
 
     /// Whether a lease of a permit's hold ran out and what it covered was given back.
@@ -202,6 +208,19 @@ impl LockedShard<'_> {
         let Some(hold) = self.shard.memory.hold(index) else {
             return false;
         };
+        self.free_place(transaction, index, hold, ending);
+        true
+    }
+
+    /// As [`free_hold`](Self::free_hold), where its place is known.
+    #[inline]
+    pub(in crate::engine) fn free_place(
+        &self,
+        transaction: &mut Transaction<'_>,
+        index: u64,
+        hold: HoldPlace<'_>,
+        ending: Ending,
+    ) {
         let control = self.shard.memory.control();
         let taken = hold.origin();
         let row = self.shard.row(taken.row.index);
@@ -228,7 +247,6 @@ impl LockedShard<'_> {
         transaction.store(hold.next_free(), control.free_hold.load(Ordering::Relaxed));
         transaction.store(&control.free_hold, index + 1);
         transaction.subtract(&control.active, 1);
-        true
     }
 
     /// Tells a limit how the work went that held so much of it since an instant.

@@ -18,7 +18,7 @@ use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
 use crate::shm::lock::store::Store;
 use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
-use crate::units::BUCKET_ROWS;
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// The table of a shard's keys, and how it is changed: nothing, for reading.
 #[derive(Clone, Copy)]
@@ -397,6 +397,14 @@ impl<S> Table for TableWords<'_, S> {
         self.memory
             .tag_word(bucket, word)
             .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn tag_words(&self, bucket: u64) -> [u64; BUCKET_TAG_WORDS as usize] {
+        let tags = self.memory.tags_of(bucket);
+        tags.map_or([0; BUCKET_TAG_WORDS as usize], |tags| {
+            tags.each_ref().map(|word| word.load(Ordering::Relaxed))
+        })
     }
 
     #[inline]

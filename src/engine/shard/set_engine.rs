@@ -202,8 +202,12 @@ impl<'a> Shard<'a> {
     /// made the change has died, that is not the one in force. For who only looks.
     pub(crate) fn by_its_definition(self) -> RuledShard<'a> {
         let generation = self.memory.control().generation.load(Ordering::Relaxed);
+        let latest = self.set.shown();
+        if latest.generation == generation {
+            return self.by(latest);
+        }
         let known = self.set.rules.find(|rules| rules.generation == generation);
-        self.by(known.unwrap_or_else(|| self.set.shown()))
+        self.by(known.unwrap_or(latest))
     }
 }
 

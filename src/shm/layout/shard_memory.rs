@@ -206,6 +206,13 @@ impl ShardMemory {
         self.tags.get((bucket * BUCKET_TAG_WORDS + index) as usize)
     }
 
+    /// The words of tags of a bucket; `None` beyond the table.
+    #[inline]
+    pub(crate) fn tags_of(&self, bucket: u64) -> Option<&[AtomicU64; BUCKET_TAG_WORDS as usize]> {
+        let start = (bucket * BUCKET_TAG_WORDS) as usize;
+        self.tags.get(start..)?.first_chunk()
+    }
+
     /// What is kept of the key of a row for people; empty where nothing is.
     pub(crate) fn name(&self, row: u64) -> &[AtomicU64] {
         let start = row as usize * self.name_words;
