@@ -93,6 +93,7 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
+mod words;
 
 pub use api::declaration::{
     Adaptive, Algorithm, Align, Amount, Bound, ClockSource, Credit, Declaration, Keyed, Kind, Limit,
@@ -121,10 +122,11 @@ pub use api::snapshot::{
 pub use api::wait::acquire_future::AcquireFuture;
 pub use engine::{RefusalReason, Repairs, TableUsage};
 pub use error::{
-    ChangeError, DeclarationError, Difference, Error, OpenError, ParseError, PermitError, RemovalCause,
-    RequestError, SegmentError,
+    ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, RemovalCause, RequestError,
+    SegmentError,
 };
 pub use shm::time::virtual_clock::VirtualClock;
+pub use words::ParseError;
 
 // The examples of the README and the guide are compiled and run with the documentation's.
 #[cfg(doctest)]

@@ -13,7 +13,6 @@ use pyo3::types::PyDict;
 use shmlimit::{OpenOptions, RequestEvent, RequestEventKind};
 
 use crate::log;
-use crate::refusal::reason;
 use crate::seconds::seconds;
 
 /// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library tells
@@ -125,7 +124,7 @@ impl Event {
                 retry_after,
             } => What::Denied {
                 limit: limit.map(str::to_owned),
-                reason: reason(why),
+                reason: why.as_str(),
                 retry_after: retry_after.map(seconds),
             },
             RequestEventKind::Waited { waited, admitted } => What::Waited {

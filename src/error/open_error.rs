@@ -154,7 +154,7 @@ pub enum OpenError {
         pids: Vec<u64>,
     },
     /// Another process is initialising or attaching and does not come to an end.
-    #[error("{} is being attached by another process that does not finish", path.display())]
+    #[error("{} is being attached by another process that does not finish: see whether that is stopped, and end it", path.display())]
     AttachStuck {
         /// The file.
         path: PathBuf,

@@ -10,12 +10,13 @@ use crate::api::refusal::{Refusal, Verdict};
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::TierIndex;
 use crate::error::Error;
+use crate::words::words;
 
 /// Which responses say how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
 ///
 /// The fields say to everyone who reads them how much the server can take. A refusal carries `Retry-After` and the names
 /// of the limits that refused in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advertise {
     /// All responses.
@@ -26,6 +27,12 @@ pub enum Advertise {
     /// None.
     Never,
 }
+
+words!(Advertise, "which responses have the fields", {
+    Always = "always",
+    WhenRefused = "when_refused",
+    Never = "never",
+});
 
 /// The fields and problems of responses to requests that a set of limits decides: see the [module](super).
 ///

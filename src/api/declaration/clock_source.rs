@@ -1,6 +1,6 @@
 //! What the time is read from.
 
-use super::words::words;
+use crate::words::words;
 
 /// What a process reads the time from: the `clock` of a `[segment]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

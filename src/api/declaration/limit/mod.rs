@@ -16,7 +16,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::declaration::words::words;
+use crate::words::words;
 use amount::{Amount, InvalidAmount, Scale};
 use credit::Credit;
 use kind::{Adaptive, Kind};
