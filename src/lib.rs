@@ -68,7 +68,7 @@
 //!
 //! # What to read before relying on it
 //!
-//! [Caveats](documentation::caveats): who must trust whom, containers, file systems, fork, stopped processes, what a full
+//! [Caveats](documentation::caveats): trust, containers, file systems, fork, stopped processes, what a full
 //! table of keys does. The [layout specification](documentation::layout_specification) is the whole protocol; the
 //! [changelog](documentation::changelog) says what changed.
 //!

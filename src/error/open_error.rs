@@ -32,7 +32,7 @@ pub enum OpenError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Whose the file or the directory is, and as whom this process runs.
+        /// The owner of the file or the directory, and the user of this process.
         why: String,
         /// The system's answer.
         source: io::Error,

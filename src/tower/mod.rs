@@ -88,11 +88,9 @@ mod body;
 mod client;
 mod extract;
 mod future;
-mod grpc;
 mod held;
 mod layer;
 mod permit_handle;
-mod response;
 mod service;
 mod settings;
 

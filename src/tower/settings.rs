@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::answer::Shape;
 use crate::http::Advertise;
+use crate::tower::answer::Shape;
 use crate::words::words;
 
 /// What a service does beyond asking the limits.

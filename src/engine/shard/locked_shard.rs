@@ -70,7 +70,7 @@ pub(crate) struct LockedShard<'a> {
     pub(in crate::engine) pending_wake: AfterUnlock<'a>,
 }
 
-/// What is left to do once the lock has been released: whom to wake, and what others gave back meanwhile.
+/// What is left to do once the lock has been released: waking waiters, and giving back what was marked meanwhile.
 pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     shard: Shard<'a>,

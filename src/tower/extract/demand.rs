@@ -80,7 +80,7 @@ pub(in crate::tower) enum Asked<'a> {
     Networks(Address<'a>),
 }
 
-/// A set of limits, what to take of it and as whom, and how clients know its limits.
+/// A set of limits, what to take of it, the key, and how clients know its limits.
 ///
 /// The set's limits are described once for all responses, until they [change](crate::Segment::apply); clones share
 /// that, so make it at the start and clone it for each request.

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use shmlimit::{ChangeError, DeclarationError, Error, OpenError, RequestError, SegmentError};
+use shmlimit::{ChangeError, DeclarationError, Error, OpenError, SegmentError};
 
 /// What the program's end says, after sysexits.h where that has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +189,8 @@ fn message_of(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use shmlimit::RequestError;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use super::kind::Kind;
 use super::window::Window;
 use super::{Algorithm, Align, Limit};
 use crate::api::declaration::place::Place;
-use crate::limit::window_bound;
+use crate::limit::window::window_bound;
 use crate::units::nanos_from_duration;
 
 const DAY: Duration = Duration::from_secs(86_400);

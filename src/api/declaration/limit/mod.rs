@@ -5,11 +5,9 @@ pub(super) mod bound;
 pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
-mod credit_checks;
 pub(super) mod kind;
 pub(super) mod limit_options;
 pub(super) mod prefix;
-pub(super) mod shortest_window;
 pub(super) mod window;
 
 use std::fmt;

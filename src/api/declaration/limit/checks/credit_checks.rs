@@ -1,9 +1,9 @@
 //! What credit asks of its limit and of its set.
 
-use super::checks::written;
-use super::credit::Credit;
-use super::kind::Kind;
-use super::{Algorithm, Limit, OnDeath};
+use crate::api::declaration::limit::checks::written;
+use crate::api::declaration::limit::credit::Credit;
+use crate::api::declaration::limit::kind::Kind;
+use crate::api::declaration::limit::{Algorithm, Limit, OnDeath};
 use crate::api::declaration::place::{Place, check_range};
 use crate::api::declaration::set::SetDeclaration;
 use crate::engine::definition::plan::MAX_BATCH;
