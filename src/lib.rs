@@ -55,7 +55,7 @@
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
-//! | see who uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
+//! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |

@@ -1,6 +1,6 @@
 //! Events of requests, from where the library tells of them to the logger.
 //!
-//! Anyone who waits does so without the interpreter's lock, and must not ask for it: what is reported there is kept until
+//! Waiting is done without the interpreter's lock, and must not ask for it: what is reported there is kept until
 //! the answer is given out, which is done with the lock.
 
 use std::cell::Cell;

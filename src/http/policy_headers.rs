@@ -14,7 +14,7 @@ use crate::words::words;
 
 /// Which responses say how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
 ///
-/// The fields say to everyone who reads them how much the server can take. A refusal carries `Retry-After` and the names
+/// The fields show every client how much the server can take. A refusal carries `Retry-After` and the names
 /// of the limits that refused in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -21,7 +21,7 @@ impl Key<'_> {
     /// What the key has used migrates as with a change of tier: a bucket keeps what is left in it, at most its new burst,
     /// windows keep what they count, and what is held stays held. What was reserved before is refunded as much as time has
     /// not replenished since, by a permit that saw one change of the key's tier and capacities; by one that saw more,
-    /// and for a dead process, nothing. Then those who wait are served by the new capacity.
+    /// and for a dead process, nothing. Then the waiters are served by the new capacity.
     ///
     /// The row of a key that has such a capacity goes to no other key, unless the set is declared to
     /// [evict](crate::WhenFull): with `EvictLeastUsed` when no other row would do, with `EvictOldest` when it was used the

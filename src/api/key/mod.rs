@@ -175,8 +175,8 @@ impl<'a> Key<'a> {
         self.subject.reserve(request, max_delay)
     }
 
-    /// As [`LimitSet::peek`], at the limits of this key. A key that has no row is notified what one has that no process
-    /// has used.
+    /// As [`LimitSet::peek`], at the limits of this key. The answer for a key without a row is that for an
+    /// unused key.
     ///
     /// # Errors
     ///

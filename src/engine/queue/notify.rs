@@ -1,4 +1,4 @@
-//! Waking who waits in the queue: a waiter futex is advanced under the lock, and its sleeper woken after it.
+//! Waking waiters: a waiter futex is advanced under the lock, and its sleeper woken after it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -349,7 +349,7 @@ impl Limit {
     }
 
     /// For how long a concurrency limit is lent without a [heartbeat](crate::Permit::heartbeat); without end unless
-    /// declared. What is held for longer is given back to the process that needs it, although its holder lives: for
+    /// declared. What is held for longer is given back when a request needs it, although its holder lives: for
     /// holders that hang.
     pub fn lease(mut self, lease: std::time::Duration) -> Self {
         self.lease = Some(Window::Span(lease));

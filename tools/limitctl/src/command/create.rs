@@ -25,7 +25,7 @@ use crate::text::{human, sanitise};
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
 /// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its
-/// memory is reserved then; what each set takes of it, for rows of keys, for what permits hold and for those who wait, is
+/// memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is
 /// printed.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -65,7 +65,7 @@ pub struct Create {
 
     /// The permissions of the file in octal; 0600 unless declared
     ///
-    /// The umask takes nothing away. Anyone who uses the segment must be able to read and write it, and anyone who can
+    /// The umask takes nothing away. Every user of the segment must be able to read and write it, and everyone who can
     /// write it is trusted.
     #[arg(long, value_parser = octal)]
     mode: Option<u32>,
