@@ -37,69 +37,54 @@ pub(crate) struct TicketLimitPlace<'a> {
 pub(super) const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
 pub(super) const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
 
-/// Gives a place its words: for each field of its record a method, most of which have the field's name.
-macro_rules! fields {
-    ($place:ident of $record:ident { $($(#[$attribute:meta])* $name:ident: $field:ident,)+ }) => {
-        impl<'a> $place<'a> {
-            $(
-                $(#[$attribute])*
-                #[inline]
-                pub(crate) fn $name(self) -> &'a AtomicU64 {
-                    &self.words[offset_of!($record, $field) / 8]
-                }
-            )+
-        }
-    };
-}
-
-fields! {
-    HoldPlace of Hold {
-        /// Participant slot and generation, packed; zero where the place is free.
-        owner: owner,
-        serial: serial,
-        /// On the segment clock.
-        taken_at: taken_at,
-        /// Of a free place: the next one, plus one.
-        next_free: expired_or_next,
-        /// On the segment clock: when the hold was taken or last renewed.
-        renewed_at: renewed_at,
-        /// Of a hold in use: bit i says that the lease of limit i ran out.
-        expired: expired_or_next,
-        /// The latest mark that was left here.
-        returned: returned,
-        /// The word of the [row](Self::row) whose limits are held.
-        row_word: row,
-    }
-}
-
-fields! {
-    TicketPlace of Ticket {
-        /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
-        owner: owner,
-        /// Number and phase, packed.
-        state: state,
-        waiter_futex: waiter_futex,
-        next: next,
-        previous: previous,
-        /// On the segment clock.
-        enqueued_at: enqueued_at,
-        /// On the segment clock.
-        granted_at: granted_at,
-        /// The hold that was granted, plus one.
-        hold: hold,
-        hold_serial: hold_serial,
-        /// The limits that are asked for, and the waiter futex.
-        request: request,
-    }
-}
-
-fields! {
-    TicketLimitPlace of TicketLimit {
-        cost: cost,
-    }
-}
-
 impl<'a> HoldPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free.
+    #[inline]
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, owner) / 8]
+    }
+
+    #[inline]
+    pub(crate) fn serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, serial) / 8]
+    }
+
+    /// On the segment clock.
+    #[inline]
+    pub(crate) fn taken_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, taken_at) / 8]
+    }
+
+    /// Of a free place: the next one, plus one.
+    #[inline]
+    pub(crate) fn next_free(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// On the segment clock: when the hold was taken or last renewed.
+    #[inline]
+    pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, renewed_at) / 8]
+    }
+
+    /// Of a hold in use: bit i says that the lease of limit i ran out.
+    #[inline]
+    pub(crate) fn expired(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// The latest mark that was left here.
+    #[inline]
+    pub(crate) fn returned(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, returned) / 8]
+    }
+
+    /// The word of the [row](Self::row) whose limits are held.
+    #[inline]
+    pub(crate) fn row_word(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, row) / 8]
+    }
+
     /// The row whose limits are held.
     #[inline]
     pub(crate) fn row(self) -> RowReference {
@@ -118,6 +103,52 @@ impl<'a> HoldPlace<'a> {
 }
 
 impl<'a> TicketPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, owner) / 8]
+    }
+
+    /// Number and phase, packed.
+    pub(crate) fn state(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, state) / 8]
+    }
+
+    pub(crate) fn waiter_futex(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, waiter_futex) / 8]
+    }
+
+    pub(crate) fn next(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, next) / 8]
+    }
+
+    pub(crate) fn previous(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, previous) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn enqueued_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, enqueued_at) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn granted_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, granted_at) / 8]
+    }
+
+    /// The hold that was granted, plus one.
+    pub(crate) fn hold(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold) / 8]
+    }
+
+    pub(crate) fn hold_serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold_serial) / 8]
+    }
+
+    /// The limits that are asked for, and the waiter futex.
+    pub(crate) fn request(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, request) / 8]
+    }
+
     /// The row whose queue it is in, or whose limits it was granted.
     pub(crate) fn row(self) -> RowReference {
         RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
@@ -137,6 +168,10 @@ impl<'a> TicketPlace<'a> {
 }
 
 impl<'a> TicketLimitPlace<'a> {
+    pub(crate) fn cost(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(TicketLimit, cost) / 8]
+    }
+
     /// How the limit stood just after the grant, in two words.
     pub(crate) fn mark_words(self) -> [&'a AtomicU64; 2] {
         let first = offset_of!(TicketLimit, mark) / 8;
