@@ -220,7 +220,7 @@ fn name(set: &LimitSet, index: usize) -> Option<&str> {
 impl RequestEvents {
     #[cold]
     pub(crate) fn denied(&self, set: usize, refusal: &Refusal, label: Option<&str>) {
-        self.notify(set, 0, refusal.limit_set().name(), label, || {
+        self.tell(set, 0, refusal.limit_set().name(), label, || {
             RequestEventKind::Denied {
                 limit: refusal.binding(),
                 reason: refusal.reason(),

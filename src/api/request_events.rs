@@ -107,13 +107,13 @@ impl RequestEvents {
 
     #[cold]
     pub(crate) fn waited(&self, set: usize, name: &str, label: Option<&str>, nanos: u64, admitted: bool) {
-        self.notify(set, 1, name, label, || RequestEventKind::Waited {
+        self.tell(set, 1, name, label, || RequestEventKind::Waited {
             waited: Duration::from_nanos(nanos),
             admitted,
         });
     }
 
-    pub(super) fn notify<'a>(
+    pub(super) fn tell<'a>(
         &self,
         set: usize,
         kind: usize,

@@ -80,7 +80,7 @@ impl<'a> Address<'a> {
         let set = self.set.engine_set();
         let is_admitted = engine.check_networks(set, &self.networks, costs, &mut decision)?;
         let checked = Checked::new(self.set, decision, is_admitted);
-        checked.notify(request.label_text());
+        checked.tell(request.label_text());
         Ok(checked)
     }
 

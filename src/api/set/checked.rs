@@ -33,7 +33,7 @@ impl<'a> Checked<'a> {
 
     /// Notifies the observer of requests, where it was refused.
     #[inline]
-    pub(crate) fn notify(&self, label: Option<&str>) {
+    pub(crate) fn tell(&self, label: Option<&str>) {
         if let (false, Some(events)) = (self.is_admitted, &self.set.shared().request_events)
             && let Some(refusal) = self.refusal()
         {
@@ -201,7 +201,7 @@ impl LimitSet {
             .map(|(decision, is_admitted)| Checked::new(self, decision, is_admitted))
             .collect();
         for answer in &answers {
-            answer.notify(request.label_text());
+            answer.tell(request.label_text());
         }
         Ok(answers)
     }
@@ -309,13 +309,13 @@ impl<'a> Subject<'a> {
     #[inline]
     fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let checked = self.check_costs(request.costs_for(self.set)?)?;
-        checked.notify(request.label_text());
+        checked.tell(request.label_text());
         Ok(checked)
     }
 
     fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
         let checked = self.check_costs(&Costs::of_one(self.set.budget_index(limit)?, used))?;
-        checked.notify(None);
+        checked.tell(None);
         Ok(checked)
     }
 
@@ -377,7 +377,7 @@ impl Permit<'_> {
         let index = self.limit_set().budget_index(&limit)?;
         let (is_admitted, decision) = self.debit_index(index, used, &Costs::of_one(index, used))?;
         let checked = Checked::new(self.limit_set(), decision, is_admitted);
-        checked.notify(None);
+        checked.tell(None);
         Ok(checked)
     }
 }
