@@ -15,8 +15,8 @@ use shmlimit::{OpenOptions, RequestEvent, RequestEventKind};
 use crate::log;
 use crate::seconds::seconds;
 
-/// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library tells
-/// of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.
+/// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library
+/// tells of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.
 const MAX_EVENTS: usize = 1024;
 
 thread_local! {

@@ -114,7 +114,8 @@ impl PolicyHeaders {
         problem
     }
 
-    /// The answer to a request that takes more than a limit can ever admit ([`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible)): 429.
+    /// The answer to a request that takes more than a limit can ever admit
+    /// ([`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible)): 429.
     pub fn never_admissible(&self, limit: &str, advertise: Advertise) -> Problem {
         let policies = self.policies();
         let mut problem = problem::quota_exceeded(policies.name(&self.set, limit).into_iter());

@@ -49,8 +49,8 @@ impl fmt::Debug for Settings {
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
 /// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
-/// [no key](crate::RequestError::KeyRequired), or one that [cannot be](crate::RequestError::InvalidKey), is the client's affair: it is
-/// answered 400 in either case and is no event.
+/// [no key](crate::RequestError::KeyRequired), or one that [cannot be](crate::RequestError::InvalidKey), is the client's
+/// affair: it is answered 400 in either case and is no event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {

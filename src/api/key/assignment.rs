@@ -89,8 +89,10 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] where the key has no row and can have none; [`SegmentError::Removed`](crate::SegmentError::Removed),
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] where the key has no row and can have none;
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn assign(&self, tier: impl AsRef<str>) -> Result<(), Error> {
         let set = self.subject.set;
         let tier = set.tier_index(tier.as_ref())?;
@@ -111,7 +113,9 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn tier(&self) -> Result<String, Error> {
         let set = self.subject.set;
         let tier = set.shared().engine.tier_of(self.subject.target())?;

@@ -55,7 +55,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] where it is empty or too long; [`RequestError::AddressRequired`].
+    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] where it is empty or too long;
+    /// [`RequestError::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
         let identity = self.identify(key.as_ref())?;
@@ -190,7 +191,9 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let set = self.subject.set;
         let named = set.mask_of(limits)?;

@@ -42,9 +42,12 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could help,
-    /// [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest), [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no
-    /// error.
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and
+    /// [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could help,
+    /// [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest),
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         self.subject()?.try_acquire(request)
@@ -214,8 +217,8 @@ impl LimitSet {
     /// [`forecast`](Self::forecast) needs none.
     ///
     /// What dead processes hold, or is held for longer than its lease, is left out and reported as
-    /// [`of_dead`](Verdict::of_dead): a request that needs it gets it. Whether each holder's process lives is looked up, so with
-    /// many holds this takes longer than a decision.
+    /// [`of_dead`](Verdict::of_dead): a request that needs it gets it. Whether each holder's process lives is looked up, so
+    /// with many holds this takes longer than a decision.
     ///
     /// # Errors
     ///

@@ -65,7 +65,8 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed), [`RequestError::AddressRequired`](crate::RequestError::AddressRequired).
+    /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed),
+    /// [`RequestError::AddressRequired`](crate::RequestError::AddressRequired).
     pub fn by_header(self, header: HeaderName) -> Result<ByHeader, Error> {
         // Whatever the keys will be, the set must be one that has some.
         self.set().identify(b"any")?;

@@ -112,8 +112,8 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) where it names nothing, and a rate limit needs a cost. If each request has a cost of its
-    /// own, [name](Self::with) zero at first.
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) where it names nothing, and a rate limit needs a
+    /// cost. If each request has a cost of its own, [name](Self::with) zero at first.
     pub fn new(request: Request) -> Result<Self, Error> {
         request.require_costs()?;
         Ok(Self {

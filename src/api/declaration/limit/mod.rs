@@ -461,8 +461,8 @@ impl Limit {
 
     /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
     ///
-    /// Of a leaky bucket that is declared by [`rate`](crate::LimitOptions::rate) and [`interval`](crate::LimitOptions::interval), the size
-    /// of the bucket.
+    /// Of a leaky bucket that is declared by [`rate`](crate::LimitOptions::rate) and
+    /// [`interval`](crate::LimitOptions::interval), the size of the bucket.
     pub fn capacity(&self) -> &Amount {
         &self.capacity
     }
