@@ -55,7 +55,7 @@
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
-//! | see who uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
+//! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
@@ -68,7 +68,7 @@
 //!
 //! # What to read before relying on it
 //!
-//! [Caveats](documentation::caveats): who must trust whom, containers, file systems, fork, stopped processes, what a full
+//! [Caveats](documentation::caveats): trust, containers, file systems, fork, stopped processes, what a full
 //! table of keys does. The [layout specification](documentation::layout_specification) is the whole protocol; the
 //! [changelog](documentation::changelog) says what changed.
 //!
@@ -93,6 +93,7 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
+mod words;
 
 pub use api::declaration::{
     Adaptive, Algorithm, Align, Amount, Bound, ClockSource, Credit, Declaration, Keyed, Kind, Limit,
@@ -121,10 +122,11 @@ pub use api::snapshot::{
 pub use api::wait::acquire_future::AcquireFuture;
 pub use engine::{RefusalReason, Repairs, TableUsage};
 pub use error::{
-    ChangeError, DeclarationError, Difference, Error, OpenError, ParseError, PermitError, RemovalCause,
-    RequestError, SegmentError,
+    ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, RemovalCause, RequestError,
+    SegmentError,
 };
 pub use shm::time::virtual_clock::VirtualClock;
+pub use words::ParseError;
 
 // The examples of the README and the guide are compiled and run with the documentation's.
 #[cfg(doctest)]

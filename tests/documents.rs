@@ -168,6 +168,10 @@ const WORDS: &[(&str, &str)] = &[
     ("process who", "process that"),
     ("whose line", "whose queue"),
     ("same line as", "same queue as"),
+    ("whom", "which, or a noun"),
+    ("is told", "gets, or is informed"),
+    ("was told", "got, or was informed"),
+    ("are told", "get, or are informed"),
 ];
 
 /// Each word, with a space on either side, as prose has it: names in code are joined by other signs.

@@ -44,6 +44,15 @@ fn places(count: u64) -> Limit {
     Limit::concurrency("places", count)
 }
 
+/// A pool of three sets that take turns.
+fn three_in_turn(directory: &Path) -> LimitPool {
+    pool(
+        directory,
+        PoolStrategy::RoundRobin,
+        std::iter::repeat_with(plenty).take(3),
+    )
+}
+
 /// The member that a default request is given.
 fn choose(pool: &LimitPool) -> usize {
     let chosen = pool.try_acquire(&pool.request()).expect("works");
@@ -80,11 +89,7 @@ fn a_pool_of_nothing_is_an_error() {
 #[test]
 fn members_take_turns() {
     let directory = tempfile::tempdir().expect("a directory");
-    let pool = pool(
-        directory.path(),
-        PoolStrategy::RoundRobin,
-        [plenty(), plenty(), plenty()],
-    );
+    let pool = three_in_turn(directory.path());
     let first = choose(&pool);
     for turn in 1..10 {
         assert_eq!(choose(&pool), (first + turn) % 3);
@@ -94,12 +99,7 @@ fn members_take_turns() {
 #[test]
 fn turns_begin_with_the_member_of_the_worker() {
     let directory = tempfile::tempdir().expect("a directory");
-    let pool = pool(
-        directory.path(),
-        PoolStrategy::RoundRobin,
-        [plenty(), plenty(), plenty()],
-    )
-    .start_at(5);
+    let pool = three_in_turn(directory.path()).start_at(5);
     let chosen: Vec<usize> = (0..4).map(|_| choose(&pool)).collect();
     assert_eq!(chosen, [2, 0, 1, 2]);
     assert_eq!(choose(&pool.clone()), 2, "a clone begins there, too");
@@ -108,11 +108,7 @@ fn turns_begin_with_the_member_of_the_worker() {
 #[test]
 fn a_clone_carries_the_definition_and_not_the_position() {
     let directory = tempfile::tempdir().expect("a directory");
-    let pool = pool(
-        directory.path(),
-        PoolStrategy::RoundRobin,
-        [plenty(), plenty(), plenty()],
-    );
+    let pool = three_in_turn(directory.path());
     let first = choose(&pool);
     assert_ne!(choose(&pool), first);
     let clone = pool.clone();

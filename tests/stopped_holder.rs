@@ -4,7 +4,7 @@ mod layout_mirror;
 mod scene;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -29,6 +29,14 @@ fn create(path: &Path) -> Segment {
         .expect("a segment")
 }
 
+/// A segment in a directory: its path, and its set.
+fn open_api(directory: &Path) -> (PathBuf, Segment, LimitSet) {
+    let path = directory.join("limits");
+    let segment = create(&path);
+    let api = segment.set("api").expect("declared");
+    (path, segment, api)
+}
+
 fn is_stuck<T>(result: Result<T, Error>, holder: &Child) -> bool {
     match result {
         Err(Error::Segment(SegmentError::LockStuck { set, pid })) => {
@@ -49,9 +57,7 @@ fn can_take_all(api: &LimitSet) -> bool {
 fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
     let test = "a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        let segment = create(&path);
-        let api = segment.set("api").expect("declared");
+        let (path, segment, api) = open_api(directory);
         let request = api.request().with("tokens", 100).expect("declared");
         let mut permit = expect_permit(api.try_acquire(&request));
         let child = Child::fork(|| {
@@ -103,9 +109,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
 fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
     let test = "the_process_is_named_also_where_another_of_its_threads_has_the_lock";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        let segment = create(&path);
-        let api = segment.set("api").expect("declared");
+        let (path, _segment, api) = open_api(directory);
         let child = Child::fork(|| {
             let (is_taken, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
             std::thread::scope(|scope| {
@@ -136,9 +140,7 @@ fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
 fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once() {
     let test = "a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        let segment = create(&path);
-        let api = segment.set("api").expect("declared");
+        let (path, segment, api) = open_api(directory);
         let words = SharedWords::new(1);
         let dropper = Child::fork(|| {
             let held = api.try_acquire(&api.request().with("slots", SLOTS).unwrap());
@@ -166,9 +168,7 @@ fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once(
 fn a_killed_holder_is_recovered_from_by_whoever_comes_next() {
     let test = "a_killed_holder_is_recovered_from_by_whoever_comes_next";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        let segment = create(&path);
-        let api = segment.set("api").expect("declared");
+        let (path, segment, api) = open_api(directory);
         let child = Child::fork(|| {
             let lock = RawSegment::open(&path).lock();
             lock.take();
@@ -211,9 +211,7 @@ fn a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold
     const TIMES: u32 = 5;
     let test = "a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        let segment = create(&path);
-        let api = segment.set("api").expect("declared");
+        let (path, segment, api) = open_api(directory);
         let asking = api.request().with("slots", 0).expect("declared");
         let worker = Child::fork(|| work(&api));
         let mut stuck = 0;

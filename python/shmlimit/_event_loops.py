@@ -155,8 +155,8 @@ class _TrioRoom:
 class _Rooms(threading.local):
     """The room of each thread's event loop. A thread runs one loop at a time, and may run others later."""
 
-    # Who waits keeps the room, and the loop the room's reader: a loop that is closed and forgotten is not kept alive by
-    # this, with the places in the queue of tasks that will never run again.
+    # Waiting tasks keep the room, and the loop keeps the room's reader: a loop that is closed and forgotten is not kept
+    # alive by this, with the places in the queue of tasks that will never run again.
     asyncio: weakref.ref[_AsyncioRoom] | None = None
     # No one waits in it: kept for the next who does.
     empty: _AsyncioRoom | None = None
@@ -221,7 +221,7 @@ def current_task() -> object:
 
 def _trio_of_the_caller() -> Any:
     """The module trio, where a task of it runs the caller."""
-    # Another thread may be importing it just now; anyone who is in a task of it has it whole.
+    # Another thread may be importing it just now; in a task of it, it is imported completely.
     trio: Any = sys.modules.get("trio")
     in_trio_task = getattr(getattr(trio, "lowlevel", None), "in_trio_task", None)
     return trio if in_trio_task is not None and in_trio_task() else None

@@ -37,7 +37,7 @@ _LINE = 64
 # The share of rows that are in use when as many keys are kept as were declared.
 _FILL = 0.8
 
-# From which share of its rows on a table is notified to be nearly full.
+# From which share of its rows on a table is reported as nearly full.
 _NEARLY_FULL = 0.8
 
 

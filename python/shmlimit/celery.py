@@ -10,7 +10,7 @@ def resize(picture): ...
 ```
 
 The permit is taken in the worker process that runs the task, right before the task's body, and given back
-when the body ends, however it ends. If the process is killed, anyone who needs the permit next takes it back.
+when the body ends, however it ends. If the process is killed, the permit comes back as soon as another task needs it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _permit: ContextVar[Permit] = ContextVar("shmlimit_permit")
 def current_permit() -> Permit | None:
     """The permit under which a call of a [`LimitedExecutor`][shmlimit.futures.LimitedExecutor] runs now.
 
-    It is there to be settled, debited or renewed by the function that runs; anyone who runs it releases it. None
+    It is there to be settled, debited or renewed by the function that runs; the executor releases it. None
     outside of such a call.
     """
     return _permit.get(None)

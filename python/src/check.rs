@@ -3,10 +3,10 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use shmlimit::RefusalReason;
 
 use crate::amount::natural_of;
 use crate::handle::{Handle, WithHandle};
-use crate::refusal::reason;
 use crate::seconds::seconds;
 use crate::value::{self, Fields, field};
 use crate::verdict;
@@ -114,7 +114,7 @@ impl Checked {
     #[getter]
     fn reason(&self) -> Option<&str> {
         match &self.answer {
-            Answer::Given(checked) => checked.get().reason().map(reason),
+            Answer::Given(checked) => checked.get().reason().map(RefusalReason::as_str),
             Answer::Restored(restored) => restored.reason.as_deref(),
         }
     }

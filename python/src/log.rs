@@ -1,7 +1,7 @@
 //! What is said to the logger `shmlimit`: that which has no caller to be raised to, and what was asked for.
 //!
-//! That a record could not be logged is no failure of the request that it is about: exceptions of the logger are reported as those
-//! that cannot be raised. Only what ends a program or a task is raised, such as an interruption.
+//! That a record could not be logged is no failure of the request that it is about: exceptions of the logger are reported
+//! as those that cannot be raised. Only what ends a program or a task is raised, such as an interruption.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

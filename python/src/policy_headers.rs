@@ -8,6 +8,7 @@ use pyo3::types::PyBytes;
 use shmlimit::http::{Advertise, Fields, Problem};
 
 use crate::check::Checked;
+use crate::error::chosen;
 use crate::permit::Permit;
 use crate::refusal::Refusal;
 use crate::set::Limits;
@@ -39,17 +40,6 @@ enum Refused<'py> {
 type HeaderFields = Vec<(&'static str, String)>;
 type Answer<'py> = (u16, Bound<'py, PyBytes>, HeaderFields);
 
-fn advertised(advertise: &str) -> PyResult<Advertise> {
-    match advertise {
-        "always" => Ok(Advertise::Always),
-        "when_refused" => Ok(Advertise::WhenRefused),
-        "never" => Ok(Advertise::Never),
-        other => Err(PyValueError::new_err(format!(
-            "advertise is {other:?}, but must be 'always', 'when_refused' or 'never'"
-        ))),
-    }
-}
-
 fn header_fields(fields: &Fields) -> HeaderFields {
     fields
         .iter()
@@ -79,7 +69,7 @@ impl PolicyHeaders {
         quota_units: Option<HashMap<String, String>>,
         prefix: &str,
     ) -> PyResult<Self> {
-        let advertise = advertised(advertise)?;
+        let advertise: Advertise = chosen("advertise", advertise)?;
         let headers = shmlimit::http::PolicyHeaders::new(&limits.get().handle().set).with_prefix(prefix);
         let units = quota_units.into_iter().flatten();
         let headers = units.fold(headers, |headers, (limit, unit)| {

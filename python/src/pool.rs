@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy, RequestError};
 
-use crate::error::{OrRaise, raised};
+use crate::error::{OrRaise, chosen, raised};
 use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::interruption::Interruption;
 use crate::set::Limits;
@@ -73,16 +72,7 @@ impl Pool {
         failover: bool,
         worker_index: Option<usize>,
     ) -> PyResult<Self> {
-        let strategy = match strategy {
-            "round_robin" => PoolStrategy::RoundRobin,
-            "random" => PoolStrategy::Random,
-            "least_loaded" => PoolStrategy::LeastLoaded,
-            other => {
-                return Err(PyValueError::new_err(format!(
-                    "{other:?} is no strategy: choose \"round_robin\", \"random\" or \"least_loaded\""
-                )));
-            }
-        };
+        let strategy: PoolStrategy = chosen("strategy", strategy)?;
         let members: Vec<_> = members.iter().map(|member| Arc::clone(member.handle())).collect();
         let sets = members.iter().map(|member| member.set.clone());
         let mut pool = LimitPool::new(sets, strategy).or_raise(py)?.failover(failover);

@@ -2,7 +2,6 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use shmlimit::RefusalReason;
 
 use crate::error::exception_of;
 use crate::handle::WithHandle;
@@ -38,7 +37,7 @@ impl Refusal {
     /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"` or `"throttled"`.
     #[getter]
     fn reason(&self) -> &'static str {
-        reason(self.refusal.get().reason())
+        self.refusal.get().reason().as_str()
     }
 
     /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
@@ -100,19 +99,5 @@ impl Refusal {
     #[pyo3(signature = (*_exception))]
     fn __aexit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
         false
-    }
-}
-
-/// A reason in one word.
-pub fn reason(reason: RefusalReason) -> &'static str {
-    match reason {
-        RefusalReason::Rate => "rate",
-        RefusalReason::Concurrency => "concurrency",
-        RefusalReason::Budget => "budget",
-        RefusalReason::TableFull => "table_full",
-        RefusalReason::HoldsFull => "holds_full",
-        RefusalReason::QueueFull => "queue_full",
-        RefusalReason::Throttled => "throttled",
-        _ => "other",
     }
 }

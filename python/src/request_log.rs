@@ -1,6 +1,6 @@
 //! Events of requests, from where the library tells of them to the logger.
 //!
-//! Anyone who waits does so without the interpreter's lock, and must not ask for it: what is reported there is kept until
+//! Waiting is done without the interpreter's lock, and must not ask for it: what is reported there is kept until
 //! the answer is given out, which is done with the lock.
 
 use std::cell::Cell;
@@ -13,11 +13,10 @@ use pyo3::types::PyDict;
 use shmlimit::{OpenOptions, RequestEvent, RequestEventKind};
 
 use crate::log;
-use crate::refusal::reason;
 use crate::seconds::seconds;
 
-/// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library tells
-/// of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.
+/// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library
+/// tells of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.
 const MAX_EVENTS: usize = 1024;
 
 thread_local! {
@@ -125,7 +124,7 @@ impl Event {
                 retry_after,
             } => What::Denied {
                 limit: limit.map(str::to_owned),
-                reason: reason(why),
+                reason: why.as_str(),
                 retry_after: retry_after.map(seconds),
             },
             RequestEventKind::Waited { waited, admitted } => What::Waited {

@@ -13,8 +13,8 @@ use crate::seconds;
 
 /// For how long a response says that its server takes nothing; none where it does not.
 ///
-/// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or an exception that has them on its
-/// `response`, or a mapping of headers, with the status beside it. It says no longer than `max_wait`, where that is
+/// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or an exception that has them
+/// on its `response`, or a mapping of headers, with the status beside it. It says no longer than `max_wait`, where that is
 /// given.
 pub fn throttled_for(
     response: &Bound<'_, PyAny>,

@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use serde::Serialize;
-use shmlimit::{Error, MismatchOutcome, OnMismatch, OpenError, OpenOptions, Removal};
+use shmlimit::{Error, OpenError, OpenOptions, Removal, RemovalCause};
 
 use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
-use crate::error::{self, OrRaise, exception};
+use crate::error::{OrRaise, chosen, exception, raised, raised_saying};
 use crate::request_log::RequestLog;
 use crate::{key, log, seconds};
 
@@ -60,30 +59,12 @@ impl<'a> Mismatch<'a> {
     fn of(mismatch: &'a shmlimit::Mismatch) -> Self {
         Self {
             set: mismatch.set(),
-            outcome: match mismatch.outcome() {
-                MismatchOutcome::Upgraded => "upgraded",
-                MismatchOutcome::Replaced => "replaced",
-                MismatchOutcome::KeptNewer => "kept_newer",
-                MismatchOutcome::KeptEdited => "kept_edited",
-                MismatchOutcome::KeptMode => "kept_mode",
-                _ => "unknown",
-            },
+            outcome: mismatch.outcome().as_str(),
             differences: mismatch.differences().iter().map(ToString::to_string).collect(),
             declared_version: mismatch.declared_version(),
             segment_version: mismatch.segment_version(),
             message: mismatch.to_string(),
         }
-    }
-}
-
-fn way(on_mismatch: &str) -> PyResult<OnMismatch> {
-    match on_mismatch {
-        "apply" => Ok(OnMismatch::Apply),
-        "error" => Ok(OnMismatch::Error),
-        "recreate_if_unused" => Ok(OnMismatch::RecreateIfUnused),
-        other => Err(PyValueError::new_err(format!(
-            "on_mismatch is {other:?}, but must be 'apply', 'error' or 'recreate_if_unused'"
-        ))),
     }
 }
 
@@ -112,7 +93,7 @@ impl Segment {
         let path = file_path(path)?;
         let mut options = OpenOptions::new()
             .trust_any_owner(trust_any_owner)
-            .on_mismatch(way(on_mismatch)?);
+            .on_mismatch(chosen("on_mismatch", on_mismatch)?);
         if let Some(timeout) = lock_timeout {
             options = options.lock_timeout(seconds::duration(timeout)?);
         }
@@ -164,7 +145,7 @@ impl Segment {
     /// in use.
     #[getter]
     fn removed(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
-        Ok(self.get(py)?.removal().map(error::cause))
+        Ok(self.get(py)?.removal().map(RemovalCause::as_str))
     }
 
     /// Whether it was removed and another is at its path, which this process has open by now.
@@ -266,9 +247,9 @@ pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
         // Not as where one is to be opened: there is nothing to create.
         Error::Open(OpenError::NotFound { path }) => {
             let message = format!("there is no segment at {}: nothing was removed", path.display());
-            error::raised_saying(py, &error, message)
+            raised_saying(py, &error, message)
         }
-        _ => error::raised(py, &error),
+        _ => raised(py, &error),
     })
 }
 

@@ -243,8 +243,8 @@ impl Limits {
         Ok(Waiting::of_set(future, heartbeat))
     }
 
-    /// Charges everything now, if it can be had within a time, and says how long to wait before making use of it: for
-    /// those who do their own sleeping or scheduling. Of rate and calls limits only.
+    /// Charges everything now, if it is available within a time, and says how long to wait before using it: for
+    /// programs that do their own sleeping or scheduling. Of rate and calls limits only.
     ///
     /// Args:
     ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it

@@ -1,4 +1,4 @@
-//! How an event loop is notified that tasks of it have something to look at.
+//! How an event loop is woken when its tasks have something to look at.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{self, Receiver, Sender};

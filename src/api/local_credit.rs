@@ -130,8 +130,9 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::KeyRequired`] where the set is keyed; [`RequestError::UnknownLimit`]; [`RequestError::NoLocalCredit`] for limits other than rate and calls; [`RequestError::InvalidBatch`]
-    /// where the least is zero or above the most.
+    /// [`RequestError::KeyRequired`] where the set is keyed; [`RequestError::UnknownLimit`];
+    /// [`RequestError::NoLocalCredit`] for limits other than rate and calls; [`RequestError::InvalidBatch`] where the least
+    /// is zero or above the most.
     pub fn local_credit(&self, limit: impl LimitName, batch: Batch) -> Result<LocalCredit, Error> {
         let index = self.require(&limit)?;
         let engine_set = self.subject()?.set.engine_set();
@@ -172,8 +173,8 @@ impl LocalCredit {
     /// # Errors
     ///
     /// [`RequestError::NeverAdmissible`] for more than the limit ever admits at once, [`SegmentError::Removed`],
-    /// [`SegmentError::LockStuck`], [`SegmentError::Poisoned`]; none of them where enough is left here. A refusal is no error; it
-    /// says how long it takes until what is missing can be had.
+    /// [`SegmentError::LockStuck`], [`SegmentError::Poisoned`]; none of them where enough is left here. A refusal is no
+    /// error; it says how long it takes until what is missing can be had.
     #[inline]
     pub fn try_take(&mut self, units: u64) -> Result<CreditOutcome, Error> {
         if units <= self.left && self.is_good() {

@@ -109,8 +109,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotReservable`](crate::RequestError::NotReservable) where the request takes a concurrency limit or the set has a budget, and as
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`RequestError::NotReservable`](crate::RequestError::NotReservable) where the request takes a concurrency limit or
+    /// the set has a budget, and as [`try_acquire`](Self::try_acquire).
     pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'_>, Error> {
         self.subject()?.reserve(request, max_delay)
     }

@@ -50,7 +50,7 @@
 //! what it has left. With the feature `tracing` the first error in a process is an event as well.
 //!
 //! A file that is moved to another path stays in use by all who have it open; new processes find it by the new path. Where
-//! another segment is then created at the former path, those who opened the file by that path get `Removed`, and those who
+//! another segment is then created at the former path, processes that opened the file by that path get `Removed`, and those that
 //! opened it by the new one do not. A path that leads nowhere, or to a file that is no segment, ends nothing: no process can
 //! count in another file. Bind mounts and hard links are seen through: a file is deleted when it has no name left anywhere.
 //! A process whose descriptors were closed by other code cannot ask the file; it hears from the others that have it open, or
@@ -122,8 +122,8 @@
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
 //! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others.
-//! Anyone who waits for longer than 2 ms, a thread or a future, has another started, `shmlimit-deaths`, which learns of
-//! the death of those that are waited for: of up to 64 processes for each waiting thread, and as many for all futures
+//! The first thread or future that waits for longer than 2 ms starts another, `shmlimit-deaths`, which watches the
+//! processes that are waited for: of up to 64 processes for each waiting thread, and as many for all futures
 //! of the process in one segment. Where there are more, and before Linux 5.3, waiters find out by looking every 50 ms.
 //! Both threads block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
 //! forked child until it needs them.
@@ -162,19 +162,19 @@
 //!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused
-//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: anyone who can make up keys
+//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: clients that can invent keys
 //! can then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::WhenFull::EvictLeastUsed) the new key takes the
 //! row, among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
 //! forgotten; keys that are limited, held or waited for stay, and where there are no others the new key is refused. So a
 //! flood of new keys pushes out one another and keys that are hardly used. A key that stops just short of its limit can
 //! be pushed out and start again: choose a table of more rows than there are such keys. With
 //! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, limited or
-//! not: anyone who can make up keys can then have others, and itself, replenished. All are counted. Keys that anyone
+//! not: clients that can invent keys can then replenish others, and themselves. All are counted. Keys that anyone
 //! can make up are best checked before they are limited.
 //!
 //! Keys are distinguished by 128 bits of a hash with a random seed of the segment's own. Two keys that share them would
 //! share their limits: among a thousand million keys that is less likely than one in 10^20. Of a key no more than its
-//! first 40 bytes are kept, and nothing with `store_keys(false)`; anyone who may read the file may read them.
+//! first 40 bytes are kept, and nothing with `store_keys(false)`; every user with read permission for the file can read them.
 //!
 //! The table is divided into shards, each with its lock, its [holds](crate::SetDeclaration::holds) and its
 //! [tickets](crate::SetDeclaration::waiters), which are declared for one shard: keys that fall into one shard share them,
@@ -216,14 +216,14 @@
 //!
 //! # Leases
 //!
-//! A lease that has run out is ended by anyone who needs what it covers, so a late holder may go on undisturbed where
-//! no one does. What it does to the outside after its lease is not stopped by anything here: have the outside compare
+//! A lease that has run out is ended by the first request that needs what it covers, so a late holder may continue where
+//! no request does. What it does to the outside after its lease is not stopped by anything here: have the outside compare
 //! [fencing numbers](crate::Permit::fencing_number).
 //!
 //! # Death is noticed by need
 //!
-//! There is no daemon. What a dead process held is given back by anyone who is refused for want of it, looking at most
-//! once a millisecond and for at most a twentieth of its time; by anyone who waits for it, which the kernel tells of
+//! There is no daemon. What a dead process held is given back by a process that is refused because of it, which looks at most
+//! once a millisecond and for at most a twentieth of its time; by a waiter, which the kernel notifies of
 //! the death (Linux 5.3) or which looks once a second; or by `limitctl recover`. A process that hangs but lives keeps
 //! what it holds until its lease runs out.
 //!

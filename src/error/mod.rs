@@ -5,7 +5,6 @@ mod declaration_error;
 mod difference;
 mod listing;
 mod open_error;
-mod parse_error;
 mod permit_error;
 mod removal_cause;
 mod request_error;
@@ -19,7 +18,6 @@ pub(crate) use difference::Assignment;
 pub use difference::Difference;
 pub(crate) use listing::processes;
 pub use open_error::OpenError;
-pub use parse_error::ParseError;
 pub use permit_error::PermitError;
 pub use removal_cause::RemovalCause;
 pub use request_error::RequestError;
@@ -46,7 +44,7 @@ pub enum Error {
     /// A permit has nothing to give back or settle any more.
     #[error(transparent)]
     Permit(#[from] PermitError),
-    /// A segment that is open, or a set of it, cannot be used: not now, or not any more.
+    /// A segment, or a set of it, cannot be used: not now, or not any more.
     #[error(transparent)]
     Segment(#[from] SegmentError),
 }

@@ -32,7 +32,7 @@ pub enum OpenError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Whose the file or the directory is, and as whom this process runs.
+        /// The owner of the file or the directory, and the user of this process.
         why: String,
         /// The system's answer.
         source: io::Error,
@@ -154,7 +154,7 @@ pub enum OpenError {
         pids: Vec<u64>,
     },
     /// Another process is initialising or attaching and does not come to an end.
-    #[error("{} is being attached by another process that does not finish", path.display())]
+    #[error("{} is being attached by another process that does not finish: see whether that is stopped, and end it", path.display())]
     AttachStuck {
         /// The file.
         path: PathBuf,

@@ -1,9 +1,9 @@
 //! What happens to a segment that is removed while it is in use.
 
-use std::fmt;
+use crate::words::words;
 
 /// What happened to a segment that was removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemovalCause {
     /// It was [retired](crate::Segment::retire), by `limitctl remove` or
@@ -15,12 +15,19 @@ pub enum RemovalCause {
     Replaced,
 }
 
-impl fmt::Display for RemovalCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+words!(RemovalCause, "a cause of a removal", {
+    Retired = "retired",
+    Deleted = "deleted",
+    Replaced = "replaced",
+});
+
+impl RemovalCause {
+    /// The end of a message about a segment that was removed.
+    pub(super) fn in_a_sentence(self) -> &'static str {
+        match self {
             Self::Retired => "it was retired, by `limitctl remove` for instance",
             Self::Deleted => "its file was deleted",
             Self::Replaced => "another segment is at its path",
-        })
+        }
     }
 }

@@ -48,7 +48,7 @@ pub enum RequestError {
     },
     /// The cost is more than the limit can ever admit. Nothing was taken.
     #[error(
-        "a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: the most at once is {max}"
+        "a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: ask for at most {max}"
     )]
     NeverAdmissible {
         /// The set.
@@ -71,7 +71,7 @@ pub enum RequestError {
         limit: String,
     },
     /// A decimal amount that is not a whole number of the limit's units.
-    #[error("`{given}` is no amount of limit `{limit}` of set `{set}`: {why}")]
+    #[error("`{given}` is not an amount of limit `{limit}` of set `{set}`: {why}")]
     InvalidAmount {
         /// The set.
         set: String,
@@ -96,7 +96,7 @@ pub enum RequestError {
     },
     /// What is held must be given back, which needs a permit.
     #[error(
-        "limit `{limit}` of set `{set}` is held until it is given back: take it with try_acquire or acquire, or ask zero of it"
+        "limit `{limit}` of set `{set}` is held until it is given back: take it with try_acquire or acquire, or ask for zero of it"
     )]
     MustBeHeld {
         /// The set.
@@ -106,7 +106,7 @@ pub enum RequestError {
     },
     /// Only budgets are debited.
     #[error(
-        "limit `{limit}` of set `{set}` is no budget: a budget is debited what was used, other limits take a cost"
+        "limit `{limit}` of set `{set}` is not a budget: a budget is debited what was used, other limits take a cost"
     )]
     NotABudget {
         /// The set.
@@ -162,14 +162,14 @@ pub enum RequestError {
         /// The limit.
         limit: String,
     },
-    /// A batch that is empty, or of which the least is above the most.
+    /// A batch of local credit may be empty, or its minimum is above its maximum.
     #[error(
-        "a batch between {min} and {max} units cannot be: the least must be positive, and the most no less"
+        "a batch of {min} to {max} units is not possible: the minimum must be at least 1, and the maximum at least the minimum"
     )]
     InvalidBatch {
-        /// The least that was given.
+        /// The minimum that was given.
         min: u64,
-        /// The most that was given.
+        /// The maximum that was given.
         max: u64,
     },
     /// A pool of no sets.

@@ -1,14 +1,14 @@
-//! What stops a segment, or a set of it, that is in use.
+//! Why a segment, or a set of it, cannot be used.
 
 use std::path::PathBuf;
 
 use super::removal_cause::RemovalCause;
 
-/// A segment that is open, or a set of it, cannot be used: not now, or not any more.
+/// A segment, or a set of it, cannot be used: not now, or not any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// Something in the file cannot be right.
+    /// Something in the file cannot be right. Found when the segment is opened, or when it is used.
     #[error("{} is damaged: {what}; create a new segment", path.display())]
     Damaged {
         /// The file.
@@ -17,8 +17,8 @@ pub enum SegmentError {
         what: String,
     },
     /// The segment is not to be used any more: it was retired, its file was deleted, or another segment is at its path.
-    /// Handles of it admit nothing from then on; permits that are out are settled and released as ever.
-    #[error("the segment at {} was removed: {cause}; open the path again to use its successor", path.display())]
+    /// Its handles admit nothing any more; its permits are settled and released as before.
+    #[error("the segment at {} was removed: {}; open the path again to use its successor", path.display(), cause.in_a_sentence())]
     Removed {
         /// The path that it was opened by.
         path: PathBuf,

@@ -10,12 +10,13 @@ use crate::api::refusal::{Refusal, Verdict};
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::TierIndex;
 use crate::error::Error;
+use crate::words::words;
 
 /// Which responses say how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
 ///
-/// The fields say to everyone who reads them how much the server can take. A refusal carries `Retry-After` and the names
+/// The fields show every client how much the server can take. A refusal carries `Retry-After` and the names
 /// of the limits that refused in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advertise {
     /// All responses.
@@ -26,6 +27,12 @@ pub enum Advertise {
     /// None.
     Never,
 }
+
+words!(Advertise, "which responses have the fields", {
+    Always = "always",
+    WhenRefused = "when_refused",
+    Never = "never",
+});
 
 /// The fields and problems of responses to requests that a set of limits decides: see the [module](super).
 ///
@@ -107,7 +114,8 @@ impl PolicyHeaders {
         problem
     }
 
-    /// The answer to a request that takes more than a limit can ever admit ([`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible)): 429.
+    /// The answer to a request that takes more than a limit can ever admit
+    /// ([`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible)): 429.
     pub fn never_admissible(&self, limit: &str, advertise: Advertise) -> Problem {
         let policies = self.policies();
         let mut problem = problem::quota_exceeded(policies.name(&self.set, limit).into_iter());

@@ -23,7 +23,8 @@ impl Problem {
     pub const CONTENT_TYPE: &str = "application/problem+json";
 
     /// 400, to a request that does not say whose limits it is to be held against: see
-    /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired) and [`RequestError::InvalidKey`](crate::RequestError::InvalidKey).
+    /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired) and
+    /// [`RequestError::InvalidKey`](crate::RequestError::InvalidKey).
     pub fn without_a_key() -> Self {
         Self::of_text(
             400,

@@ -6,30 +6,26 @@
 mod adaptive;
 mod backlog;
 mod budget;
-mod calendar;
 mod concurrency;
-mod fixed_window;
 mod rule;
 mod rule_operations;
-mod sliding_window;
-mod sliding_window_counter;
 #[cfg(test)]
 mod tests;
 mod unlimited;
-pub(crate) mod window_bound;
+pub(crate) mod window;
 
 pub(crate) use adaptive::sample::Sample;
 pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm};
 pub(crate) use backlog::Backlog;
 pub(crate) use budget::Budget;
-pub(crate) use calendar::{Calendar, CalendarUnit};
 pub(crate) use concurrency::Concurrency;
-pub(crate) use fixed_window::FixedWindow;
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;
-pub(crate) use sliding_window::SlidingWindow;
-pub(crate) use sliding_window_counter::SlidingWindowCounter;
 pub(crate) use unlimited::Unlimited;
+pub(crate) use window::calendar::{Calendar, CalendarUnit};
+pub(crate) use window::fixed_window::FixedWindow;
+pub(crate) use window::sliding_window::SlidingWindow;
+pub(crate) use window::sliding_window_counter::SlidingWindowCounter;
 
 use crate::units::LATEST_INSTANT;
 

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use http::{Extensions, Response};
 
-use super::answer::Answer;
 use super::body::LimitBody;
 use super::extract::demand::{Asked, Demand};
 use super::held::Held;
 use super::permit_handle::SharedPermit;
-use super::response;
 use super::settings::{OnError, Settings};
 use crate::api::permit::Outcome;
 use crate::api::refusal::Refusal;
 use crate::api::set::checked::Checked;
 use crate::error::{Error, RequestError};
 use crate::http::{Fields, Problem};
+use crate::tower::answer::Answer;
+use crate::tower::answer::response;
 
 /// Whether the service is called.
 pub(super) enum Decision {

@@ -9,8 +9,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::admission::{Admission, Decision};
-use super::answer::Shape;
 use super::body::LimitBody;
+use crate::tower::answer::Shape;
 
 /// A decision that may have to be waited for.
 pub(super) type PendingDecision = Pin<Box<dyn Future<Output = Decision> + Send>>;

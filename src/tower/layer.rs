@@ -7,11 +7,11 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
 
-use super::answer::{Rejection, Shape};
 use super::extract::demand::Extractor;
 use super::service::LimitService;
 use super::settings::{OnError, Settings};
 use crate::http::Advertise;
+use crate::tower::answer::{Rejection, Shape};
 
 /// Puts limits before a service: see the [module](super).
 ///

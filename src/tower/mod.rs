@@ -56,17 +56,19 @@
 //! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to its end, and whether
 //!   it [failed](LimitLayer::fails_with).
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
-//! - Where the segment was [removed](crate::SegmentError::Removed), it goes on with the segment that is at the path by then, in the
-//!   set of the same name and the limits of the same names: see [`Segment::successor`](crate::Segment::successor). Each
-//!   process opens that once, for all its layers. As long as there is none, [`OnError`] says what to do. A limit that
-//!   requests name and the successor does not have is an error; one that they take by default is taken no more.
+//! - Where the segment was [removed](crate::SegmentError::Removed), it goes on with the segment that is at the path by
+//!   then, in the set of the same name and the limits of the same names: see
+//!   [`Segment::successor`](crate::Segment::successor). Each process opens that once, for all its layers. As long as there
+//!   is none, [`OnError`] says what to do. A limit that requests name and the successor does not have is an error; one that
+//!   they take by default is taken no more.
 //! - The service reaches the permit by the [`PermitHandle`] in the request's extensions: to settle what a request has
 //!   really used.
 //! - What is answered in its place the application [shapes](LimitLayer::on_rejection) as it likes; the
 //!   [`Refusal`](crate::Refusal) is in the response's extensions.
 //! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
-//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says ([`Demand::key`]). What clients read is then
-//!   how the limits of their key stand, and they wait in a queue of their key's own.
+//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says
+//!   ([`Demand::key`]). What clients read is then how the limits of their key stand, and they wait in a queue of their
+//!   key's own.
 //!
 //! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
 //! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
@@ -88,11 +90,9 @@ mod body;
 mod client;
 mod extract;
 mod future;
-mod grpc;
 mod held;
 mod layer;
 mod permit_handle;
-mod response;
 mod service;
 mod settings;
 

@@ -64,8 +64,8 @@ pub struct CarriedPermit {
     _held: SharedPermit,
 }
 
-/// What an admitted request holds, shared by its response, by those who reach for it and by those who carry it on. The last
-/// of them to be dropped gives it back.
+/// What an admitted request holds, shared by its response and all handles. It is given
+/// back when the last of them is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct SharedPermit(Arc<Mutex<Held>>);
 

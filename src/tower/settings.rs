@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::answer::Shape;
 use crate::http::Advertise;
+use crate::tower::answer::Shape;
+use crate::words::words;
 
 /// What a service does beyond asking the limits.
 #[derive(Clone)]
@@ -48,9 +49,9 @@ impl fmt::Debug for Settings {
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
 /// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
-/// [no key](crate::RequestError::KeyRequired), or one that [cannot be](crate::RequestError::InvalidKey), is the client's affair: it is
-/// answered 400 in either case and is no event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// [no key](crate::RequestError::KeyRequired), or one that [cannot be](crate::RequestError::InvalidKey), is the client's
+/// affair: it is answered 400 in either case and is no event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
     /// Answers 500 and does not call the service: what the limits protect stays protected.
@@ -59,3 +60,8 @@ pub enum OnError {
     /// Calls the service as though the request were not limited: the service stays up.
     Admit,
 }
+
+words!(OnError, "what can be done when the limits cannot be asked", {
+    Refuse = "refuse",
+    Admit = "admit",
+});

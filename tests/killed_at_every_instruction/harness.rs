@@ -3,7 +3,7 @@
 //! doubled.
 //!
 //! ```text
-//! cargo test --release --test killed_at_every_instruction
+//! cargo run --release --package killed_at_every_instruction
 //! ```
 //!
 //! Every operation is stepped under `ptrace(2)`, one instruction at a time, in a child, and killed three ways:
@@ -53,7 +53,7 @@
 //!
 //! ```text
 //! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/without-journal" \
-//!     cargo test --release --test killed_at_every_instruction
+//!     cargo run --release --package killed_at_every_instruction
 //! ```
 //!
 //! A name, or part of one, as argument restricts the run to the operations that have it, and `stopped` to the second
@@ -308,16 +308,8 @@ fn jobs(effort: Effort) -> Vec<Job> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--list") {
-        println!("killed_at_every_instruction: test");
-        return ExitCode::SUCCESS;
-    }
-    let filters: Vec<&String> = arguments
-        .iter()
-        .filter(|argument| !argument.starts_with('-') && *argument != "killed_at_every_instruction")
-        .collect();
     let (only_stopped, names): (Vec<&String>, Vec<&String>) =
-        filters.iter().partition(|filter| **filter == "stopped");
+        arguments.iter().partition(|filter| *filter == "stopped");
     let only_stopped = !only_stopped.is_empty();
     let effort = Effort::from_environment();
     let jobs: Vec<Job> = jobs(effort)
@@ -390,7 +382,7 @@ fn main() -> ExitCode {
         );
     }
     println!("tried: {}", effort.sample);
-    let complete = (filters.is_empty() && !effort.is_brief).then_some(effort.sample);
+    let complete = (arguments.is_empty() && !effort.is_brief).then_some(effort.sample);
     judge(&table, complete)
 }
 

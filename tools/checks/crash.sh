@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 harness() {
     describe "$1"
     shift
-    step "$@" cargo test --locked --release --package killed_at_every_instruction --test killed_at_every_instruction
+    step "$@" cargo run --locked --release --package killed_at_every_instruction
 }
 
 # Without the journal a kill must leave torn states behind: a harness that finds none would prove nothing.

@@ -50,7 +50,7 @@ class Departures:
     def has_left(self) -> bool:
         """Whether the client is known to have left. Looks on from now on."""
         if self._application_receives:
-            # Anyone who waits for the client to leave is the one to act on it.
+            # The application waits for the client to leave, and acts on it.
             return False
         while self._looking is not None and self._looking.done():
             if self._looking.cancelled() or self._looking.exception() is not None:

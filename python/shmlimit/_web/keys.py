@@ -37,8 +37,8 @@ class Header:
     Attributes:
         name: The header, in any case.
         default: The key of all requests without the header together. Without it they are answered 400, and so are
-            in any case those whose header is empty or there more than once: who looks at which of several is
-            no one's agreement.
+            in any case those whose header is empty or repeated: which of several values counts is not specified
+            anywhere.
     """
 
     name: str

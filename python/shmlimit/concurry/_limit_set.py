@@ -224,7 +224,7 @@ class ShmLimitSet(BaseLimitSet):
         if self.path is None:
             _, self._open = _home.open_new(self, self._declaration())
         else:
-            # At once: anyone who sent this may remove the file as soon as it has arrived.
+            # At once: the sender may remove the file as soon as this has arrived.
             self._open = _home.attach(self, self.path, self.name)
 
     def _check_mode(self) -> None:

@@ -192,8 +192,7 @@ class Counters:
         """How a sliding window stands, as the strategy understands it: two counters, and for how long each counts.
 
         The segment does not tell its two counters apart. Their weighted sum is what the strategy compares with the
-        limit: it is notified as the second counter, and the end of that as the time when there will be room for one
-        more.
+        limit: it is given as the second counter, whose end is the time when there will be room for one more.
         """
         for limits in self._sliding_files(key, expiry):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
@@ -237,7 +236,7 @@ class Counters:
         return True
 
     def _shut_out_for(self, key: str) -> float | None:
-        """Seconds for which a key is notified to be limited that has no row."""
+        """Seconds for which a key without a row is reported as limited."""
         until = self._shut_out.get(key)
         if until is None:
             return None

@@ -1,6 +1,6 @@
 //! What the time is read from.
 
-use super::words::words;
+use crate::words::words;
 
 /// What a process reads the time from: the `clock` of a `[segment]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -9,8 +9,8 @@ pub enum ClockSource {
     /// From the processor's counter, which each thread sets by the system's clock every five milliseconds: a reading takes a
     /// third of the time. It is never ahead of the system's clock, so that no window of the wall clock opens early, and behind
     /// by at most 10 µs: between two readings there may be so much more or less. Every `retry_after` is longer by that, so that
-    /// a caller which waits for as long is admitted. After the machine was suspended, time may stand still for up to 5 ms before
-    /// it follows. Where the kernel does not keep its own time by the counter, or a process may not read it, this is
+    /// a caller which waits for as long is admitted. After the machine was suspended, time may stand still for up to 5 ms
+    /// before it follows. Where the kernel does not keep its own time by the counter, or a process may not read it, this is
     /// [`System`](Self::System).
     ///
     /// Not covered: a virtual machine that is moved to another host, for up to 5 ms; and a clock that the kernel adjusts by

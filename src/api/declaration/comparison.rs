@@ -27,8 +27,8 @@ impl Declaration {
     /// Each thing in which this declaration differs from `in_segment`, the one that a segment holds.
     ///
     /// Compared is what the declarations mean: `"60s"` is `"1m"`, and a default is the same written out or not.
-    /// The segment's path and mode do not count, nor does the declaration's version. The order of sets and of limits does, because the segment stores
-    /// them in it.
+    /// The segment's path and mode do not count, nor does the declaration's version. The order of sets and of limits does,
+    /// because the segment stores them in it.
     pub fn differences(&self, in_segment: &Self) -> Vec<Difference> {
         self.canonical().differences_as_written(&in_segment.canonical())
     }

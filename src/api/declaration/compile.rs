@@ -1,10 +1,10 @@
 //! From a declared limit to the rule that decides.
 
 use super::limit::amount::Amount;
+use super::limit::checks::shortest_window::check_window;
 use super::limit::credit::Credit;
 use super::limit::kind::{Adaptive, Kind};
 use super::limit::prefix::Prefix;
-use super::limit::shortest_window::check_window;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};

@@ -9,7 +9,6 @@ mod limit;
 mod place;
 pub(crate) mod set;
 pub(crate) mod stored;
-mod words;
 
 #[cfg(test)]
 mod tests;

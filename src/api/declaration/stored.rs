@@ -1,4 +1,4 @@
-//! The sets of a segment as their definition texts have them: what was declared, in which version, by whom it was changed,
+//! The sets of a segment as their definition texts have them: what was declared, in which version, who changed it,
 //! and of a copy that is made on demand, for which name.
 
 use std::path::Path;

@@ -58,7 +58,7 @@ impl Key<'_> {
     /// What the key has used migrates as with [`Segment::apply`](crate::Segment::apply): a bucket keeps what is left in
     /// it, at most its new burst, windows keep what they count, and what is held stays held. What was reserved before is
     /// refunded as much as time has not replenished since, of reservations that saw one change of tier; of those that saw
-    /// more, nothing. Then those who wait are served by the new limits.
+    /// more, nothing. Then the waiters are served by the new limits.
     ///
     /// An assigned tier is kept like usage: as long as it is not `default`, the row of the key goes to no other key,
     /// unless the set is declared to [evict](crate::WhenFull); then the key begins again in `default`. So declare
@@ -89,8 +89,10 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] where the key has no row and can have none; [`SegmentError::Removed`](crate::SegmentError::Removed),
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] where the key has no row and can have none;
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn assign(&self, tier: impl AsRef<str>) -> Result<(), Error> {
         let set = self.subject.set;
         let tier = set.tier_index(tier.as_ref())?;
@@ -111,7 +113,9 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn tier(&self) -> Result<String, Error> {
         let set = self.subject.set;
         let tier = set.shared().engine.tier_of(self.subject.target())?;

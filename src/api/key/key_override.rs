@@ -21,7 +21,7 @@ impl Key<'_> {
     /// What the key has used migrates as with a change of tier: a bucket keeps what is left in it, at most its new burst,
     /// windows keep what they count, and what is held stays held. What was reserved before is refunded as much as time has
     /// not replenished since, by a permit that saw one change of the key's tier and capacities; by one that saw more,
-    /// and for a dead process, nothing. Then those who wait are served by the new capacity.
+    /// and for a dead process, nothing. Then the waiters are served by the new capacity.
     ///
     /// The row of a key that has such a capacity goes to no other key, unless the set is declared to
     /// [evict](crate::WhenFull): with `EvictLeastUsed` when no other row would do, with `EvictOldest` when it was used the
@@ -52,10 +52,13 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`]; [`ChangeError::CannotOverride`] where the set has no overrides, the limit has no capacity that
-    /// can be another, that one cannot be declared or is `u64::MAX`, which stands for unlimited, or the concurrency limits of the key would add up to more than the
-    /// [holds](crate::SetDeclaration::holds) of a shard and than declared; [`ChangeError::TableFull`] where the key has no row and can have none;
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownLimit`]; [`ChangeError::CannotOverride`] where the set has no overrides, the limit has no
+    /// capacity that can be another, that one cannot be declared or is `u64::MAX`, which stands for unlimited, or the
+    /// concurrency limits of the key would add up to more than the [holds](crate::SetDeclaration::holds) of a shard and
+    /// than declared; [`ChangeError::TableFull`] where the key has no row and can have none;
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn override_capacity(&self, limit: impl LimitName, capacity: u64) -> Result<(), Error> {
         let set = self.subject.set;
         let index = set.require(&limit)?;
@@ -68,7 +71,9 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`]; [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownLimit`]; [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn clear_override(&self, limit: impl LimitName) -> Result<(), Error> {
         let index = self.subject.set.require(&limit)?;
         self.change_capacity(index, None)
@@ -78,7 +83,9 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn overrides(&self) -> Result<Vec<(String, u64)>, Error> {
         let set = self.subject.set;
         let target = self.subject.target();
@@ -184,9 +191,9 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`]; [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does
-    /// not have; [`ChangeError::CannotOverride`] as [`Key::override_capacity`], where the capacity does not fit the definition of
-    /// the set or its holds only when the request is made.
+    /// [`RequestError::NotKeyed`]; [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names
+    /// that it does not have; [`ChangeError::CannotOverride`] as [`Key::override_capacity`], where the capacity does not
+    /// fit the definition of the set or its holds only when the request is made.
     pub fn set_override(
         &mut self,
         limit: impl LimitName,

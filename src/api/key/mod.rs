@@ -55,7 +55,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] where it is empty or too long; [`RequestError::AddressRequired`].
+    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] where it is empty or too long;
+    /// [`RequestError::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
         let identity = self.identify(key.as_ref())?;
@@ -175,8 +176,8 @@ impl<'a> Key<'a> {
         self.subject.reserve(request, max_delay)
     }
 
-    /// As [`LimitSet::peek`], at the limits of this key. A key that has no row is notified what one has that no process
-    /// has used.
+    /// As [`LimitSet::peek`], at the limits of this key. The answer for a key without a row is that for an
+    /// unused key.
     ///
     /// # Errors
     ///
@@ -190,7 +191,9 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let set = self.subject.set;
         let named = set.mask_of(limits)?;

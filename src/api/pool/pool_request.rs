@@ -42,7 +42,8 @@ impl PoolRequest {
     ///
     /// # Errors
     ///
-    /// [`RequestError::InvalidAmount`] where it is no whole number of units in one of the sets, and as [`set_cost`](Self::set_cost).
+    /// [`RequestError::InvalidAmount`] where it is no whole number of units in one of the sets, and as
+    /// [`set_cost`](Self::set_cost).
     pub fn with_decimal(self, limit: &str, cost: &str) -> Result<Self, Error> {
         let requests = self
             .requests

@@ -9,6 +9,7 @@ use crate::engine::Load;
 use crate::error::{Error, RequestError};
 use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
+use crate::words::words;
 
 /// How a [`LimitPool`](crate::LimitPool) chooses among its sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,6 +26,12 @@ pub enum PoolStrategy {
     /// one after the other. Looks at every set, without a lock, so what it goes by may have changed.
     LeastLoaded,
 }
+
+words!(PoolStrategy, "a strategy of pools", {
+    RoundRobin = "round_robin",
+    Random = "random",
+    LeastLoaded = "least_loaded",
+});
 
 /// The members to ask, in this order.
 pub(super) type Order = SmallVec<[usize; 8]>;

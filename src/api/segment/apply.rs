@@ -72,7 +72,9 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::CannotApply`], [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`ChangeError::CannotApply`], [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
         let engine = &self.shared().engine;

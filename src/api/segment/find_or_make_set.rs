@@ -25,7 +25,7 @@ pub(crate) fn find_or_make(engine: &SegmentEngine, name: &str) -> Result<Option<
                 continue;
             };
             match engine.apply(set, definition.generation, &given.to_text()?)? {
-                // Whichever definition it was, the next look tells whether it gives a name, and to whom.
+                // Whichever definition it was, the next look finds whether it gives a name, and to which set.
                 Applied::InForce | Applied::Superseded => {}
                 Applied::TooLong => {
                     return Err(Error::Segment(SegmentError::Damaged {

@@ -32,6 +32,7 @@ use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::SYSTEM_CLOCK;
 use crate::shm::time::segment_clock::SegmentClock;
+use crate::words::words;
 use bring_into_force::{bring_into_force, stored_declaration};
 use compiled_definitions::{compile_definitions, compile_one, read_definitions};
 use find_or_make_set::find_or_make;
@@ -237,7 +238,8 @@ impl OpenOptions {
 }
 
 /// Under which circumstances [`OpenOptions::remove`] removes a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Removal {
     /// Only where no live process is attached.
     Unused,
@@ -245,6 +247,11 @@ pub enum Removal {
     /// is marked: processes attached to it find out within a second that it has no name any more.
     Forced,
 }
+
+words!(Removal, "a circumstance of removals", {
+    Unused = "unused",
+    Forced = "forced",
+});
 
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

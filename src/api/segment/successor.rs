@@ -44,11 +44,11 @@ impl Segment {
         self.shared().engine.removal()
     }
 
-    /// The segment that is at the path of this one, if this one was [removed](crate::SegmentError::Removed) and another is there. Opened
-    /// with the same [options](crate::OpenOptions), by the first who asks; all handles in this process that were opened
-    /// together get the same one. While there is none, the path is looked at after 10 ms, and ever more rarely, up to once
-    /// a second; so this may be asked for each request that meets the error. While one thread opens it, which may take ten
-    /// seconds where another process is attaching, the others get `None`. It never creates a segment.
+    /// The segment that is at the path of this one, if this one was [removed](crate::SegmentError::Removed) and another is
+    /// there. Opened with the same [options](crate::OpenOptions), by the first call; all handles in this process that were
+    /// opened together get the same one. While there is none, the path is looked at after 10 ms, and then less often, up to
+    /// once a second; so this may be called for each request that meets the error. While one thread opens it, which may
+    /// take ten seconds where another process is attaching, the others get `None`. It never creates a segment.
     ///
     /// `None` as long as no operation has met the error.
     ///

@@ -42,21 +42,24 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could help,
-    /// [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest), [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no
-    /// error.
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and
+    /// [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could help,
+    /// [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest),
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         self.subject()?.try_acquire(request)
     }
 
     /// Takes everything that the request names, waiting in the queue for it: first come, first served, over all threads
-    /// and processes. With no timeout it waits as long as it takes, with a timeout of zero it is
+    /// and processes. Without a timeout it waits as long as needed, with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// The queue is of the set: only its first waiter is served, so that a large request is not starved by small ones, and
-    /// no process overtakes. Who waits is asleep until it has what it asked for, or until the instant at which time
-    /// alone gives it that. Where a process in the queue dies, the others move up.
+    /// no process overtakes. A waiter sleeps until it is granted what it asked for, or until the instant at which time
+    /// alone makes that available. When a process in the queue dies, the others move up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -75,12 +78,12 @@ impl LimitSet {
     /// Without a timeout it waits as long as it takes, but only where there is room in the queue, which has
     /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
-    /// A thread that waits for what only it can give back waits for ever, as with any lock.
+    /// A thread that waits for a permit which only it can release waits for ever, as with any lock.
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire). After an error the request is in the queue no longer. That time was up,
-    /// and that the queue is [full](crate::RefusalReason::QueueFull), are refusals.
+    /// As [`try_acquire`](Self::try_acquire). After an error the request is no longer in the queue. A timeout and a
+    /// [full](crate::RefusalReason::QueueFull) queue are refusals.
     #[inline]
     pub fn acquire(
         &self,
@@ -90,11 +93,11 @@ impl LimitSet {
         self.subject()?.acquire(request, timeout.into(), None)
     }
 
-    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: for callers that may be interrupted, by a
+    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` returns true: for callers that may be interrupted, by a
     /// signal for instance. It is asked before each sleep and after it, and so at least once a second or so, and whenever a
-    /// signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is held meanwhile.
+    /// signal handler has run in the waiting thread; not if there is nothing to wait for. No lock is held meanwhile.
     ///
-    /// Where it says no, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
+    /// When it returns false, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
     /// then.
     ///
     /// ```
@@ -128,13 +131,13 @@ impl LimitSet {
             .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
-    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same queue as every
-    /// other process, and its place there is given up where it is dropped before it completed. The timeout counts from
+    /// As [`acquire`](Self::acquire), as a future for any runtime: it waits in the same queue as threads and other
+    /// processes, and leaves it when it is dropped before it has completed. The timeout counts from
     /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
     /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
-    /// As long as it has a place in the queue it must be polled when it is woken: one that is kept aside and not
-    /// polled, also after its time is up, holds up those behind it.
+    /// As long as it is in the queue it must be polled when it is woken: a future that is not polled, also after its
+    /// timeout, delays the requests behind it.
     ///
     /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
     /// to wait. A future that is carried over a fork begins anew in the child, with a place in the queue of the child's
@@ -211,11 +214,11 @@ impl LimitSet {
     }
 
     /// What each limit would say to the request now. Takes and counts nothing. A rate has no default cost here either:
-    /// [`forecast`](Self::forecast) says without one what is left.
+    /// [`forecast`](Self::forecast) needs none.
     ///
     /// What dead processes hold, or is held for longer than its lease, is left out and reported as
-    /// [`of_dead`](Verdict::of_dead): a request that needs it is given it. Each holder's process is asked for, so where
-    /// much is held this takes longer than a decision.
+    /// [`of_dead`](Verdict::of_dead): a request that needs it gets it. Whether each holder's process lives is looked up, so
+    /// with many holds this takes longer than a decision.
     ///
     /// # Errors
     ///

@@ -44,8 +44,9 @@ impl Permit<'_> {
     ///
     /// # Errors
     ///
-    /// [`PermitError::AlreadyReleased`](crate::PermitError::AlreadyReleased), [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and as
-    /// [`LimitSet::try_acquire`]; nothing has changed then.
+    /// [`PermitError::AlreadyReleased`](crate::PermitError::AlreadyReleased),
+    /// [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and as [`LimitSet::try_acquire`];
+    /// nothing has changed then.
     pub fn throttled(&mut self, retry_after: Duration) -> Result<(), Error> {
         self.require_unreleased()?;
         let set = self.limit_set();

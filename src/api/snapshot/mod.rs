@@ -225,7 +225,7 @@ pub struct HoldSnapshot {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TicketSnapshot {
-    /// Numbers those who waited in the order in which they came.
+    /// Numbers the waiters in the order of their arrival.
     pub number: u64,
     /// The slot of the process that waits; none where the ticket was given up.
     pub owner_slot: Option<u64>,

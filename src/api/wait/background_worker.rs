@@ -397,8 +397,8 @@ impl BackgroundWorker {
         }
     }
 
-    /// Asks to be notified of deaths that may serve the futures of a segment, and gives back what the dead had of whom
-    /// that was notified; answers when to come back to that.
+    /// Asks to be notified of deaths that may serve the futures of a segment, and gives back what the processes held whose
+    /// death was reported; answers when to come back to that.
     fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
         let segment = address(shared);
         if round.deaths.take_fired() {

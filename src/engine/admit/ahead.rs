@@ -52,7 +52,7 @@ impl LockedShard<'_> {
         waits.reduce(longer_wait)
     }
 
-    /// What a request and those before it ask for, of whom at most [`MAX_COUNTED`] are counted. Those who have given up,
+    /// What a request and those before it ask for, of which at most [`MAX_COUNTED`] are counted. Those who have given up,
     /// and those who can never be served, leave the queue instead.
     fn sums_until(&self, row: Row<'_>, head: u64, costs: &Costs, late: Option<u64>) -> Costs {
         let shard = self.shard.of(row);

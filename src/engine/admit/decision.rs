@@ -17,6 +17,7 @@ use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, RowReference};
 use crate::table::Fingerprint;
+use crate::words::words;
 
 /// What a request takes of each limit of a set, and what it says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -528,8 +529,7 @@ pub(in crate::engine) fn longer_wait(first: (usize, u64), second: (usize, u64)) 
 }
 
 /// Why a limit refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalReason {
     /// A rate or calls limit has too little left.
@@ -549,6 +549,16 @@ pub enum RefusalReason {
     /// [`Permit::throttled`](crate::Permit::throttled).
     Throttled,
 }
+
+words!(RefusalReason, "a reason of refusals", {
+    Rate = "rate",
+    Concurrency = "concurrency",
+    Budget = "budget",
+    TableFull = "table_full",
+    HoldsFull = "holds_full",
+    QueueFull = "queue_full",
+    Throttled = "throttled",
+});
 
 #[cfg(test)]
 mod tests {

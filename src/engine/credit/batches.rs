@@ -258,7 +258,7 @@ impl Batches {
         self.attended_by.swap(process, Ordering::Relaxed) != process
     }
 
-    /// Notes that no background worker looks any more. Who looks at the places after this sees each batch whose
+    /// Notes that no background worker looks any more. A look at the places after this sees each batch whose
     /// [draw](Self::note_draw) did not see this.
     pub(in crate::engine) fn set_unattended(&self) {
         self.attended_by.store(0, Ordering::Relaxed);

@@ -229,7 +229,7 @@ impl SegmentEngine {
         let wait = LockWait::Until(boot_nanos().saturating_add(DETACH_WAIT));
         for set in self.sets() {
             if let Some(batches) = set.batches.as_ref().filter(|batches| batches.close_handle()) {
-                // Who looks after them finds out by itself, and looks after those of a handle that is just being opened.
+                // The background worker finds them by itself, also those of a handle that is just being opened.
                 self.return_batches(set, batches, Returned::All, wait);
             }
         }

@@ -94,7 +94,7 @@ pub(crate) struct TierPlan {
 /// A copy of a set that is made on demand. What is defined has the name of the set that it is a copy of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OnDemand {
-    /// Whom it was made for; not yet for anyone.
+    /// The name that it was made for; none while it is not used.
     pub(crate) name: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_death};
 
-/// After this long in the queue, the process that waits asks to be notified of deaths, in nanoseconds. Most waits are
+/// After this long in the queue, in nanoseconds, a waiter asks to be notified of deaths. Most waits are
 /// over by then.
 pub(crate) const SHORT_WAIT: u64 = 2_000_000;
 
@@ -94,8 +94,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Asks for a thread that waits by the waiter futex of its ticket. Those before it only become fewer: who comes
-    /// later waits behind it, and who holds something later was before it in the queue.
+    /// Asks for a thread that waits by the waiter futex of its ticket. Those before it only become fewer: what comes
+    /// later waits behind it, and what holds something later was before it in the queue.
     pub(in crate::engine) fn watch_for_deaths(
         &self,
         shard: Shard<'_>,

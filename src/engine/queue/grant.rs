@@ -146,8 +146,8 @@ impl<'a> LockedShard<'a> {
         Ok(Served::NoWaiters)
     }
 
-    /// Serves the first in a row's queue, after something that may have changed who that is or how long it has to wait:
-    /// if it cannot have what it asks for yet, it is notified to look how long that takes now.
+    /// Serves the first in a row's queue, after something that may have changed which one that is or how long it has to wait:
+    /// if it cannot be granted yet, it is woken to compute its instant anew.
     #[inline]
     pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
         if self.shard.has_no_waiters_at_all() {
@@ -306,7 +306,7 @@ impl<'a> LockedShard<'a> {
                     retry_after: Some(wait),
                 } => {
                     blocked.wait = blocked.wait.max(wait);
-                    // What a holder has reserved comes back when it dies, and no process but who looks finds that out.
+                    // What a holder has reserved comes back when it dies, and only a process that looks finds it.
                     blocked.by_others |= limit.refund_on_death;
                 }
                 Assessment::Admissible => {}

@@ -1,4 +1,4 @@
-//! Waking who waits in the queue: a waiter futex is advanced under the lock, and its sleeper woken after it.
+//! Waking waiters: a waiter futex is advanced under the lock, and its sleeper woken after it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,7 +46,7 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Takes the ring of a ticket back whose owner looks already. Whom else it was to wake, it still wakes: a process
+    /// Takes the ring of a ticket back whose owner looks already. All others that it was to wake, it still wakes: a process
     /// futex may have been advanced for other tickets too.
     pub(in crate::engine) fn cancel_wake(&self, ticket: TicketPlace<'a>) {
         let pending_wake = self.pending_wake.futex.take();

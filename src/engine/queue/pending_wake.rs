@@ -1,4 +1,4 @@
-//! Whom an operation is to wake once the lock is released.
+//! What an operation wakes once the lock is released.
 
 use std::sync::atomic::AtomicU64;
 

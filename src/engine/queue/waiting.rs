@@ -1,8 +1,7 @@
 //! Waiting in the queue: taking a ticket, sleeping, looking, claiming what was granted, leaving.
 //!
-//! A sleeper looks when it was notified to, at the instant at which time alone would serve it, when a process died
-//! whose death may serve it, and once a second without any of these: the process that should have woken it may have died
-//! before it could.
+//! A sleeper looks when it is woken, at the instant at which time alone would serve it, after a death that may serve it,
+//! and once a second in any case: the process that should have woken it may have died before it could.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -132,7 +132,7 @@ impl SegmentEngine {
     }
 
     /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
-    /// many are active, which are free, who waits behind whom.
+    /// many are active, which are free, and the order of each queue.
     /// The caller holds the lock.
     #[cold]
     pub(crate) fn rebuild(&self, shard: RuledShard<'_>) {

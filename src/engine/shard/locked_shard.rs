@@ -81,7 +81,7 @@ struct TakenLock<'a> {
     deadline: u64,
 }
 
-/// What is left to do once the lock has been released: whom to wake, and what others gave back meanwhile.
+/// What is left to do once the lock has been released: waking waiters, and giving back what was marked meanwhile.
 pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     shard: Shard<'a>,

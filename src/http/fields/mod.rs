@@ -217,7 +217,7 @@ fn concurrency_item(name: &str, burst: u64) -> String {
     format!("{name};q={};qu=\"concurrent-requests\"", burst.min(LARGEST))
 }
 
-/// `Retry-After` in seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
+/// `Retry-After` in seconds: the longest wait of all limits that refused or that bind earlier waiters.
 /// Where none of them knows, as is so with concurrency, it is 1: without a number, clients would be back at once.
 ///
 /// No window in the `RateLimit` field beside it ends later, as the draft asks.

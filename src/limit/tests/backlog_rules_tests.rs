@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::oracle::ArrivalCurve;
 use super::trace_tests::{everything, follow, max_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
-use crate::limit::window_bound::of_backlog;
+use crate::limit::window::window_bound::of_backlog;
 use crate::limit::{Assessment, Backlog, InvalidLimit, Rule, RuleOperations, Standing};
 use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 

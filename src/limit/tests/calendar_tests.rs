@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::{Limit, refused_for};
-use crate::limit::calendar::Period;
+use crate::limit::window::calendar::Period;
 use crate::limit::{Calendar, CalendarUnit, FixedWindow, InvalidLimit, Now, Rule};
 
 const SECOND: i128 = 1_000_000_000;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::oracle::{Debited, FirstUse, Model, Windows};
 use super::trace_tests::{Trace, everything, follow, max_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
-use crate::limit::window_bound::{of_aligned_window, of_window_from_first_use};
+use crate::limit::window::window_bound::{of_aligned_window, of_window_from_first_use};
 use crate::limit::{
     Assessment, Budget, Calendar, CalendarUnit, FixedWindow, Now, Rule, RuleOperations, Standing,
 };

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::oracle::{Counters, Log, Model};
 use super::trace_tests::{amount, everything, follow, max_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
-use crate::limit::window_bound::of_sliding_counter;
+use crate::limit::window::window_bound::of_sliding_counter;
 use crate::limit::{Assessment, Rule, RuleOperations, SlidingWindowCounter, Standing};
 
 fn counter(capacity: u64, window: u64, buckets: u32) -> Rule {

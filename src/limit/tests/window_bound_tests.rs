@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::at;
-use crate::limit::window_bound::{
+use crate::limit::window::window_bound::{
     of_aligned_window, of_backlog, of_sliding_counter, of_window_from_first_use,
 };
 use crate::limit::{

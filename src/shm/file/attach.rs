@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::attachments;
 use super::file_system::ensure_stores_need_no_space;
 use super::region::Region;
 use super::removal::{marked_removal, retire};
@@ -18,6 +17,7 @@ use super::verified::{CreationOptions, Verified, check_file, check_header, read_
 use crate::error::{Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::layout::definition_text::Definition;
 use crate::shm::layout::records::{HEADER_SPACE, Header};
+use crate::shm::process::attachments;
 use crate::shm::process::cold_start::start_cold_if_needed;
 use crate::shm::process::participant::Membership;
 use crate::shm::process::process_identity::CopyIdentity;

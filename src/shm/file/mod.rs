@@ -1,8 +1,6 @@
 //! The file: creating it, attaching to it, what of it is mapped, and removing it.
 
-pub(super) mod access;
 pub(crate) mod attach;
-pub(super) mod attachments;
 pub(crate) mod create;
 pub(crate) mod descriptor;
 pub(crate) mod file_system;

@@ -2,7 +2,7 @@
 //!
 //! That a file has no name any more is a fact about the file, the same in every process and mount namespace, and nothing
 //! gives it a name again: the process that finds it says so in the header, and all others know it at once. Where a path
-//! leads is known only to who asks: the file may have been moved, and be in use by its new path. So another segment at
+//! leads may differ from process to process: the file may have been moved, and be in use by its new path. So another segment at
 //! the path is a reason for this process alone, and a path that leads nowhere, or to no segment, is none.
 
 use std::os::unix::fs::MetadataExt;

@@ -1,15 +1,15 @@
 //! The file of a segment as the system knows it: opening it, the lock of those who attach, and what goes wrong with it.
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use nix::errno::Errno;
+use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};
 
-use super::access;
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::region::OutOfRegion;
 use crate::error::{Error, OpenError, SegmentError};
@@ -105,7 +105,7 @@ pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     let path = path.to_owned();
-    match access::explain(&path, &source) {
+    match explain(&path, &source) {
         Some(why) => Error::Open(OpenError::Denied {
             action,
             path,
@@ -114,6 +114,33 @@ pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> 
         }),
         None => Error::Open(OpenError::Io { action, path, source }),
     }
+}
+
+/// The directory or file that is not accessible, its owner, and the user of this process; `None` for other errors.
+fn explain(path: &Path, source: &io::Error) -> Option<String> {
+    if source.raw_os_error() != Some(Errno::EACCES as i32) {
+        return None;
+    }
+    let mut directories: Vec<&Path> = path.ancestors().skip(1).collect();
+    directories.reverse();
+    let closed = directories
+        .iter()
+        .find(|directory| eaccess(**directory, AccessFlags::X_OK) == Err(Errno::EACCES));
+    let obstacle = match closed {
+        Some(directory) => directory,
+        None if fs::symlink_metadata(path).is_ok() => path,
+        None => path.parent()?,
+    };
+    let metadata = fs::symlink_metadata(obstacle).ok()?;
+    Some(format!(
+        "{} belongs to user {} and group {} with mode {:04o}, and this process is of user {} and group {}",
+        obstacle.display(),
+        metadata.uid(),
+        metadata.gid(),
+        metadata.mode() & 0o7777,
+        geteuid(),
+        getegid(),
+    ))
 }
 
 pub(crate) fn damaged(path: &Path, place: OutOfRegion) -> Error {

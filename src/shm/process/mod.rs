@@ -1,5 +1,6 @@
 //! Processes: which take part in a segment, and which are alive.
 
+pub(super) mod attachments;
 pub(crate) mod background_thread;
 pub(crate) mod cold_start;
 pub(crate) mod fork_identity;

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(read(memory.list(), &mut next), (Seen::All, vec![ticket(3)]));
     }
 
-    /// Steps of two writers, each of whom may die before any of them, and of a reader who looks after every ring and
+    /// Steps of two writers, each of which may die before any of them, and of a reader who looks after every ring and
     /// as often as it likes: all orders.
     #[test]
     fn no_ticket_is_missed_in_any_order_of_steps() {

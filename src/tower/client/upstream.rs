@@ -115,7 +115,7 @@ impl Settings {
 }
 
 impl Sent {
-    /// Puts a handle of the permit where anyone who sends the request, or looks at its response, finds it.
+    /// Puts a handle of the permit into the extensions, where layers and callers find it.
     pub(super) fn announce(&self, extensions: &mut Extensions) {
         if let Some(held) = &self.held {
             held.announce(extensions);

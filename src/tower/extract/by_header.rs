@@ -22,7 +22,7 @@ impl Demand {
     /// sets; [`key`](Self::key) is for keys from elsewhere.
     ///
     /// Requests without the header are answered 400, unless [`or_key`](ByHeader::or_key) has a key for them, and so are
-    /// those whose header is empty or there more than once: who looks at which of several is no one's agreement.
+    /// those whose header is empty or repeated: which of several values counts is not specified anywhere.
     ///
     /// Anyone can make up a key that no one checks, and has fresh limits by it. Let requests come through a layer that
     /// checks it first, or keys that are made up fill the table and new clients are turned away.
@@ -65,7 +65,8 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed), [`RequestError::AddressRequired`](crate::RequestError::AddressRequired).
+    /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed),
+    /// [`RequestError::AddressRequired`](crate::RequestError::AddressRequired).
     pub fn by_header(self, header: HeaderName) -> Result<ByHeader, Error> {
         // Whatever the keys will be, the set must be one that has some.
         self.set().identify(b"any")?;

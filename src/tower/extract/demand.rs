@@ -80,7 +80,7 @@ pub(in crate::tower) enum Asked<'a> {
     Networks(Address<'a>),
 }
 
-/// A set of limits, what to take of it and as whom, and how clients know its limits.
+/// A set of limits, what to take of it, the key, and how clients know its limits.
 ///
 /// The set's limits are described once for all responses, until they [change](crate::Segment::apply); clones share
 /// that, so make it at the start and clone it for each request.
@@ -112,8 +112,8 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) where it names nothing, and a rate limit needs a cost. If each request has a cost of its
-    /// own, [name](Self::with) zero at first.
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) where it names nothing, and a rate limit needs a
+    /// cost. If each request has a cost of its own, [name](Self::with) zero at first.
     pub fn new(request: Request) -> Result<Self, Error> {
         request.require_costs()?;
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use shmlimit::{ChangeError, DeclarationError, Error, OpenError, RequestError, SegmentError};
+use shmlimit::{ChangeError, DeclarationError, Error, OpenError, SegmentError};
 
 /// What the program's end says, after sysexits.h where that has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum ExitCode {
     Damaged,
     /// A line of a trace makes no sense, or asks for what the declaration does not have.
     BadTrace,
-    /// The segment is not there, was removed, or is locked by someone who does not let go.
+    /// The segment is not there, was removed, or is locked by a process that does not release it.
     Unavailable,
     /// The segment could not be created.
     CannotCreate,
@@ -66,10 +66,10 @@ Exit codes:
   0   done
   1   a verb refused, or a problem was found
   3   simulate: more verdicts flipped than --max-flips allows
-  4   apply, set: what is asked for cannot change in place, and nothing was changed
+  4   apply, edit: what is asked for cannot change in place, and nothing was changed
   64  wrong arguments, or a set, limit, key or cost that the segment does not have or allow
   65  the file is damaged, of another format, or not a segment; simulate: a line of the trace is wrong
-  69  there is no segment, it was removed, or it is locked by a process that does not let go
+  69  there is no segment, it was removed, or it is locked by a process that does not release it
   73  the segment could not be created
   75  exec: the limits refused, or time was up
   77  no permission, or the file must not be trusted
@@ -156,25 +156,11 @@ fn code_of(error: &Error) -> ExitCode {
         | Error::Segment(SegmentError::Removed { .. } | SegmentError::LockStuck { .. }) => {
             ExitCode::Unavailable
         }
-        Error::Request(
-            RequestError::UnknownSet { .. }
-            | RequestError::UnknownLimit { .. }
-            | RequestError::UnknownTier { .. },
-        )
-        | Error::Change(ChangeError::CannotOverride { .. })
-        | Error::Request(
-            RequestError::CostRequired { .. }
-            | RequestError::NeverAdmissible { .. }
-            | RequestError::KeyRequired { .. }
-            | RequestError::NotKeyed { .. }
-            | RequestError::InvalidKey { .. }
-            | RequestError::AddressRequired { .. }
-            | RequestError::InvalidAmount { .. },
-        ) => ExitCode::Usage,
+        Error::Request(_) | Error::Change(ChangeError::CannotOverride { .. }) => ExitCode::Usage,
         Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CannotApply,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
         Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::Declaration,
-        // Refusals such as `InUse`; the errors of permits, after which no verb ends; and what is yet to come.
+        // Refusals such as `InUse` and a table that is full; the errors of permits, with which no verb ends; and errors to come.
         _ => ExitCode::Problem,
     }
 }
@@ -203,6 +189,8 @@ fn message_of(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use shmlimit::RequestError;
 
     use super::*;
 

@@ -2,10 +2,8 @@
 
 mod support;
 
-use std::fs;
-
 use serde_json::{Value, json};
-use support::{Run, directory, run, text};
+use support::{Run, replay_declaration};
 
 /// 2026-01-01T00:00:00Z: 20,454 days after the epoch.
 const NEW_YEAR: u64 = 1_767_225_600_000;
@@ -18,24 +16,11 @@ fn replay(limits: &str, events: &[Value]) -> Run {
     replay_declaration(&format!("[[set]]\nname = \"s\"\nlimit = [{limits}]\n"), events)
 }
 
-fn replay_declaration(toml: &str, events: &[Value]) -> Run {
-    let directory = directory();
-    let declaration = directory.path().join("limits.toml");
-    fs::write(&declaration, toml).expect("written");
-    let trace = directory.path().join("trace.ndjson");
-    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-    fs::write(&trace, lines).expect("written");
-    run(["simulate", text(&declaration), "--trace", text(&trace)])
-}
-
 /// The verdicts on events, which must all make sense.
 fn verdicts(limits: &str, events: &[Value]) -> Vec<Value> {
     let run = replay(limits, events).ended(0);
     assert!(run.stderr.is_empty(), "{run:?}");
-    run.stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
+    run.json_lines()
 }
 
 /// What is expected of the one limit of a set, `l`.

@@ -2,28 +2,12 @@
 
 mod support;
 
-use std::fs;
-
 use serde_json::{Value, json};
-use support::{Run, directory, run, text};
-
-fn replay_declaration(toml: &str, events: &[Value]) -> Run {
-    let directory = directory();
-    let declaration = directory.path().join("limits.toml");
-    fs::write(&declaration, toml).expect("written");
-    let trace = directory.path().join("trace.ndjson");
-    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-    fs::write(&trace, lines).expect("written");
-    run(["simulate", text(&declaration), "--trace", text(&trace)])
-}
+use support::replay_declaration;
 
 /// Replays events against a declaration, and answers the verdicts.
 fn verdicts_of(declaration: &str, events: &[Value]) -> Vec<Value> {
-    let run = replay_declaration(declaration, events).ended(0);
-    run.stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
+    replay_declaration(declaration, events).ended(0).json_lines()
 }
 
 const KEYED: &str = r#"

@@ -58,13 +58,6 @@ fn simulate(trace: &str, arguments: &[&str]) -> Run {
     )
 }
 
-fn lines(run: &Run) -> Vec<Value> {
-    run.stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
-}
-
 #[test]
 fn a_line_that_makes_no_sense_ends_the_replay_and_says_where_and_what_to_do() {
     let first = json!({"at_ms": 10, "set": "api", "id": 1}).to_string();
@@ -128,7 +121,7 @@ fn a_line_that_makes_no_sense_ends_the_replay_and_says_where_and_what_to_do() {
             assert!(run.stderr.contains(part), "{part} in {run:?}");
         }
         // What was said before stands.
-        assert_eq!(lines(&run).len(), 1, "{run:?}");
+        assert_eq!(run.json_lines().len(), 1, "{run:?}");
     }
 }
 
@@ -164,7 +157,11 @@ fn what_was_refused_has_nothing_to_settle_or_to_release() {
         json!({"at_ms": 10_001, "set": "chat", "cost": {"tokens": 10}}),
     ];
     let run = simulate(&ndjson(&events), &[]).ended(0);
-    let admitted: Vec<Value> = lines(&run).iter().map(|line| line["admitted"].clone()).collect();
+    let admitted: Vec<Value> = run
+        .json_lines()
+        .iter()
+        .map(|line| line["admitted"].clone())
+        .collect();
     assert_eq!(admitted, [true, false, true]);
 }
 
@@ -210,7 +207,7 @@ fn text_and_json_of_a_summary_agree_with_the_verdicts() {
     assert_eq!((&json["from_ms"], &json["to_ms"]), (&json!(1_000), &json!(3_010)));
     assert_eq!((&json["requests"], &json["admitted"]), (&json!(12), &json!(5)));
     assert_eq!(json["refused"], json!({"never_admissible": 1, "rate": 6}));
-    let verdicts = lines(&simulate(&trace, &[]).ended(0));
+    let verdicts = simulate(&trace, &[]).ended(0).json_lines();
     assert_eq!(verdicts.len(), 12);
     let admitted = verdicts
         .iter()
@@ -277,7 +274,7 @@ fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
     // difference two seconds later.
     let other = NOW.replace("capacity = 2\n  window", "capacity = 3\n  window");
     let run = compare(&other, &busy(), &[]).ended(0);
-    let flips = lines(&run);
+    let flips = run.json_lines();
     assert_eq!(flips.len(), 3, "{run:?}");
     for (flip, (line, at_ms)) in flips.iter().zip([(3, 1_002), (8, 3_002)]) {
         assert_eq!((&flip["line"], &flip["at_ms"]), (&json!(line), &json!(at_ms)));
@@ -311,7 +308,7 @@ fn a_gate_fails_with_a_code_of_its_own_where_more_flip_than_may() {
             .contains("2 verdicts flip, and --max-flips allows 1"),
         "{failed:?}"
     );
-    assert_eq!(lines(&failed).len(), 3);
+    assert_eq!(failed.json_lines().len(), 3);
 
     let shown = compare(&other, &busy(), &["--max-flips", "1", "--summary"])
         .ended(3)
@@ -339,7 +336,7 @@ fn a_comparison_may_name_limits_that_only_one_declaration_has() {
     let run = compare(&other, &[take("requests"), take("calls")], &[]).ended(0);
     // The second: there are no requests left here, and calls are not taken; there, no calls were taken before but one.
     assert_eq!(
-        lines(&run).last().map(|count| count["flips"].clone()),
+        run.json_lines().last().map(|count| count["flips"].clone()),
         Some(json!(0))
     );
     let unknown = compare(&other, &[take("neither")], &[]).ended(65);
@@ -402,7 +399,7 @@ fn two_runs_are_equal_to_the_byte() {
         assert_eq!(first.stdout, second.stdout, "{arguments:?}");
     }
     let flips = simulate(&trace, &["--against", text(&leased)]).ended(0);
-    assert!(lines(&flips).len() > 100, "the leases matter");
+    assert!(flips.json_lines().len() > 100, "the leases matter");
 }
 
 fn start(arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Child {
@@ -436,7 +433,7 @@ fn standard_input_is_a_trace_and_needs_no_end() {
         run.stderr.contains("standard input, line 2: time runs backwards"),
         "{run:?}"
     );
-    assert_eq!(lines(&run).len(), 1);
+    assert_eq!(run.json_lines().len(), 1);
 }
 
 #[test]
@@ -509,7 +506,7 @@ fn a_verdict_shows_no_hostile_character_and_reads_back_the_same() {
     let event = json!({"at_ms": 1, "set": hostile, "id": "\u{1b}[31m"});
     let trace = write(directory.path(), "trace", ndjson(&[event.clone(), event]));
     let run = run(["simulate", text(&declaration), "--trace", text(&trace)]).ended(65);
-    assert_eq!(lines(&run)[0]["set"], hostile);
+    assert_eq!(run.json_lines()[0]["set"], hostile);
     for shown in [&run.stdout, &run.stderr] {
         assert!(!shown.contains(['\u{1b}', '\u{202e}', '\u{e0041}']), "{shown:?}");
     }
@@ -543,7 +540,7 @@ fn an_event_of_a_keyed_set_names_a_key_that_can_be_one() {
     let long = replay(json!({"at_ms": 1, "set": "api", "key": "k".repeat(65_537)})).ended(65);
     assert!(long.stderr.contains("from 1 to 65536"), "{long:?}");
     let longest = replay(json!({"at_ms": 1, "set": "api", "key": "k".repeat(65_536)})).ended(0);
-    assert_eq!(lines(&longest)[0]["admitted"], true);
+    assert_eq!(longest.json_lines()[0]["admitted"], true);
 }
 
 #[test]
@@ -564,7 +561,7 @@ fn a_key_counts_only_in_the_declaration_that_is_keyed() {
         text(&trace),
     ])
     .ended(0);
-    let lines = lines(&run);
+    let lines = run.json_lines();
     let (comparison, flips) = lines.split_last().expect("lines");
     assert_eq!(
         comparison["to_admitted"],

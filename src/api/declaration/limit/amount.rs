@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::error::ParseError;
+use crate::words::ParseError;
 
 /// The most digits a unit may have after the point, so that every product here fits 128 bits.
 const MAX_DECIMALS: usize = 18;

@@ -8,7 +8,7 @@ use super::kind::Kind;
 use super::window::Window;
 use super::{Algorithm, Align, Limit};
 use crate::api::declaration::place::Place;
-use crate::limit::window_bound;
+use crate::limit::window::window_bound;
 use crate::units::nanos_from_duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -53,10 +53,10 @@ impl Limit {
     /// | [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) | 2 *c* - 1, and *c* in any stretch shorter by a sub-window | 19 |
     ///
     /// The number is exact also where there are more units than nanoseconds in the window, but that it may then be more
-    /// than is ever reached. It is of what is admitted, by the clock of the segment (a window of which is up to 10 µs shorter by
-    /// another clock: see [`ClockSource`](crate::ClockSource)): usage above what was reserved comes on
-    /// top, and so does what is refunded out of order (see the caveats), what is admitted after a
-    /// [reset](crate::LimitSet::reset), and in windows that follow the wall clock after that is set forward.
+    /// than is ever reached. It is of what is admitted, by the clock of the segment (a window of which is up to 10 µs
+    /// shorter by another clock: see [`ClockSource`](crate::ClockSource)): usage above what was reserved comes on top, and
+    /// so does what is refunded out of order (see the caveats), what is admitted after a [reset](crate::LimitSet::reset),
+    /// and in windows that follow the wall clock after that is set forward.
     ///
     /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`].
     ///

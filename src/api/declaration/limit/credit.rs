@@ -39,7 +39,8 @@ impl Credit {
     }
 
     /// Whether a batch ends with the window that it was drawn in, so that no window sees more than the capacity. For
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) only; it costs a reading of the clock for each request. No unless declared.
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) only; it costs a reading of the clock for each request. No
+    /// unless declared.
     pub fn window_coupled(mut self, window_coupled: bool) -> Self {
         self.window_coupled = Some(window_coupled);
         self

@@ -1,7 +1,7 @@
 //! How a limit is taken and given back, and how a capacity moves.
 
-use crate::api::declaration::words::words;
 use crate::engine::definition::plan;
+use crate::words::words;
 
 /// How a limit is taken and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

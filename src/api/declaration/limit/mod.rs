@@ -5,18 +5,16 @@ pub(super) mod bound;
 pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
-mod credit_checks;
 pub(super) mod kind;
 pub(super) mod limit_options;
 pub(super) mod prefix;
-pub(super) mod shortest_window;
 pub(super) mod window;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::declaration::words::words;
+use crate::words::words;
 use amount::{Amount, InvalidAmount, Scale};
 use credit::Credit;
 use kind::{Adaptive, Kind};
@@ -351,7 +349,7 @@ impl Limit {
     }
 
     /// For how long a concurrency limit is lent without a [heartbeat](crate::Permit::heartbeat); without end unless
-    /// declared. What is held for longer is given back to the process that needs it, although its holder lives: for
+    /// declared. What is held for longer is given back when a request needs it, although its holder lives: for
     /// holders that hang.
     pub fn lease(mut self, lease: std::time::Duration) -> Self {
         self.lease = Some(Window::Span(lease));
@@ -463,8 +461,8 @@ impl Limit {
 
     /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
     ///
-    /// Of a leaky bucket that is declared by [`rate`](crate::LimitOptions::rate) and [`interval`](crate::LimitOptions::interval), the size
-    /// of the bucket.
+    /// Of a leaky bucket that is declared by [`rate`](crate::LimitOptions::rate) and
+    /// [`interval`](crate::LimitOptions::interval), the size of the bucket.
     pub fn capacity(&self) -> &Amount {
         &self.capacity
     }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 
-use crate::api::declaration::words::words;
-use crate::error::ParseError;
 use crate::units::nanos_from_duration;
+use crate::words::{ParseError, words};
 
 /// Over what stretch of time a limit counts.
 ///

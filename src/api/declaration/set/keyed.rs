@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::declaration::place::{Place, check_range};
-use crate::api::declaration::words::words;
 use crate::engine::definition::plan::{self, KeyedPlan};
 use crate::error::DeclarationError;
+use crate::words::words;
 
 const MAX_KEYS: u64 = 1_000_000_000;
 

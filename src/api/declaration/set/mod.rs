@@ -138,10 +138,10 @@ impl SetDeclaration {
     /// How many permits may be out at once that have something to give back, from 1 to 65536.
     ///
     /// Such are the permits of a set with a concurrency limit, or with a rate limit that
-    /// [refunds on death](crate::OnDeath::Refund), and the batches of [credit](Limit::credit). Unless declared, 4 times as many as the capacities of the
-    /// concurrency limits add up to (1024 for each that is unlimited), at least 64 and at most 65536, so that there is
-    /// room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back. A set in which nothing
-    /// gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
+    /// [refunds on death](crate::OnDeath::Refund), and the batches of [credit](Limit::credit). Unless declared, 4 times as
+    /// many as the capacities of the concurrency limits add up to (1024 for each that is unlimited), at least 64 and at
+    /// most 65536, so that there is room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back.
+    /// A set in which nothing gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
     ///
     /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, enough for every key to hold one at
     /// the same time, as far as that are at most 65536 in all, and at least 4 times what the capacities of one key add
@@ -166,9 +166,9 @@ impl SetDeclaration {
     /// see: in [snapshots](crate::HoldSnapshot::label), and in what `limitctl inspect` and `show` print. Unless declared,
     /// labels are in [events](crate::OpenOptions::on_request_event) only.
     ///
-    /// Each of the [holds](Self::holds) takes 72 bytes more then; where it is not declared, it costs nothing. It needs something
-    /// to be held: a concurrency limit, or one that [refunds on death](crate::OnDeath::Refund). Like the number of holds it
-    /// belongs to the file, and [`apply`](crate::Segment::apply) does not change it.
+    /// Each of the [holds](Self::holds) takes 72 bytes more then; where it is not declared, it costs nothing. It needs
+    /// something to be held: a concurrency limit, or one that [refunds on death](crate::OnDeath::Refund). Like the number
+    /// of holds it belongs to the file, and [`apply`](crate::Segment::apply) does not change it.
     pub fn labels(mut self, labels: bool) -> Self {
         self.labels = Some(labels);
         self

@@ -11,8 +11,8 @@ use crate::api::declaration::limit::window::Window;
 /// The tier of keys of which nothing else is said.
 pub(crate) const DEFAULT_TIER: &str = "default";
 
-/// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the limits of the
-/// set. What it does not name is as for the tier `default`, which are the limits themselves.
+/// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the limits
+/// of the set. What it does not name is as for the tier `default`, which are the limits themselves.
 ///
 /// A key is in the tier that a [request](crate::Request::with_tier) named last, or that it was
 /// [assigned](crate::Key::assign), and in `default` before. When its tier changes, its state migrates as with
@@ -80,8 +80,9 @@ impl Tier {
     }
 
     /// The window of a limit for keys of the tier. Windows of the calendar stay as they are, and so do those of a
-    /// [`SlidingWindowCounter`](crate::Algorithm::SlidingWindowCounter); of [sliding windows](crate::Algorithm::SlidingWindow), at most
-    /// two in a set can have other lengths, and one where the set has more than ten limits.
+    /// [`SlidingWindowCounter`](crate::Algorithm::SlidingWindowCounter); of [sliding
+    /// windows](crate::Algorithm::SlidingWindow), at most two in a set can have other lengths, and one where the set has
+    /// more than ten limits.
     pub fn window(mut self, limit: impl Into<String>, window: impl Into<Window>) -> Self {
         self.limits.entry(limit.into()).or_default().window = Some(window.into());
         self

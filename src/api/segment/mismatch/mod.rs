@@ -14,13 +14,14 @@ use crate::error::{Difference, Error};
 use crate::limit::RuleOperations;
 use crate::shm::file::attach::Admission;
 use crate::shm::file::verified::CreationOptions;
+use crate::words::words;
 
 /// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.
 ///
 /// Sets, limits, kinds, algorithms and sizes cannot change in a live segment: where they differ, the answer is
 /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), unless the segment is to be recreated and is not in use. Everything else can, and
 /// [`Segment::apply`](crate::Segment::apply) says how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMismatch {
     /// What can change in the live segment is changed, for all processes, where this declaration is of a higher
@@ -41,6 +42,12 @@ pub enum OnMismatch {
     RecreateIfUnused,
 }
 
+words!(OnMismatch, "what can be done about a mismatch", {
+    Apply = "apply",
+    Error = "error",
+    RecreateIfUnused = "recreate_if_unused",
+});
+
 /// How a set of a segment, or its file, differed from the declaration that the segment was opened with, and what became of that.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
@@ -52,7 +59,7 @@ pub struct Mismatch {
 }
 
 /// What became of a [`Mismatch`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MismatchOutcome {
     /// The declaration is of a higher version, and is in force now.
@@ -67,6 +74,14 @@ pub enum MismatchOutcome {
     /// The file has another [mode](Declaration::mode) than is declared. It stays: only its owner changes it, on purpose.
     KeptMode,
 }
+
+words!(MismatchOutcome, "an outcome of a mismatch", {
+    Upgraded = "upgraded",
+    Replaced = "replaced",
+    KeptNewer = "kept_newer",
+    KeptEdited = "kept_edited",
+    KeptMode = "kept_mode",
+});
 
 impl Mismatch {
     /// Of the file, where its mode is not that which is declared.

@@ -20,7 +20,7 @@ const NEXT_TRY: u64 = 1_000_000;
 #[cfg(test)]
 pub(crate) static LOOKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// A future that waits: its ticket, and whom to tell.
+/// A future that waits: its ticket, and its waker.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) shared: Arc<SharedSegment>,

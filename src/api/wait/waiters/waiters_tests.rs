@@ -120,7 +120,7 @@ fn a_grant_costs_the_same_number_of_looks_however_many_wait_and_the_order_is_tha
         permit = Some(next);
     }
     let looks = LOOKS.load(Ordering::Relaxed) - before;
-    // All are looked at when the thread starts with a segment, and where it could not tell for whom the waiter futex
+    // All are looked at when the thread starts with a segment, and where it could not tell for which future the waiter futex
     // rang, which is hardly ever. Were it so for each grant, there would be millions.
     let max = 4 * GRANTS + 4 * (WAITERS + OTHERS) as u64;
     assert!(looks <= max, "{looks} looks for {GRANTS} grants");

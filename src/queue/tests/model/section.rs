@@ -84,7 +84,7 @@ enum Served {
 pub(super) struct Section<'a> {
     pub(super) memory: Memory,
     pub(super) effects: Vec<Effect>,
-    /// Whom to wake once the lock has been released.
+    /// The waiters to wake once the lock has been released.
     pub(super) pending_wake: Option<PendingWake>,
     /// What must never happen, where it happened.
     pub(super) violation: Option<&'static str>,

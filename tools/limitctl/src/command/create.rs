@@ -3,7 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgGroup, Args};
 use shmlimit::{
     Amount, Declaration, Limit, OnMismatch, OpenOptions, ParseError, SegmentReader, SetDeclaration,
     SetMemory, Window,
@@ -24,7 +25,7 @@ use crate::text::{human, sanitise};
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
 /// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its
-/// memory is reserved then; what each set takes of it, for rows of keys, for what permits hold and for those who wait, is
+/// memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is
 /// printed.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -64,7 +65,7 @@ pub struct Create {
 
     /// The permissions of the file in octal; 0600 unless declared
     ///
-    /// The umask takes nothing away. Anyone who uses the segment must be able to read and write it, and anyone who can
+    /// The umask takes nothing away. Every user of the segment must be able to read and write it, and everyone who can
     /// write it is trusted.
     #[arg(long, value_parser = octal)]
     mode: Option<u32>,
@@ -84,8 +85,8 @@ pub struct Create {
     /// Open a segment that exists already, and say what becomes of one with another declaration
     ///
     /// What cannot be done is an error (exit code 78) that names each difference and what to do, and the segment stays as it is.
-    #[arg(long, value_name = "WAY")]
-    on_mismatch: Option<Way>,
+    #[arg(long, value_name = "WAY", value_parser = ways())]
+    on_mismatch: Option<OnMismatch>,
 
     /// Where to create the segment
     ///
@@ -93,26 +94,21 @@ pub struct Create {
     path: Option<PathBuf>,
 }
 
-/// What becomes of a segment with another declaration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Way {
-    /// Change it as `limitctl apply` would, unless it is of a higher version, or an operator has changed it and this version is no higher
-    Apply,
-    /// Refuse it, unless it is of a higher version
-    Error,
-    /// Replace it where no process is attached; what was counted is lost
-    RecreateIfUnused,
-}
-
-impl From<Way> for OnMismatch {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::Apply => Self::Apply,
-            Way::Error => Self::Error,
-            Way::RecreateIfUnused => Self::RecreateIfUnused,
-        }
-    }
+/// What may become of a segment with another declaration.
+fn ways() -> impl TypedValueParser<Value = OnMismatch> {
+    let way = |way: OnMismatch, help| PossibleValue::new(way.as_str()).help(help);
+    let ways = [
+        way(
+            OnMismatch::Apply,
+            "Change it as `limitctl apply` would, unless it is of a higher version, or an operator has changed it and this version is no higher",
+        ),
+        way(OnMismatch::Error, "Refuse it, unless it is of a higher version"),
+        way(
+            OnMismatch::RecreateIfUnused,
+            "Replace it where no process is attached; what was counted is lost",
+        ),
+    ];
+    PossibleValuesParser::new(ways).try_map(|word| word.parse::<OnMismatch>())
 }
 
 impl Create {
@@ -126,12 +122,12 @@ impl Create {
             ));
         };
         let options = OpenOptions::new();
-        let way = self.on_mismatch.or(self.if_missing.then_some(Way::Error));
+        let way = self.on_mismatch.or(self.if_missing.then_some(OnMismatch::Error));
         // Kept open, so that the number of the file is not given to its successor.
         let former = SegmentReader::open(path).ok();
         let former_identity = former.as_ref().and(identity(path));
         let outcome = match way {
-            Some(way) => options.on_mismatch(way.into()).open_or_create(path, &declaration),
+            Some(way) => options.on_mismatch(way).open_or_create(path, &declaration),
             None => options.create(path, &declaration),
         };
         let opened = outcome.map_err(Failure::while_creating)?;

@@ -58,9 +58,9 @@ struct Entry {
 #[serde(rename_all = "snake_case")]
 enum State {
     Ok,
-    /// Its processes are notified to stop using it.
+    /// Its processes get an error and open its successor.
     Retired,
-    /// Of another boot or namespace, or a copy: anyone who opens it next voids its locks and owners.
+    /// Of another boot or namespace, or a copy: the next process that opens it voids its locks and owners.
     Cold,
     /// Of another format, build or machine.
     ForeignFormat,

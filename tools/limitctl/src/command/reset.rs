@@ -79,7 +79,7 @@ impl Reset {
             } else {
                 ""
             };
-            // Said at once: another set may be locked by someone who does not let go.
+            // Said at once: another set may be locked by a process that does not release it.
             output::print(&format!("{done}{counters}\n"))?;
         }
         Ok(ExitCode::Done)

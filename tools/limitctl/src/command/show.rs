@@ -47,7 +47,7 @@ pub struct Show {
     key: OsString,
 }
 
-/// A key, and who uses it.
+/// A key, and the processes that use it.
 #[derive(Debug, Serialize)]
 struct View {
     path: PathBuf,
@@ -221,7 +221,7 @@ fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String
     sanitise::line(&text)
 }
 
-/// Who holds something of the key, and who waits for it.
+/// The holds and the waiters of the key.
 fn users(view: &View) -> Table {
     let mut table = Table::new(&[
         ("PID", Side::Right),

@@ -101,9 +101,9 @@ impl Summary {
         self.from_ms.get_or_insert(*at_ms);
         self.to_ms = Some(*at_ms);
         self.timeline.note(*at_ms, answer.admitted);
-        self.outcomes.note(answer.reason.as_deref());
+        self.outcomes.note(answer.reason);
         let set = &mut self.sets[position];
-        set.outcomes.note(answer.reason.as_deref());
+        set.outcomes.note(answer.reason);
         set.max_requests_in_a_second.add(*at_ms, 1);
         if answer.admitted {
             set.max_admitted_in_a_second.add(*at_ms, 1);

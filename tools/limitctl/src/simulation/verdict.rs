@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use shmlimit::{Checked, Permit, Refusal, RefusalReason, Verdict};
-
-use crate::text::human;
+use shmlimit::{Checked, Permit, Refusal, Verdict};
 
 /// The answer to a request of a trace.
 #[derive(Clone, Debug, Serialize)]
@@ -27,7 +25,7 @@ pub struct Answer {
     pub limits: Vec<(String, LimitVerdict)>,
     /// Why it was refused, in a word.
     #[serde(skip)]
-    pub reason: Option<String>,
+    pub reason: Option<&'static str>,
     /// The units taken, by limit.
     #[serde(skip)]
     pub taken: Vec<(String, u64)>,
@@ -63,7 +61,7 @@ impl Answer {
             admitted: false,
             binding: refusal.binding().map(str::to_owned),
             limits: refusal.verdicts().map(named).collect(),
-            reason: Some(word(refusal.reason())),
+            reason: Some(refusal.reason().as_str()),
             taken: Vec::new(),
         }
     }
@@ -91,7 +89,7 @@ impl Answer {
             admitted: false,
             binding: Some(limit),
             limits: verdicts.iter().copied().map(named).collect(),
-            reason: Some("never_admissible".to_owned()),
+            reason: Some("never_admissible"),
             taken: Vec::new(),
         }
     }
@@ -104,10 +102,6 @@ fn named(verdict: Verdict<'_>) -> (String, LimitVerdict) {
         reset_after_ms: millis(verdict.reset_after),
     };
     (verdict.limit.to_owned(), figures)
-}
-
-fn word(reason: RefusalReason) -> String {
-    human::word(&reason)
 }
 
 /// Rounded up, so that what is promised has come true by then.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde::{Serialize, Serializer};
+use serde::Serializer;
 use shmlimit::Window;
 
 /// A length of time in its two largest units from minutes up, and in one with up to three digits below.
@@ -76,14 +76,6 @@ pub fn count(number: u64) -> String {
 /// A time in JSON: a number of seconds, as in the library's snapshots.
 pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_secs_f64())
-}
-
-/// The word that declarations and JSON use for a choice.
-pub fn word(choice: &impl Serialize) -> String {
-    match serde_json::to_value(choice) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => String::new(),
-    }
 }
 
 /// An instant, as the time since the Unix epoch.

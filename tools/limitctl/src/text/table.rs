@@ -13,7 +13,7 @@ pub enum Side {
     Right,
 }
 
-/// One cell: its text, sanitised by anyone who makes it, and its style.
+/// One cell: its text, sanitised by its maker, and its style.
 #[derive(Clone, Debug)]
 pub struct Cell {
     text: String,

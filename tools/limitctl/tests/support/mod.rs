@@ -64,12 +64,31 @@ impl Run {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
     }
 
+    /// What it printed, where each line is JSON.
+    pub fn json_lines(&self) -> Vec<Value> {
+        let values = self.stdout.lines().map(serde_json::from_str);
+        values
+            .collect::<Result<_, _>>()
+            .unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+
     /// The run, provided that it ended like that.
     #[track_caller]
     pub fn ended(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:?}");
         self
     }
+}
+
+/// Replays events against a declaration.
+pub fn replay_declaration(toml: &str, events: &[Value]) -> Run {
+    let directory = directory();
+    let declaration = directory.path().join("limits.toml");
+    std::fs::write(&declaration, toml).expect("written");
+    let trace = directory.path().join("trace.ndjson");
+    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+    std::fs::write(&trace, lines).expect("written");
+    run(["simulate", text(&declaration), "--trace", text(&trace)])
 }
 
 /// Runs the program with these arguments and nothing to read.

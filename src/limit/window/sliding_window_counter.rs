@@ -1,6 +1,6 @@
 //! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
 
-use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
 use crate::units::{Rounding, divide, saturate};
 
 /// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.

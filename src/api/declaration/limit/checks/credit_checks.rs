@@ -1,9 +1,9 @@
 //! What credit asks of its limit and of its set.
 
-use super::checks::written;
-use super::credit::Credit;
-use super::kind::Kind;
-use super::{Algorithm, Limit, OnDeath};
+use crate::api::declaration::limit::checks::written;
+use crate::api::declaration::limit::credit::Credit;
+use crate::api::declaration::limit::kind::Kind;
+use crate::api::declaration::limit::{Algorithm, Limit, OnDeath};
 use crate::api::declaration::place::{Place, check_range};
 use crate::api::declaration::set::SetDeclaration;
 use crate::engine::definition::plan::MAX_BATCH;
@@ -67,15 +67,15 @@ impl Limit {
     ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
     /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them. A
     ///   [removal](crate::SegmentError::Removed) of the segment is noticed within a second or two while a process has batches.
-    /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags behind by those that were admitted
-    ///   from batches since these were drawn, until the next draw or return: fewer than a batch for each. `near` is
-    ///   counted when a batch is drawn, and a verdict says what remained then.
+    /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags
+    ///   behind by those that were admitted from batches since these were drawn, until the next draw or return: fewer than
+    ///   a batch for each. `near` is counted when a batch is drawn, and a verdict says what remained then.
     /// - **Memory.** A process keeps batches of at most 2,048 keys of a set, in 256 KiB; beyond that it gives those back
     ///   that it drew first. Each batch takes a [hold](crate::SetDeclaration::holds), and its key keeps its row; where
     ///   no hold is free, the request is charged to the limit itself.
     ///
-    /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow), [`prefix`](Self::prefix) and
-    /// [`OnDeath::Refund`]. The size of batches can be changed in a live segment.
+    /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow),
+    /// [`prefix`](Self::prefix) and [`OnDeath::Refund`]. The size of batches can be changed in a live segment.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);
         self

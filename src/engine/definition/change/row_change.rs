@@ -5,13 +5,13 @@
 
 use std::num::NonZeroU64;
 
-use super::limit_rules::LimitRules;
-use super::plan::{Kind, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
-use super::row_tier::RowTier;
-use super::set_rules::SetRules;
 use crate::engine::admit::decision::Costs;
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
+use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::{OwnCapacities, RefusedCapacity};
+use crate::engine::definition::plan::{Kind, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
+use crate::engine::definition::row_tier::RowTier;
+use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::set_rules::SetRules;
-use super::versions::Versions;
+use crate::engine::definition::change::versions::Versions;
+use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
 use crate::engine::shard::set_engine::SetEngine;

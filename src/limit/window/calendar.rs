@@ -1,6 +1,6 @@
 //! Civil days, weeks and months at a fixed offset from UTC, in the proleptic Gregorian calendar.
 
-use super::InvalidLimit;
+use crate::limit::InvalidLimit;
 use crate::units::{NANOS_PER_SECOND, saturate};
 
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -28,9 +28,9 @@ pub(crate) struct Calendar {
 
 /// A half-open stretch of time, in nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Period {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(in crate::limit) struct Period {
+    pub(in crate::limit) start: u64,
+    pub(in crate::limit) end: u64,
 }
 
 impl Calendar {
@@ -40,7 +40,7 @@ impl Calendar {
     /// 1970-01-01 was a Thursday.
     const EPOCH_AFTER_MONDAY: i64 = 3;
 
-    pub(super) fn check(&self) -> Result<(), InvalidLimit> {
+    pub(in crate::limit) fn check(&self) -> Result<(), InvalidLimit> {
         if self.utc_offset_seconds.unsigned_abs() > Self::MAX_OFFSET_SECONDS {
             return Err(InvalidLimit::AboveMax {
                 what: "distance from UTC in seconds",
@@ -52,7 +52,7 @@ impl Calendar {
     }
 
     /// Nanoseconds that no period exceeds.
-    pub(super) fn longest_period(&self) -> u64 {
+    pub(in crate::limit) fn longest_period(&self) -> u64 {
         let days = match self.unit {
             CalendarUnit::Day => 1,
             CalendarUnit::Week => 7,
@@ -65,7 +65,7 @@ impl Calendar {
     ///
     /// The period of the epoch itself may have begun before it: it is cut off there, because instants are unsigned.
     /// What lies beyond the last instant of 64 bits (the year 2554) is moved to it.
-    pub(super) fn period(&self, utc: u64) -> Period {
+    pub(in crate::limit) fn period(&self, utc: u64) -> Period {
         // A quotient below 2^35, so the conversion loses nothing.
         let civil_seconds = (utc / NANOS_PER_SECOND) as i64 + i64::from(self.utc_offset_seconds);
         let first = self.first_day(civil_seconds.div_euclid(SECONDS_PER_DAY));

@@ -1,6 +1,6 @@
 //! The sliding window: an exact log of what was admitted and when, in a ring of bounded size.
 
-use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
 
 /// At most `capacity` units in any window, wherever it starts.
 ///

@@ -9,7 +9,7 @@ const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STANDING: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The response that a problem is.
-pub(super) fn of_problem(problem: Problem) -> Response<String> {
+pub(in crate::tower) fn of_problem(problem: Problem) -> Response<String> {
     let mut response = Response::new(problem.body.into_owned());
     // Each of its statuses is one of HTTP.
     *response.status_mut() =
@@ -25,7 +25,7 @@ pub(super) fn of_problem(problem: Problem) -> Response<String> {
 
 /// Adds how the limits stand. Both fields are lists, and the service may be limited by others as well: what is there
 /// already stays.
-pub(super) fn append(fields: Fields, headers: &mut HeaderMap) {
+pub(in crate::tower) fn append(fields: Fields, headers: &mut HeaderMap) {
     let policy = fields.policy.map(|policy| HeaderValue::from_str(&policy));
     let standing = fields.standing.map(HeaderValue::try_from);
     // Of printable ASCII only, which every field may hold.

@@ -6,13 +6,13 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 /// Who asked, and so which form of an answer is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Caller {
+pub(in crate::tower) enum Caller {
     Http,
     Grpc,
 }
 
 impl Caller {
-    pub(super) fn of(head: &Parts) -> Self {
+    pub(in crate::tower) fn of(head: &Parts) -> Self {
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         match content_type.and_then(|text| text.strip_prefix(b"application/grpc")) {
             // As in `application/grpc+proto`; not `application/grpc-web`, which has a framing of its own.
@@ -24,7 +24,7 @@ impl Caller {
 
 /// An answer as gRPC has it: the status of HTTP says that the call was received, a field what became of it, and there is no
 /// body, which a client would take for messages.
-pub(super) fn as_grpc(response: Response<String>) -> Response<String> {
+pub(in crate::tower) fn as_grpc(response: Response<String>) -> Response<String> {
     const STATUS: HeaderName = HeaderName::from_static("grpc-status");
     const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
     const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");

@@ -4,9 +4,10 @@
 //! kernel's clock page add differs from machine to machine, and is printed beside it. What was counted before is kept
 //! in `benches/instructions`, for each version of the compiler; more than a tenth above that is a failure.
 //!
-//! `cargo bench --bench instructions` compares, and with `-- --keep` keeps what it counts.
+//! `cargo bench --package instructions` compares, and with `-- --keep` keeps what it counts.
 
 #[allow(dead_code)]
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;
@@ -153,9 +154,7 @@ fn kept_file() -> PathBuf {
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
     let version = version.split(' ').nth(1).expect("a version");
     let architecture = std::env::consts::ARCH;
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("benches/instructions")
-        .join(format!("rustc-{version}-{architecture}.txt"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("rustc-{version}-{architecture}.txt"))
 }
 
 fn read_kept(file: &Path) -> BTreeMap<String, u64> {
@@ -187,7 +186,7 @@ fn report(counts: &[(&'static str, Count)], file: &Path) -> ExitCode {
     }
     if has_grown {
         println!(
-            "if that is worth it: cargo bench --bench instructions -- --keep, and commit {}",
+            "if that is worth it: cargo bench --package instructions -- --keep, and commit {}",
             file.display()
         );
         return ExitCode::FAILURE;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::window::Window;
+use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::place::Place;
 use crate::error::DeclarationError;
 

@@ -1,7 +1,7 @@
 //! The fixed window: a count that starts again when the window turns.
 
-use super::calendar::Calendar;
-use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::limit::window::calendar::Calendar;
+use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
 
 /// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
 ///

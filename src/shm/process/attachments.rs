@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use super::descriptor::FileIdentity;
+use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::process::fork_identity::PerProcess;
 use crate::shm::process::participant::Membership;
 

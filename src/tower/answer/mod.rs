@@ -1,5 +1,8 @@
 //! What is answered in place of the service, and how the application has it shaped.
 
+pub(super) mod grpc;
+pub(super) mod response;
+
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -7,11 +10,10 @@ use std::sync::Arc;
 use http::Response;
 use http::request::Parts;
 
-use super::grpc::{Caller, as_grpc};
-use super::response;
 use crate::api::refusal::Refusal;
 use crate::error::Error;
 use crate::http::Problem;
+use grpc::{Caller, as_grpc};
 
 /// Why a request did not reach the service: what [`on_rejection`](super::LimitLayer::on_rejection) is given.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +28,7 @@ pub enum Rejection<'a> {
 
 /// Shapes what is answered in place of the service.
 #[derive(Clone)]
-pub(super) struct Shape(Arc<ShapeFunction>);
+pub(in crate::tower) struct Shape(Arc<ShapeFunction>);
 
 type ShapeFunction = dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync;
 
@@ -35,7 +37,7 @@ impl UnwindSafe for Shape {}
 impl RefUnwindSafe for Shape {}
 
 impl Shape {
-    pub(super) fn new<F>(function: F) -> Self
+    pub(in crate::tower) fn new<F>(function: F) -> Self
     where
         F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
     {
@@ -45,7 +47,7 @@ impl Shape {
 
 /// What is answered in place of the service.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(in crate::tower) struct Answer {
     problem: Problem,
     why: Why,
 }
@@ -57,14 +59,14 @@ enum Why {
 }
 
 impl Answer {
-    pub(super) fn refused(problem: Problem, refusal: Refusal) -> Self {
+    pub(in crate::tower) fn refused(problem: Problem, refusal: Refusal) -> Self {
         Self {
             problem,
             why: Why::Refused(refusal),
         }
     }
 
-    pub(super) fn failed(problem: Problem, error: Arc<Error>) -> Self {
+    pub(in crate::tower) fn failed(problem: Problem, error: Arc<Error>) -> Self {
         Self {
             problem,
             why: Why::Failed(error),
@@ -73,7 +75,7 @@ impl Answer {
 
     /// The response to a request, in the form that its sender understands and the application wants. Why it was given is
     /// in its extensions, for the layers around this one.
-    pub(super) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
+    pub(in crate::tower) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
         let mut response = response::of_problem(self.problem);
         if Caller::of(head) == Caller::Grpc {
             response = as_grpc(response);

@@ -1,11 +1,14 @@
 //! What can be wrong with a limit by itself: each field is looked at as it was written.
 
+mod credit_checks;
+pub(in crate::api::declaration) mod shortest_window;
+
 use serde::Serialize;
 
-use super::amount::Amount;
-use super::kind::{Adaptive, Kind};
-use super::window::{UtcOffset, Window};
-use super::{Algorithm, Limit, OnDeath};
+use crate::api::declaration::limit::amount::Amount;
+use crate::api::declaration::limit::kind::{Adaptive, Kind};
+use crate::api::declaration::limit::window::{UtcOffset, Window};
+use crate::api::declaration::limit::{Algorithm, Limit, OnDeath};
 use crate::api::declaration::place::{Place, check_range};
 use crate::error::DeclarationError;
 use crate::units::nanos_from_duration;

@@ -1,12 +1,36 @@
-//! Choices that are written as one word: in TOML, in JSON and on command lines.
+//! Choices that are written as one word: in TOML, in JSON, on command lines and in Python.
 
-/// Gives an enum its words: `Display`, `FromStr`, and both ways of serde.
+/// A text that is none of a [`Window`](crate::Window), an [`Amount`](crate::Amount), an
+/// [`Algorithm`](crate::Algorithm) or another choice that is written as a word.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not {what}: {advice}")]
+#[non_exhaustive]
+pub struct ParseError {
+    /// The text.
+    pub given: String,
+    /// What it should be, such as `a window`.
+    pub what: &'static str,
+    /// How that is written.
+    pub advice: &'static str,
+}
+
+impl ParseError {
+    pub(crate) fn new(given: &str, what: &'static str, advice: &'static str) -> Self {
+        Self {
+            given: given.to_owned(),
+            what,
+            advice,
+        }
+    }
+}
+
+/// Gives an enum its words: `as_str`, `Display`, `FromStr`, and both ways of serde.
 macro_rules! implement_words {
     ($choice:ty, $what:literal, { $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(,)? }) => {
         impl $choice {
-            const WORDS: &[&str] = &[$first_word $(, $word)*];
-
-            const fn word(self) -> &'static str {
+            /// The word for it, which `FromStr` reads.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
                 match self {
                     Self::$first => $first_word,
                     $(Self::$variant => $word,)*
@@ -22,51 +46,50 @@ macro_rules! implement_words {
             }
         }
 
-        /// The word that declarations have for it.
+        /// The [word](Self::as_str) for it.
         impl std::fmt::Display for $choice {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.word())
+                f.pad(self.as_str())
             }
         }
 
-        /// The word that declarations have for it.
+        /// From the [word](Self::as_str) for it.
         impl std::str::FromStr for $choice {
-            type Err = crate::error::ParseError;
+            type Err = $crate::words::ParseError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 const ADVICE: &str = concat!("write one of ", $first_word $(, ", ", $word)*);
-                Self::of_word(text).ok_or_else(|| crate::error::ParseError::new(text, $what, ADVICE))
+                Self::of_word(text).ok_or_else(|| $crate::words::ParseError::new(text, $what, ADVICE))
             }
         }
 
         impl serde::Serialize for $choice {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.word())
+                serializer.serialize_str(self.as_str())
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $choice {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                const WORDS: &[&str] = &[$first_word $(, $word)*];
                 let word = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-                Self::of_word(&word).ok_or_else(|| serde::de::Error::unknown_variant(&word, Self::WORDS))
+                Self::of_word(&word).ok_or_else(|| serde::de::Error::unknown_variant(&word, WORDS))
             }
         }
 
         #[cfg(test)]
-        impl $crate::api::declaration::words::Words for $choice {
-            fn all() -> Vec<Self> {
-                vec![Self::$first $(, Self::$variant)*]
-            }
+        impl $crate::words::Words for $choice {
+            const ALL: &[Self] = &[Self::$first $(, Self::$variant)*];
         }
     };
 }
 
-pub(super) use implement_words as words;
+pub(crate) use implement_words as words;
 
 /// All choices of an enum.
 #[cfg(test)]
-pub(super) trait Words: Sized {
-    fn all() -> Vec<Self>;
+pub(crate) trait Words: Sized + 'static {
+    const ALL: &[Self];
 }
 
 #[cfg(test)]
@@ -74,23 +97,23 @@ mod tests {
     use std::fmt::{Debug, Display};
     use std::str::FromStr;
 
-    use super::Words;
-    use crate::api::declaration::{
-        Adaptive, Algorithm, Align, ClockSource, Kind, OnDeath, Weekday, WhenFull,
+    use super::{ParseError, Words};
+    use crate::{
+        Adaptive, Algorithm, Align, ClockSource, Kind, MismatchOutcome, OnDeath, OnMismatch, PoolStrategy,
+        RefusalReason, Removal, RemovalCause, Weekday, WhenFull,
     };
-    use crate::error::ParseError;
 
     fn every_word_is_read_back<T>()
     where
         T: Words + Copy + Debug + Display + PartialEq + FromStr<Err = ParseError>,
         T: serde::Serialize + serde::de::DeserializeOwned,
     {
-        for choice in T::all() {
+        for choice in T::ALL {
             let word = choice.to_string();
-            assert_eq!(word.parse(), Ok(choice));
+            assert_eq!(word.parse(), Ok(*choice));
             let json = serde_json::to_value(choice).expect("a word");
             assert_eq!(json, word);
-            assert_eq!(serde_json::from_value::<T>(json).expect("the same"), choice);
+            assert_eq!(serde_json::from_value::<T>(json).expect("the same"), *choice);
             let shouted = word.to_uppercase().parse::<T>().expect_err("no word");
             assert!(shouted.to_string().contains(&word), "{shouted}");
         }
@@ -103,9 +126,18 @@ mod tests {
         every_word_is_read_back::<Align>();
         every_word_is_read_back::<ClockSource>();
         every_word_is_read_back::<Kind>();
+        every_word_is_read_back::<MismatchOutcome>();
         every_word_is_read_back::<OnDeath>();
+        every_word_is_read_back::<OnMismatch>();
+        every_word_is_read_back::<PoolStrategy>();
+        every_word_is_read_back::<RefusalReason>();
+        every_word_is_read_back::<Removal>();
+        every_word_is_read_back::<RemovalCause>();
         every_word_is_read_back::<Weekday>();
         every_word_is_read_back::<WhenFull>();
+        every_word_is_read_back::<crate::http::Advertise>();
+        #[cfg(feature = "tower")]
+        every_word_is_read_back::<crate::tower::OnError>();
     }
 
     #[test]

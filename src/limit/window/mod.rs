@@ -1,0 +1,7 @@
+//! Rules that count in windows: fixed, of the calendar, and sliding.
+
+pub(super) mod calendar;
+pub(super) mod fixed_window;
+pub(super) mod sliding_window;
+pub(super) mod sliding_window_counter;
+pub(crate) mod window_bound;
