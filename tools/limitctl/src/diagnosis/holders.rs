@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use shmlimit::{HoldSnapshot, ParticipantSnapshot, SetSnapshot};
 
 use super::finding::{Finding, Severity};
-use super::process::{Activity, activity};
-use super::remedy::{Remedies, go_on};
+use super::remedy::Remedies;
 use super::segment::Look;
 use crate::text::human;
 
@@ -58,9 +57,7 @@ fn no_room(look: &Look) -> Option<Finding> {
 
 /// A process that is stopped while others may need what it has.
 fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
-    if !look.diagnosis.place.same_pids() || activity(participant.pid) != Some(Activity::Stopped) {
-        return None;
-    }
+    let (state, heal) = look.standstill_of(participant.pid)?;
     let is_its = |slot: Option<u64>| slot == Some(participant.slot);
     let sets = || look.snapshot.sets.iter();
     let holds = sets()
@@ -74,17 +71,13 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
         Severity::Warning,
         "holder_stopped",
         format!(
-            "{} is stopped, and holds {}",
+            "{} is {state}, and holds {}",
             look.process(participant.pid),
             human::quantity(holds, "permit", "permits")
         ),
         "what it holds stays taken until it goes on or dies, or a lease ends",
     );
-    Some(
-        finding
-            .of_process(Some(participant.pid))
-            .healed_by(go_on(participant.pid)),
-    )
+    Some(finding.of_process(Some(participant.pid)).healed_by(heal))
 }
 
 /// Holds that no process will give back by itself, those of one process together.

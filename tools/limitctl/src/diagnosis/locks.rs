@@ -5,8 +5,8 @@ use std::time::Duration;
 use shmlimit::{ShardDiagnosis, ShardPoison};
 
 use super::finding::{Finding, Severity};
-use super::process::{Activity, table_is_whole, thread_activity};
-use super::remedy::{Remedies, go_on};
+use super::process::{table_is_whole, thread_activity};
+use super::remedy::Remedies;
 use super::segment::Look;
 use crate::text::human;
 
@@ -113,24 +113,15 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
             .healed_by(remedies.recover());
     };
     let who = look.process(pid);
-    let (state, meaning, heal) = match thread_activity(pid, thread) {
-        Some(Activity::Stopped) => (
-            "stopped",
-            format!("{MEANING}; a stopped process is not a dead one, and keeps what it has"),
-            go_on(pid),
-        ),
-        Some(Activity::Traced { by }) => (
-            "stopped by a process that traces it",
-            format!("{MEANING}; it goes on when process {by} leaves it"),
-            format!("kill {by}"),
-        ),
-        _ => (
-            "running",
-            format!(
-                "{MEANING}. It may write a core dump, or be frozen with its cgroup; once it is dead, the next process takes the lock"
-            ),
-            format!("kill -KILL {pid}"),
-        ),
+    let standstill_of_holder = thread_activity(pid, thread).and_then(|activity| activity.standstill(pid));
+    let is_certain = standstill_of_holder.is_some();
+    let (state, heal) = standstill_of_holder.unwrap_or_else(|| ("running", format!("kill -KILL {pid}")));
+    let meaning = if is_certain {
+        format!("{MEANING}; a stopped process is not a dead one, and keeps what it has")
+    } else {
+        format!(
+            "{MEANING}. It may write a core dump, or be frozen with its cgroup; once it is dead, the next process takes the lock"
+        )
     };
     let what = format!(
         "{name} is held by {who}, which is {state}, for at most {}",
@@ -139,10 +130,10 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
     let finding = found(Severity::Error, "lock_stuck", what, meaning)
         .of_process(Some(pid))
         .healed_by(heal);
-    if state == "running" {
-        finding.after(NEVER_SO_LONG, standstill(shard))
-    } else {
+    if is_certain {
         finding.twice(standstill(shard))
+    } else {
+        finding.after(NEVER_SO_LONG, standstill(shard))
     }
 }
 

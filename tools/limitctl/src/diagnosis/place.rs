@@ -158,7 +158,7 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
         .unwrap_or(Path::new("."));
     let is_public = directory.metadata().is_ok_and(|it| it.mode() & 0o1002 == 0o1002);
     if is_public {
-        let own = quoted(&directory.join("limits"));
+        let own = quoted(&directory.join("limits.d"));
         return Some(format!("mkdir -m 2750 {own} && mv {} {own}/", quoted(path)));
     }
     Some(format!("chmod go-w {}", quoted(directory)))

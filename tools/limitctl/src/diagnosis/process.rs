@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use super::remedy::go_on;
+
 /// What a process or a thread is doing, as the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
@@ -24,19 +26,29 @@ pub fn thread_activity(pid: u64, thread: u32) -> Option<Activity> {
 }
 
 fn activity_in(directory: &str) -> Option<Activity> {
-    let status = fs::read_to_string(format!("{directory}/status")).ok()?;
-    let value = |name: &str| {
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.split_whitespace().next())
-    };
-    Some(match value("State:")?.chars().next()? {
+    let status = status(directory)?;
+    Some(match field(&status, "State:")?.chars().next()? {
         'T' => Activity::Stopped,
         't' => Activity::Traced {
-            by: value("TracerPid:")?.parse().ok()?,
+            by: process_of(field(&status, "TracerPid:")?)?,
         },
         other => Activity::Other(other),
     })
+}
+
+/// The process of a thread.
+fn process_of(thread: &str) -> Option<u64> {
+    field(&status(&format!("/proc/{thread}"))?, "Tgid:")?.parse().ok()
+}
+
+fn status(directory: &str) -> Option<String> {
+    fs::read_to_string(format!("{directory}/status")).ok()
+}
+
+/// The first word of a line of that name.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let lines = &mut status.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.split_whitespace().next())
 }
 
 /// Whether the numbers in `/proc` are this process's namespace's, and other users' processes are shown.
@@ -44,4 +56,15 @@ pub fn table_is_whole() -> bool {
     let own = fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
         && fs::metadata("/proc/1/status").is_ok()
+}
+
+impl Activity {
+    /// Where it does not run until a process lets it go on: what it is, and the command that has it go on.
+    pub fn standstill(self, pid: u64) -> Option<(&'static str, String)> {
+        match self {
+            Self::Stopped => Some(("stopped", go_on(pid))),
+            Self::Traced { by } => Some(("stopped by a process that traces it", format!("kill {by}"))),
+            Self::Other(_) => None,
+        }
+    }
 }

@@ -6,8 +6,7 @@ use shmlimit::{KeyLabel, SetSnapshot, TicketSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::locks::NEVER_SO_LONG;
-use super::process::{Activity, activity};
-use super::remedy::{Remedies, go_on};
+use super::remedy::Remedies;
 use super::segment::Look;
 use crate::text::human;
 
@@ -64,26 +63,29 @@ fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding>
     for ticket in set.tickets.iter().filter(|ticket| ticket.owner_alive) {
         queues.entry(ticket.key.as_ref()).or_default().push(ticket);
     }
-    let mut found: Vec<Finding> = queues
-        .into_values()
-        .filter_map(|queue| {
-            // In the order in which they came: the first, and what it was granted.
-            let first = queue.first()?;
-            let behind = queue.len() as u64 - 1;
-            stopped_first(look, set, first, behind).or_else(|| unserved(look, set, first, behind, remedies))
-        })
-        .collect();
+    let mut found = Vec::new();
+    for queue in queues.into_values() {
+        // In the order in which they came. What was granted is out of the queue, and not yet with its process.
+        let head = queue.iter().position(|ticket| !ticket.granted);
+        let granted = queue.iter().filter(|ticket| ticket.granted);
+        let behind = (queue.len() - head.map_or(queue.len(), |head| head + 1)) as u64;
+        found.extend(granted.filter_map(|ticket| stopped(look, set, ticket, behind)));
+        let Some(head) = head.and_then(|head| queue.get(head)) else {
+            continue;
+        };
+        let at_head =
+            stopped(look, set, head, behind).or_else(|| unserved(look, set, head, behind, remedies));
+        found.extend(at_head);
+    }
     found.sort_by_key(|finding| finding.pid);
     found
 }
 
-fn stopped_first(look: &Look, set: &SetSnapshot, first: &TicketSnapshot, behind: u64) -> Option<Finding> {
-    let pid = first.owner_pid.filter(|_| look.diagnosis.place.same_pids())?;
-    if activity(pid) != Some(Activity::Stopped) {
-        return None;
-    }
+fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64) -> Option<Finding> {
+    let pid = ticket.owner_pid?;
+    let (state, heal) = look.standstill_of(pid)?;
     let waiters = human::quantity(behind, "other waits", "others wait");
-    let doing = if first.granted {
+    let doing = if ticket.granted {
         "does not come for what it was granted"
     } else {
         "is first in the queue"
@@ -103,7 +105,7 @@ fn stopped_first(look: &Look, set: &SetSnapshot, first: &TicketSnapshot, behind:
         severity,
         "queue_stopped",
         format!(
-            "{} is stopped and {doing}; {waiters} behind it",
+            "{} is {state} and {doing}; {waiters} behind it",
             look.process(pid)
         ),
         meaning,
@@ -112,17 +114,17 @@ fn stopped_first(look: &Look, set: &SetSnapshot, first: &TicketSnapshot, behind:
         finding
             .of_set(&set.name)
             .of_process(Some(pid))
-            .twice(first.number.to_string())
-            .healed_by(go_on(pid)),
+            .twice(ticket.number.to_string())
+            .healed_by(heal),
     )
 }
 
-/// The first could have what it asks for. The process that makes that possible serves it in the same step, so that lasts for no time
-/// unless that process is dead; and the first itself looks once a second.
+/// The first could have what it asks for. Who makes that possible serves it in the same step, and where time does, the first
+/// itself: so that lasts for no time, unless that process is dead, or the first does not run.
 fn unserved(
     look: &Look,
     set: &SetSnapshot,
-    first: &TicketSnapshot,
+    head: &TicketSnapshot,
     behind: u64,
     remedies: &Remedies,
 ) -> Option<Finding> {
@@ -132,24 +134,25 @@ fn unserved(
             .clone()
             .any(|shard| shard.admissible_heads.contains(&number))
     };
-    if first.granted || !is_admissible(first.number) {
+    if !is_admissible(head.number) {
         return None;
     }
     let finding = Finding::new(
         Severity::Error,
         "queue_stuck",
         format!(
-            "what is first in the queue asks for could be had, and it has waited for {}; {} behind it",
-            human::duration(first.waiting_for),
+            "what {} waits for could be had, and it has been first in the queue for some time; {} behind it",
+            head.owner_pid
+                .map_or_else(|| "a process".to_owned(), |pid| look.process(pid)),
             human::quantity(behind, "other waits", "others wait")
         ),
-        "the process that made room did not serve the queue, and its head did not look: it hangs, or is not scheduled",
+        "the process at the head does not run: it is frozen with its cgroup, or not scheduled; those behind it wait, too",
     );
     Some(
         finding
             .of_set(&set.name)
-            .of_process(first.owner_pid)
-            .after(NEVER_SO_LONG, first.number.to_string())
+            .of_process(head.owner_pid)
+            .after(NEVER_SO_LONG, head.number.to_string())
             .healed_by(remedies.recover()),
     )
 }

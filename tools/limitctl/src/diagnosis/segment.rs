@@ -9,6 +9,7 @@ use shmlimit::{Diagnosis, Error, SegmentReader, SegmentSnapshot};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
+use super::process::activity;
 use super::remedy::Remedies;
 use super::{holders, locks, place, queues};
 use crate::command::as_text;
@@ -66,6 +67,13 @@ impl Look {
             || format!("process {pid}"),
             |it| format!("process {pid} ({})", it.name),
         )
+    }
+
+    /// Where a process stands still until another has it go on: in which way, and the command that has it go on.
+    pub fn standstill_of(&self, pid: u64) -> Option<(&'static str, String)> {
+        // Elsewhere the number is another process.
+        let is_known = self.diagnosis.place.same_pids();
+        activity(pid).filter(|_| is_known)?.standstill(pid)
     }
 
     /// Whether its locks and owners mean nothing any more, because the next process that opens it starts it cold.

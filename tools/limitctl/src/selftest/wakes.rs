@@ -10,6 +10,8 @@ use crate::exit::Failure;
 /// How often each is measured.
 const WAKES: usize = 200;
 const DEATHS: usize = 20;
+/// A waiter asks to be told of deaths once it has waited for some milliseconds.
+const WATCHES_AFTER: Duration = Duration::from_millis(10);
 
 /// A waiter is asleep until what it waits for is released, and is granted it then.
 pub fn wake(act: &Act) -> Result<Seen, Failure> {
@@ -34,6 +36,7 @@ pub fn hand_over(act: &Act) -> Result<Seen, Failure> {
     for _ in 0..DEATHS {
         let holder = act.start_holder()?;
         queue(act, &mut waiter)?;
+        std::thread::sleep(WATCHES_AFTER);
         let killed = holder.kill()?;
         times.add(Duration::from_nanos(waiter.report()?.saturating_sub(killed)));
         waiter.report()?;
