@@ -1,0 +1,24 @@
+"""Answers requests, as many as all workers of all containers together may."""
+
+from functools import cache
+
+import shmlimit as sl
+
+
+@cache
+def limits():
+    """The limits, opened by each worker with its first request, and created by the first worker of all."""
+    api = sl.LimitSet("api", [sl.Calls("requests", 500, "60s", algorithm="gcra"), sl.Concurrency("in_flight", 16)])
+    return sl.open("/dev/shm/app.limits", api)["api"]
+
+
+def application(environ, start_response):
+    """A WSGI application."""
+    try:
+        permit = limits().try_acquire()
+    except sl.Refused as refused:
+        start_response("429 Too Many Requests", [("Retry-After", str(int(refused.retry_after or 0) + 1))])
+        return [b"later\n"]
+    with permit:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"done\n"]
