@@ -1,5 +1,6 @@
 """Answers requests, as many as all workers of all containers together may."""
 
+import math
 from functools import cache
 
 import shmlimit as sl
@@ -14,10 +15,10 @@ def limits():
 
 def application(environ, start_response):
     """A WSGI application."""
-    try:
-        permit = limits().try_acquire()
-    except sl.Refused as refused:
-        start_response("429 Too Many Requests", [("Retry-After", str(int(refused.retry_after or 0) + 1))])
+    permit = limits().try_acquire()
+    if not permit:
+        wait = math.ceil(permit.retry_after or 1)
+        start_response("429 Too Many Requests", [("Retry-After", str(wait))])
         return [b"later\n"]
     with permit:
         start_response("200 OK", [("Content-Type", "text/plain")])

@@ -214,6 +214,11 @@ fn examples_for_kubernetes_are_read_by_its_tools() {
 #[test]
 fn the_example_for_compose_is_read_by_its_tools() {
     let file = packaging().join("compose/compose.yaml");
+    if has("python3", &["--version"]) {
+        let script = "import ast, sys; ast.parse(open(sys.argv[1]).read())";
+        let application = packaging().join("compose/app.py");
+        run_command(command("python3").args(["-c", script, text(&application)])).ended(0);
+    }
     if has("docker", &["compose", "version"]) {
         run_command(command("docker").args(["compose", "--file", text(&file), "config", "--quiet"])).ended(0);
     } else if has("python3", &["-c", "import yaml"]) {

@@ -126,6 +126,12 @@ impl Child {
         })
     }
 
+    /// Whether it lives and executes a program of that name.
+    pub fn executes(&self, name: &str) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        status.contains(&format!("({name}) ")) && !status.contains(") Z ")
+    }
+
     fn signal(&self, signal: Signal) -> Result<(), Failure> {
         kill(self.pid, signal).map_err(|errno| failed("kill", errno))
     }
