@@ -16,33 +16,13 @@ use layout_mirror::words::{control, header};
 use serde_json::Value;
 use shmlimit::Segment;
 use support::health::{assert_healed, assert_well, findings, heal, shell, the};
+use support::host::{can_unshare, is_root};
 use support::{Actor, create, directory, run, run_command, text};
 
 /// Not a test: the part that processes play that the tests start.
 #[test]
 fn actor() {
     support::play();
-}
-
-fn is_root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        println!("skipped: needs root");
-    }
-    root
-}
-
-/// Whether this system lets the test make such namespaces.
-fn can_unshare(options: &[&str]) -> bool {
-    let can = Command::new("unshare")
-        .args(options)
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success());
-    if !can {
-        println!("skipped: unshare {options:?} is not possible here");
-    }
-    can
 }
 
 /// The position of a word of the control record of the only set's only shard.

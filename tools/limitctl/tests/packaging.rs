@@ -6,25 +6,13 @@ mod support;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use shmlimit::Declaration;
+use support::host::has;
 use support::{command, directory, run, run_command, text};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
-}
-
-/// Whether a tool is here.
-fn has(tool: &str, arguments: &[&str]) -> bool {
-    let has = Command::new(tool)
-        .args(arguments)
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !has {
-        println!("skipped: no {tool} {}", arguments.join(" "));
-    }
-    has
 }
 
 /// Installs everything below a directory.

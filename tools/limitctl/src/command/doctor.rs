@@ -1,6 +1,6 @@
 //! `limitctl doctor`.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -84,7 +84,7 @@ impl Report {
             let files = regular_files(path).map_err(failed)?;
             let mut reports: Vec<SegmentReport> = files
                 .iter()
-                .map(|(file, metadata)| examine(file, metadata))
+                .map(|(file, metadata)| examined(file, metadata))
                 .collect();
             reports.retain(|report| !report.is_of_another_kind());
             if reports.is_empty()
@@ -94,7 +94,7 @@ impl Report {
             }
             reports
         } else {
-            vec![examine(path, &metadata)]
+            vec![examined(path, &metadata)]
         };
         let pids: Vec<u64> = segments
             .iter()
@@ -142,6 +142,14 @@ impl Report {
             human::quantity(count(Severity::Note), "note", "notes"),
         ));
         text
+    }
+}
+
+/// What there is to say of a file, with its path as JSON can say it.
+fn examined(path: &Path, metadata: &Metadata) -> SegmentReport {
+    SegmentReport {
+        path: as_text(path),
+        ..examine(path, metadata)
     }
 }
 

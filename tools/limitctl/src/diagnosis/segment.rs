@@ -12,7 +12,6 @@ use super::finding::{Finding, Severity};
 use super::process::activity;
 use super::remedy::Remedies;
 use super::{holders, locks, place, queues};
-use crate::command::as_text;
 
 /// The pause between two looks at what may be on its way.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -134,7 +133,7 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     SegmentReport {
-        path: as_text(path),
+        path: path.to_owned(),
         file,
         usage,
         findings,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::host::with_limitctl_on_path;
 use super::{Run, TIMEOUT, command, run, run_command, text};
 
 /// The findings of a segment, and of its host.
@@ -54,15 +55,9 @@ pub fn heal(finding: &Value) -> Run {
 
 /// A shell that carries out a script, with this limitctl first on the path.
 pub fn shell(script: &str) -> Command {
-    let own = Path::new(env!("CARGO_BIN_EXE_limitctl"))
-        .parent()
-        .expect("a directory");
-    let others = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::iter::once(own.to_owned()).chain(std::env::split_paths(&others));
     let mut shell = command("sh");
-    shell
-        .env("PATH", std::env::join_paths(path).expect("paths"))
-        .args(["-c", script]);
+    with_limitctl_on_path(&mut shell);
+    shell.args(["-c", script]);
     shell
 }
 

@@ -6,6 +6,7 @@
 )]
 
 pub mod health;
+pub mod host;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
