@@ -56,6 +56,7 @@
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
 //! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
+//! | find out what is wrong | [`SegmentReader::diagnose`]; `limitctl doctor`, `limitctl selftest` |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
@@ -95,6 +96,7 @@ pub mod tower;
 mod units;
 mod words;
 
+pub use api::clock_check::ClockCheck;
 pub use api::declaration::{
     Adaptive, Algorithm, Align, Amount, Bound, ClockSource, Credit, Declaration, Keyed, Kind, Limit,
     LimitOptions, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
@@ -115,9 +117,9 @@ pub use api::segment::{Removal, Segment};
 pub use api::set::checked::{Checked, Forecast};
 pub use api::set::limit_set::{LimitIndex, LimitName, LimitSet};
 pub use api::snapshot::{
-    HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, LimitCounts,
-    LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetMemory,
-    SetSnapshot, TicketSnapshot,
+    Diagnosis, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
+    LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentPlace, SegmentReader,
+    SegmentSnapshot, SetCounts, SetMemory, SetSnapshot, ShardDiagnosis, ShardPoison, TicketSnapshot,
 };
 pub use api::wait::acquire_future::AcquireFuture;
 pub use engine::{RefusalReason, Repairs, TableUsage};

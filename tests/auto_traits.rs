@@ -73,15 +73,15 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 #[test]
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
-        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Chosen<'static>, ClockSource,
-        ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Difference, Error, Forecast, HoldSnapshot, Keyed,
+        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Chosen<'static>, ClockCheck, ClockSource,
+        ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Diagnosis, Difference, Error, Forecast, HoldSnapshot, Keyed,
         Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
         LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LocalCredit, LockSnapshot, Mismatch, MismatchOutcome,
         OnDeath, OnMismatch, OpenError, OpenOptions, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
         PoolStrategy, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request, RequestError,
         RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SegmentOptions,
-        SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration, SetMemory, SetRecovery, SetSnapshot, Settlement<'static>,
-        TableUsage, TicketSnapshot, Tier, Verdict, VirtualClock, Weekday, WhenFull, Window,
+        SegmentPlace, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration, SetMemory, SetRecovery, SetSnapshot, Settlement<'static>,
+        ShardDiagnosis, ShardPoison, TableUsage, TicketSnapshot, Tier, Verdict, VirtualClock, Weekday, WhenFull, Window,
     );
     assert_complete("src/lib.rs", &["LimitName"], &named);
 }

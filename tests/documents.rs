@@ -68,6 +68,7 @@ fn files_that_documents_name_exist() {
                 "src/",
                 "tests/",
                 "tools/",
+                "packaging/",
                 "python/",
                 "docs/",
                 "benches/",

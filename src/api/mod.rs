@@ -1,5 +1,6 @@
 //! The public layer: what a program calls.
 
+pub(crate) mod clock_check;
 pub(crate) mod declaration;
 pub(crate) mod key;
 pub(crate) mod local_credit;

@@ -91,7 +91,8 @@
 //! dump core at any instant. Others then wait for up to
 //! [`OpenOptions::lock_timeout`](crate::OpenOptions::lock_timeout), 2 seconds unless set, and get
 //! [`SegmentError::LockStuck`](crate::SegmentError::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
-//! when that happens. A stopped process is not a dead one: what it holds stays its own.
+//! when that happens. A stopped process is not a dead one: what it holds stays its own. `limitctl doctor` names it, and the
+//! command that has it go on.
 //!
 //! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) take 10 ms at
 //! most: then they leave a mark, and the process that has the lock next finishes the return, the stopped process itself

@@ -15,6 +15,33 @@ impl Segment {
     ///
     /// [`SegmentError::Removed`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
     pub fn recover(&self) -> Result<RecoveryReport, Error> {
+        self.set_right(false)
+    }
+
+    /// As [`recover`](Self::recover), and counts again, in every set, all that follows from holds, tickets and keys: what is
+    /// in use, what is free, who waits behind whom. `recover` does so where these do not agree; this does not ask.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// let api = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 8));
+    /// let segment = Segment::create(&path, &Declaration::new().add_set(api))?;
+    /// assert!(segment.recover()?.sets[0].repairs.is_none()); // nothing was wrong
+    /// assert!(segment.rebuild()?.sets[0].repairs.expect("asked for").rebuilt);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`recover`](Self::recover).
+    pub fn rebuild(&self) -> Result<RecoveryReport, Error> {
+        self.set_right(true)
+    }
+
+    fn set_right(&self, rebuilds: bool) -> Result<RecoveryReport, Error> {
         let engine = &self.shared().engine;
         let mut sets = Vec::new();
         for (_, set) in engine.definitions().named(engine.sets()) {
@@ -26,7 +53,7 @@ impl Segment {
                 problem: None,
             };
             for shard in set.shards() {
-                match engine.repair(shard).map_err(Error::from) {
+                match engine.repair(shard, rebuilds).map_err(Error::from) {
                     Ok((repairs, reclaimed)) => {
                         recovery.reclaimed += reclaimed;
                         if let Some(repairs) = repairs {

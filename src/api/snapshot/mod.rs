@@ -1,6 +1,7 @@
 //! A copy of everything a segment holds, taken without a lock.
 
 mod counts;
+mod diagnosis;
 mod key_label;
 mod keys;
 mod set_memory;
@@ -19,8 +20,8 @@ use super::declaration::stored::StoredDeclaration;
 use super::declaration::{Declaration, Kind};
 use super::segment::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
-    DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine,
-    ShardAt, ShardObservation, observe_shard, place_sets,
+    DeadHolds, Definitions, LimitRules, LockState, ObservedHold, ObservedTicket, RowCopy, RuledShard,
+    SetEngine, ShardAt, ShardObservation, observe_shard, place_sets,
 };
 use crate::error::{Error, OpenError};
 use crate::limit::{Mark, Now, RuleOperations};
@@ -34,6 +35,7 @@ use crate::shm::time::clock::{boot_nanos, utc_nanos};
 
 use counts::load;
 pub use counts::{LimitCounts, SetCounts};
+pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis, ShardPoison};
 pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyLimitSnapshot, KeySnapshot};
@@ -211,6 +213,10 @@ pub struct HoldSnapshot {
     /// How long it has been held.
     #[serde(serialize_with = "as_seconds")]
     pub held_for: Duration,
+    /// For how long the first of its [leases](crate::Limit::lease) has been over; none where none is. What it covered is given
+    /// to the next request that needs it.
+    #[serde(serialize_with = "as_seconds_if_any", skip_serializing_if = "Option::is_none")]
+    pub lease_over_for: Option<Duration>,
     /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
     pub returned: bool,
     /// What its request was [labelled](crate::Request::label) with, where the set [keeps labels](crate::SetDeclaration::labels).
@@ -442,11 +448,7 @@ impl SnapshotSource<'_> {
         snapshot.torn |= observation.torn;
         // The first that is held stands for all: who looks for a stuck lock finds it.
         if snapshot.lock.holder_thread.is_none() {
-            snapshot.lock = LockSnapshot {
-                holder_pid: observation.lock.holder.and_then(process_of_thread),
-                holder_thread: observation.lock.holder,
-                owner_died: observation.lock.owner_died,
-            };
+            snapshot.lock = LockSnapshot::of(observation.lock);
         }
         snapshot.words_in_flight = snapshot
             .words_in_flight
@@ -536,6 +538,10 @@ impl SnapshotSource<'_> {
             owner_alive: self.owners.is_alive(hold.owner),
             key: KeyLabel::of_row(shard, hold.row),
             held_for: Duration::from_nanos(now.monotonic.saturating_sub(hold.taken_at)),
+            lease_over_for: hold
+                .expires_at
+                .and_then(|expiry| now.monotonic.checked_sub(expiry))
+                .map(Duration::from_nanos),
             returned: hold.is_returned,
             label: hold.label,
             amounts: hold
@@ -543,6 +549,16 @@ impl SnapshotSource<'_> {
                 .into_iter()
                 .map(|(limit, amount)| (shard.set.limit_name(limit), amount))
                 .collect(),
+        }
+    }
+}
+
+impl LockSnapshot {
+    fn of(lock: LockState) -> Self {
+        Self {
+            holder_pid: lock.holder.and_then(process_of_thread),
+            holder_thread: lock.holder,
+            owner_died: lock.owner_died,
         }
     }
 }
@@ -592,4 +608,11 @@ impl SetSnapshot {
 /// A time in JSON: a number of seconds.
 fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_secs_f64())
+}
+
+fn as_seconds_if_any<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => as_seconds(time, serializer),
+        None => serializer.serialize_none(),
+    }
 }

@@ -1,5 +1,7 @@
 //! Looking without changing anything.
 
+pub(super) mod diagnose_shard;
 pub(super) mod load;
+pub(super) mod lock_state;
 pub(super) mod observe_row;
 pub(super) mod observe_shard;

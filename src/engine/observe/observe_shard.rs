@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use super::lock_state::LockState;
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::limit::Now;
@@ -13,7 +14,6 @@ use crate::shm::layout::geometry::ShardGeometry;
 use crate::shm::layout::records::{HoldLabel, LockArea};
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::JournalState;
-use crate::shm::lock::robust_mutex::LockWord;
 
 /// Copies that are tried before one is taken as it is.
 const ATTEMPTS: usize = 100;
@@ -26,13 +26,13 @@ pub(crate) struct ShardObservation<'a> {
     rules: &'a SetRules,
     /// The shard changed during every attempt: its pieces may not belong together.
     pub(crate) torn: bool,
-    pub(crate) lock: LockWord,
+    pub(crate) lock: LockState,
 }
 
 /// Copies a shard. Never locks, never writes to `region`.
 pub(crate) fn observe_shard<'a>(region: &Region, shard: Shard<'a>) -> io::Result<ShardObservation<'a>> {
     let target = Arc::new(Region::private(shard.memory.geometry.extent_size)?);
-    let lock = shard.memory.control().lock.word();
+    let lock = LockState::of(shard.memory.control());
     let torn = !(0..ATTEMPTS).any(|_| copy_consistently(region, &target, shard).unwrap_or(false));
     if torn {
         fence(Ordering::Acquire);
@@ -97,6 +97,7 @@ impl ShardObservation<'_> {
                     .label(index)
                     .and_then(|label| label.read(hold.serial().load(Ordering::Relaxed))),
                 taken_at: hold.taken_at().load(Ordering::Relaxed),
+                expires_at: self.shard().expiry_of_hold(hold),
                 is_returned: hold.mark().is_some(),
                 amounts: self
                     .rules
@@ -143,6 +144,8 @@ pub(crate) struct ObservedHold {
     /// What its request was labelled with.
     pub(crate) label: Option<String>,
     pub(crate) taken_at: u64,
+    /// When the first of its leases runs out, on the segment clock.
+    pub(crate) expires_at: Option<u64>,
     /// It was given back without the lock, and nothing has finished that yet.
     pub(crate) is_returned: bool,
     /// What is held of each limit that gives back.

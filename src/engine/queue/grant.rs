@@ -85,6 +85,13 @@ impl<Rules> Shard<'_, Rules> {
     pub(crate) fn has_no_waiters_at_all(&self) -> bool {
         self.memory.control().queued.load(Ordering::Relaxed) == 0
     }
+
+    /// The queue of which the ticket is the first.
+    pub(in crate::engine) fn queue_headed_by(&self, index: u64) -> Option<u64> {
+        let queue = QueueWords::reading(self.memory);
+        let waits = queue::state(&queue, index).phase == Phase::Waiting;
+        (waits && queue::predecessor(&queue, index).is_none()).then(|| queue::Queue::queue_of(&queue, index))
+    }
 }
 
 impl<'a> LockedShard<'a> {
@@ -166,7 +173,7 @@ impl<'a> LockedShard<'a> {
         }
         // Bounded by the number of tickets, whatever the queues say.
         for index in 0..self.shard.memory.touched_tickets() {
-            if let Some(queue) = self.queue_headed_by(index) {
+            if let Some(queue) = self.shard.queue_headed_by(index) {
                 self.serve_next_of_those_who_wait(queue)?;
             }
         }
@@ -194,18 +201,11 @@ impl<'a> LockedShard<'a> {
             if self.shard.memory.has_no_free_hold() {
                 return Ok(());
             }
-            if let Some(queue) = self.queue_headed_by(index) {
+            if let Some(queue) = self.shard.queue_headed_by(index) {
                 self.serve_head(queue)?;
             }
         }
         Ok(())
-    }
-
-    /// The queue of which the ticket is the first.
-    fn queue_headed_by(&self, index: u64) -> Option<u64> {
-        let queue = QueueWords::reading(self.shard.memory);
-        let waits = queue::state(&queue, index).phase == Phase::Waiting;
-        (waits && queue::predecessor(&queue, index).is_none()).then(|| queue::Queue::queue_of(&queue, index))
     }
 
     #[cold]

@@ -110,12 +110,17 @@ impl SegmentEngine {
     }
 
     /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
-    /// and how many holds were given back.
-    pub(crate) fn repair(&self, shard: Shard<'_>) -> Result<(Option<Repairs>, u64), Box<Error>> {
+    /// and how many holds were given back. Counts everything again where the counts are wrong, and where `rebuilds`, in
+    /// any case.
+    pub(crate) fn repair(
+        &self,
+        shard: Shard<'_>,
+        rebuilds: bool,
+    ) -> Result<(Option<Repairs>, u64), Box<Error>> {
         let (mut locked, mut repairs) = self.lock_and_report(shard)?;
         let shard = locked.shard;
         let poisoned = &shard.memory.control().poisoned;
-        if !shard.is_consistent(Extent::Whole) {
+        if rebuilds || !shard.is_consistent(Extent::Whole) {
             self.rebuild(shard);
             repairs.get_or_insert_default().rebuilt = true;
         }

@@ -21,7 +21,7 @@ use crate::shm::process::attachments;
 use crate::shm::process::cold_start::start_cold_if_needed;
 use crate::shm::process::participant::Membership;
 use crate::shm::process::process_identity::CopyIdentity;
-use crate::shm::process::same_place::{current_place, is_same_place};
+use crate::shm::process::same_place::{SegmentOrigin, current_place, ensure_same_namespaces, is_same_place};
 
 /// A segment that this process is a participant of.
 #[derive(Debug)]
@@ -180,6 +180,52 @@ pub(crate) struct Observed {
     pub(crate) verified: Verified,
     pub(crate) file: File,
     pub(crate) same_place: bool,
+}
+
+impl Observed {
+    pub(crate) fn header(&self, path: &Path) -> Result<&Header, Error> {
+        self.verified
+            .region
+            .record(0)
+            .map_err(|place| damaged(path, place))
+    }
+
+    /// Where the segment is from.
+    pub(crate) fn origin(&self, path: &Path) -> Result<SegmentOrigin, Error> {
+        Ok(SegmentOrigin::of(self.header(path)?, identity(&self.file, path)?))
+    }
+
+    /// Why this process could not attach, each by the error that it would get. Joins nothing and changes nothing.
+    pub(crate) fn obstacles(&self, path: &Path) -> Vec<Error> {
+        let checks: [&dyn Fn() -> Result<(), Error>; 5] = [
+            &|| open_for_writing(path).map(drop),
+            &|| check_file(&self.file, path, false).map(drop),
+            &|| ensure_stores_need_no_space(&self.file, self.verified.region.size(), path),
+            &|| self.ensure_not_retired(path),
+            &|| self.ensure_free_or_same_place(path),
+        ];
+        checks.iter().filter_map(|check| check().err()).collect()
+    }
+
+    fn ensure_not_retired(&self, path: &Path) -> Result<(), Error> {
+        match marked_removal(self.header(path)?) {
+            Some(cause) => Err(Error::Segment(SegmentError::Removed {
+                path: path.to_owned(),
+                cause,
+            })),
+            None => Ok(()),
+        }
+    }
+
+    fn ensure_free_or_same_place(&self, path: &Path) -> Result<(), Error> {
+        if self.same_place || self.verified.live_processes(&self.file).is_empty() {
+            return Ok(());
+        }
+        ensure_same_namespaces(self.header(path)?, current_place(path)?, path)?;
+        Err(Error::Open(OpenError::ForeignBoot {
+            path: path.to_owned(),
+        }))
+    }
 }
 
 /// Opens a segment for looking only.

@@ -12,10 +12,8 @@ use crate::shm::layout::records::Header;
 
 /// Whether the segment is of that place, and of this file.
 pub(crate) fn is_same_place(header: &Header, place: Place, file: FileIdentity) -> bool {
-    load_pair(&header.boot_id) == place.boot_id
-        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace
-        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace
-        && is_same_file(header, file)
+    let origin = SegmentOrigin::of(header, file);
+    origin.place == place && origin.is_original_file
 }
 
 pub(super) fn is_same_file(header: &Header, file: FileIdentity) -> bool {
@@ -24,6 +22,27 @@ pub(super) fn is_same_file(header: &Header, file: FileIdentity) -> bool {
 
 pub(super) fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
     [load_acquire(&words[0]), load_acquire(&words[1])]
+}
+
+/// Where a segment is from: what its header says of the processes that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentOrigin {
+    pub(crate) place: Place,
+    /// It is the file that the header speaks of, and no copy.
+    pub(crate) is_original_file: bool,
+}
+
+impl SegmentOrigin {
+    pub(crate) fn of(header: &Header, file: FileIdentity) -> Self {
+        Self {
+            place: Place {
+                boot_id: load_pair(&header.boot_id),
+                pid_namespace: header.pid_namespace.load(Ordering::Relaxed),
+                time_namespace: header.time_namespace.load(Ordering::Relaxed),
+            },
+            is_original_file: is_same_file(header, file),
+        }
+    }
 }
 
 /// Where this process runs, for a segment that is compared with it.

@@ -9,6 +9,7 @@ use crate::command::apply::Apply;
 use crate::command::assign::Assign;
 use crate::command::completions::Completions;
 use crate::command::create::Create;
+use crate::command::doctor::Doctor;
 use crate::command::edit::Edit;
 use crate::command::exec::Exec;
 use crate::command::inspect::Inspect;
@@ -18,6 +19,7 @@ use crate::command::man::Man;
 use crate::command::recover::Recover;
 use crate::command::remove::Remove;
 use crate::command::reset::Reset;
+use crate::command::selftest::Selftest;
 use crate::command::show::Show;
 use crate::command::simulate::Simulate;
 use crate::exit::ExitCode;
@@ -40,6 +42,8 @@ pub enum Verb {
     Inspect(Inspect),
     Keys(Keys),
     Show(Show),
+    Doctor(Doctor),
+    Selftest(Selftest),
     Recover(Recover),
     Reset(Reset),
     Apply(Apply),

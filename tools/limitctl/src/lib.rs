@@ -1,16 +1,19 @@
 //! Creates, inspects, repairs and removes shmlimit segments, and tries limits out on traces.
 //!
-//! Unsafe code is in this file alone:
+//! Unsafe code is in these files alone:
 //!
 //! - `job.rs` (what a command does between fork and exec; signals by their numbers, real-time ones included)
+//! - `selftest/child.rs` (forks)
 
 mod arguments;
 mod bounds;
 mod change;
 mod command;
+mod diagnosis;
 mod exit;
 mod job;
 mod output;
+mod selftest;
 mod simulation;
 mod text;
 

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use support::host::{can_unshare, is_root};
 use support::{Actor, Run, create, directory, run_command, text};
 
 /// Not a test: the part that processes play that the tests start.
@@ -17,27 +18,6 @@ fn actor() {
 }
 
 const NOBODY: u32 = 65_534;
-
-fn is_root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        println!("skipped: needs root");
-    }
-    root
-}
-
-/// Whether this system lets the test make such namespaces.
-fn can_unshare(options: &[&str]) -> bool {
-    let can = Command::new("unshare")
-        .args(options)
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success());
-    if !can {
-        println!("skipped: unshare {options:?} is not possible here");
-    }
-    can
-}
 
 /// Runs the program as a user who may read the directory and has no other rights.
 fn run_as_nobody(program: &Path, arguments: &[&str]) -> Run {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use shmlimit::{Declaration, Segment};
+use support::host::with_limitctl_on_path;
 use support::{command, directory, run_command};
 
 #[test]
@@ -36,15 +37,9 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
 
 /// The job, with the limitctl that is tested first on the path.
 fn job(segment: &Path, arguments: &[&str]) -> Command {
-    let limitctl = Path::new(env!("CARGO_BIN_EXE_limitctl"))
-        .parent()
-        .expect("a directory");
-    let others = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::iter::once(limitctl.to_owned()).chain(std::env::split_paths(&others));
     let mut job = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/cron_no_overlap.sh"));
-    job.env("PATH", std::env::join_paths(path).expect("paths"))
-        .arg(segment)
-        .args(arguments);
+    with_limitctl_on_path(&mut job);
+    job.arg(segment).args(arguments);
     job
 }
 

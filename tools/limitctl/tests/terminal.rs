@@ -49,6 +49,7 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
     for arguments in [
         &["inspect", text(&path)][..],
         &["list", text(directory.path())],
+        &["doctor", text(&path)],
         &["recover", text(&path)],
         &["--help"],
     ] {
@@ -70,6 +71,8 @@ fn a_reader_who_has_seen_enough_is_no_failure() {
         &["inspect", path][..],
         &["inspect", "--json", path],
         &["list", text(directory.path())],
+        &["doctor", path],
+        &["selftest", text(directory.path())],
         &["recover", "--check", path],
         &["recover", path],
         &["reset", path],
@@ -115,7 +118,9 @@ fn assert_shown_harmlessly(path: &Path, name: &str, as_text: &str) {
     let json = run(["inspect", "--json", text(path)]).ended(0);
     assert_eq!(json.json()["participants"][0]["name"], name);
     let check = run(["recover", "--check", text(path)]);
-    for output in [shown, json.stdout, check.stdout] {
+    let doctor = run(["doctor", text(path)]).stdout;
+    let doctor_json = run(["doctor", "--json", text(path)]).stdout;
+    for output in [shown, json.stdout, check.stdout, doctor, doctor_json] {
         let harmless = |c: char| c == '\n' || !(c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c));
         assert!(output.chars().all(harmless), "{output:?}");
     }
@@ -162,10 +167,11 @@ fn hostile_file_names_and_arguments_are_shown_and_not_obeyed() {
     let listing = run(["list", text(directory.path())]).ended(0).stdout;
     assert!(listing.contains(r"a\u{1b}[2J\u{202e}"), "{listing:?}");
     let inspection = run(["inspect", text(&hostile)]).ended(0).stdout;
+    let doctor = run(["doctor", text(&hostile)]).ended(0).stdout;
     let removal = run(["remove", text(&hostile)]).ended(0).stdout;
     let missing = run(["inspect", text(&hostile)]).ended(69).stderr;
     let wrong = run(["inspect", "--\u{1b}[2J"]).ended(64).stderr;
-    for output in [listing, inspection, removal, missing, wrong] {
+    for output in [listing, inspection, doctor, removal, missing, wrong] {
         assert!(!output.contains(['\u{1b}', '\u{202e}']), "{output:?}");
     }
 }
@@ -180,6 +186,7 @@ fn a_path_that_is_no_unicode_can_be_used() {
     for arguments in [
         &["inspect"][..],
         &["inspect", "--json"],
+        &["doctor", "--json"],
         &["recover", "--json"],
         &["remove"],
     ] {

@@ -1,12 +1,13 @@
 //! `limitctl create`.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use shmlimit::{
-    Amount, Declaration, Limit, OnMismatch, OpenOptions, ParseError, SegmentReader, SetDeclaration,
+    Amount, Declaration, Error, Limit, OnMismatch, OpenOptions, ParseError, SegmentReader, SetDeclaration,
     SetMemory, Window,
 };
 
@@ -24,13 +25,17 @@ use crate::text::{human, sanitise};
 ///
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
+/// Or all segments of a host, from a directory with a declaration for each:
+///
+///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
+///
 /// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its
 /// memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is
 /// printed.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
-#[command(group = ArgGroup::new("declaration").required(true).args(["config", "set"]))]
-#[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with("config"))]
+#[command(group = ArgGroup::new("declaration").required(true).args(["config", "set", "all"]))]
+#[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["config", "all"]))]
 pub struct Create {
     /// The declaration, in TOML
     ///
@@ -38,6 +43,13 @@ pub struct Create {
     /// shmlimit::Declaration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// A directory with declarations, each of a segment: the files in it that end in .toml
+    ///
+    /// A declaration without a path of its own is for PATH/NAME.limits, where its file is NAME.toml and PATH a directory. One
+    /// that fails is reported and does not keep the others from being created; the exit code is that of the first.
+    #[arg(long, value_name = "DIRECTORY")]
+    all: Option<PathBuf>,
 
     /// The name of the set, where flags declare it
     ///
@@ -88,7 +100,7 @@ pub struct Create {
     #[arg(long, value_name = "WAY", value_parser = ways())]
     on_mismatch: Option<OnMismatch>,
 
-    /// Where to create the segment
+    /// Where to create the segment; with --all, the directory for those that have no path
     ///
     /// May be left out where the declaration has a path.
     path: Option<PathBuf>,
@@ -113,6 +125,9 @@ fn ways() -> impl TypedValueParser<Value = OnMismatch> {
 
 impl Create {
     pub fn run(self) -> Result<ExitCode, Failure> {
+        if let Some(directory) = &self.all {
+            return self.create_all(directory);
+        }
         let declaration = self.declaration()?;
         let declared = declaration.segment().path();
         let Some(path) = self.path.as_deref().or(declared) else {
@@ -121,14 +136,58 @@ impl Create {
                 "neither the arguments nor the declaration say where to create the segment: add a path",
             ));
         };
+        self.create(&declaration, path)?;
+        Ok(ExitCode::Done)
+    }
+
+    /// Creates a segment for each declaration in a directory, as far as that goes.
+    fn create_all(&self, directory: &Path) -> Result<ExitCode, Failure> {
+        let files = declarations_in(directory)?;
+        if files.is_empty() {
+            output::print(&format!("no declarations in {}\n", shown(directory)))?;
+        }
+        let mut code = ExitCode::Done;
+        for file in files {
+            if let Err(failure) = self.create_one_of_all(&file) {
+                output::complain(&format!("{}: {}", shown(&file), failure.message));
+                if code == ExitCode::Done {
+                    code = failure.code;
+                }
+            }
+        }
+        Ok(code)
+    }
+
+    fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
+        let declaration = self.completed(Declaration::from_toml_file(file).map_err(Error::from)?)?;
+        let path = match (declaration.segment().path(), &self.path, file.file_stem()) {
+            (Some(declared), _, _) => declared.to_owned(),
+            (None, Some(directory), Some(name)) => {
+                let mut name = name.to_owned();
+                name.push(".limits");
+                directory.join(name)
+            }
+            (None, ..) => {
+                return Err(Failure::new(
+                    ExitCode::Usage,
+                    "it does not say where to create the segment: add a path to it, or to the arguments the directory for those \
+                     that have none",
+                ));
+            }
+        };
+        self.create(&declaration, &path)
+    }
+
+    /// Creates a segment, or finds or changes it, and says so.
+    fn create(&self, declaration: &Declaration, path: &Path) -> Result<(), Failure> {
         let options = OpenOptions::new();
         let way = self.on_mismatch.or(self.if_missing.then_some(OnMismatch::Error));
         // Kept open, so that the number of the file is not given to its successor.
         let former = SegmentReader::open(path).ok();
         let former_identity = former.as_ref().and(identity(path));
         let outcome = match way {
-            Some(way) => options.on_mismatch(way).open_or_create(path, &declaration),
-            None => options.create(path, &declaration),
+            Some(way) => options.on_mismatch(way).open_or_create(path, declaration),
+            None => options.create(path, declaration),
         };
         let opened = outcome.map_err(Failure::while_creating)?;
         let mismatches: Vec<String> = opened
@@ -151,22 +210,26 @@ impl Create {
             human::bytes(segment.size),
             mismatches.concat(),
             memory_text(&reader.memory(), segment.size, segment.participant_capacity),
-        ))?;
-        Ok(ExitCode::Done)
+        ))
     }
 
     fn declaration(&self) -> Result<Declaration, Failure> {
-        let mut declaration = match (&self.config, &self.set) {
-            (Some(file), _) => Declaration::from_toml_file(file).map_err(shmlimit::Error::from)?,
+        let declaration = match (&self.config, &self.set) {
+            (Some(file), _) => Declaration::from_toml_file(file).map_err(Error::from)?,
             (None, name) => Declaration::new().add_set(self.simple_set(name.as_deref().unwrap_or_default())),
         };
+        self.completed(declaration)
+    }
+
+    /// The declaration, with what the arguments say of the segment.
+    fn completed(&self, mut declaration: Declaration) -> Result<Declaration, Failure> {
         if let Some(mode) = self.mode {
             declaration = declaration.mode(mode);
         }
         if let Some(participants) = self.participants {
             declaration = declaration.participants(participants);
         }
-        declaration.validate().map_err(shmlimit::Error::from)?;
+        declaration.validate().map_err(Error::from)?;
         Ok(declaration)
     }
 
@@ -231,6 +294,22 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
         human::bytes(size.saturating_sub(of_sets)),
         human::quantity(participants, "process", "processes"),
     )
+}
+
+/// The declarations of a directory, in the order of their names.
+fn declarations_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed =
+        |error: io::Error| Failure::of_system(&error, format_args!("cannot list {}", shown(directory)));
+    let mut files = Vec::new();
+    for entry in directory.read_dir().map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        // Links lead to files where a container's configuration is mounted.
+        if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
 }
 
 /// Which file there is at a path.

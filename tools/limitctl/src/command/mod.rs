@@ -4,6 +4,7 @@ pub mod apply;
 pub mod assign;
 pub mod completions;
 pub mod create;
+pub mod doctor;
 pub mod edit;
 pub mod exec;
 pub mod inspect;
@@ -13,6 +14,7 @@ pub mod man;
 pub mod recover;
 pub mod remove;
 pub mod reset;
+pub mod selftest;
 pub mod show;
 pub mod simulate;
 
@@ -35,6 +37,8 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Inspect(inspect) => inspect.run(),
         Verb::Keys(keys) => keys.run(),
         Verb::Show(show) => show.run(),
+        Verb::Doctor(doctor) => doctor.run(),
+        Verb::Selftest(selftest) => selftest.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Apply(apply) => apply.run(),

@@ -28,6 +28,12 @@ pub struct Recover {
     #[arg(long)]
     check: bool,
 
+    /// Count again what follows from holds, tickets and keys, whether or not it is wrong
+    ///
+    /// Without it that is done where the counts do not agree. It takes the lock of each set for as long as that takes.
+    #[arg(long, conflicts_with = "check")]
+    rebuild: bool,
+
     /// Print JSON
     ///
     /// It says the same as the text, set by set.
@@ -68,7 +74,11 @@ impl Recover {
         Ok(Recovery {
             path: as_text(&self.path),
             started_cold,
-            report: segment.recover()?,
+            report: if self.rebuild {
+                segment.rebuild()?
+            } else {
+                segment.recover()?
+            },
         })
     }
 

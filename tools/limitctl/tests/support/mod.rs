@@ -5,6 +5,9 @@
     reason = "starts commands with the default action for each signal"
 )]
 
+pub mod health;
+pub mod host;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -224,7 +227,18 @@ impl Actor {
         self.answer()
     }
 
-    fn answer(&self) -> String {
+    /// Has it go on from what it said last, to its end, and waits for that.
+    pub fn drop_what_it_holds(mut self) {
+        self.commands.write_all(b"go on\n").expect("it reads");
+        let deadline = Instant::now() + TIMEOUT;
+        while self.child.try_wait().expect("a child of ours").is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    /// What it says next.
+    pub fn answer(&self) -> String {
         loop {
             let line = self.answers.recv_timeout(TIMEOUT).expect("it lives and answers");
             // The test harness writes to the same stream.
@@ -292,6 +306,7 @@ impl Drop for Actor {
 /// * `attach`: attaches, and when told to go on says what an acquire comes to.
 /// * `hold`: the same with a permit in hand. `hold as NAME` takes that name first.
 /// * `spin`: takes and drops permits, for ever.
+/// * `wait`: waits for a permit, says that it is granted, and holds it.
 pub fn play() {
     let (Ok(role), Some(segment)) = (std::env::var(ROLE), std::env::var_os(SEGMENT)) else {
         return;
@@ -314,6 +329,14 @@ pub fn play() {
     if role == "spin" {
         loop {
             drop(api.try_acquire(&request).expect("works"));
+        }
+    }
+    if role == "wait" {
+        let granted = api.acquire(&request, TIMEOUT).expect("works").into_result();
+        let _held = granted.expect("in time");
+        say("granted");
+        loop {
+            std::thread::park();
         }
     }
     std::io::stdin()

@@ -1,0 +1,25 @@
+"""Answers requests, as many as all workers of all containers together may."""
+
+import math
+from functools import cache
+
+import shmlimit as sl
+
+
+@cache
+def limits():
+    """The limits, opened by each worker with its first request, and created by the first worker of all."""
+    api = sl.LimitSet("api", [sl.Calls("requests", 500, "60s", algorithm="gcra"), sl.Concurrency("in_flight", 16)])
+    return sl.open("/dev/shm/app.limits", api)["api"]
+
+
+def application(environ, start_response):
+    """A WSGI application."""
+    permit = limits().try_acquire()
+    if not permit:
+        wait = math.ceil(permit.retry_after or 1)
+        start_response("429 Too Many Requests", [("Retry-After", str(wait))])
+        return [b"later\n"]
+    with permit:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"done\n"]

@@ -1,0 +1,88 @@
+//! Whether the processor's counter tells the time here as well as the system's clock does.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::shm::time::clock::boot_nanos;
+use crate::shm::time::segment_clock::SegmentClock;
+
+/// Readings between two looks at how long it has been going on.
+const READINGS: u64 = 64;
+
+/// Readings of one clock, one after the other, by which their price is measured.
+const PRICED: u32 = 10_000;
+
+/// What reading the time came to on this machine: of the clock that segments are told the time by, beside the system's.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let check = shmlimit::ClockCheck::run(Duration::from_millis(20));
+/// assert!(check.is_sound(), "{check:?}");
+/// ```
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ClockCheck {
+    /// Whether segments read the processor's counter here; otherwise they read the system's clock each time.
+    pub reads_counter: bool,
+    /// How often both were read.
+    pub readings: u64,
+    /// How far ahead of the system's clock a reading was at most, in nanoseconds: zero is promised, unless the kernel adjusts
+    /// its clock at that moment.
+    pub max_ahead_nanos: u64,
+    /// How far behind a reading was at most.
+    pub max_behind_nanos: u64,
+    /// How far behind one may be.
+    pub bound_nanos: u64,
+    /// What a reading takes.
+    pub reading_nanos: f64,
+    /// What a reading of the system's clock takes.
+    pub system_reading_nanos: f64,
+}
+
+impl ClockCheck {
+    /// Reads both clocks by turns for that long.
+    pub fn run(length: Duration) -> Self {
+        let clock = SegmentClock::fastest();
+        let end = Instant::now() + length;
+        let (mut readings, mut max_ahead, mut max_behind) = (0, 0, 0);
+        while Instant::now() < end {
+            for _ in 0..READINGS {
+                // Between two readings of the system's clock, whatever happens meanwhile.
+                let before = boot_nanos();
+                let reading = clock.nanos(0);
+                let after = boot_nanos();
+                max_ahead = max_ahead.max(reading.saturating_sub(after));
+                max_behind = max_behind.max(before.saturating_sub(reading));
+            }
+            readings += READINGS;
+        }
+        Self {
+            reads_counter: matches!(clock, SegmentClock::Counter),
+            readings,
+            max_ahead_nanos: max_ahead,
+            max_behind_nanos: max_behind,
+            bound_nanos: clock.max_lag(),
+            reading_nanos: price(|| clock.nanos(0)),
+            system_reading_nanos: price(boot_nanos),
+        }
+    }
+
+    /// Whether no reading was ahead, nor further behind than one may be.
+    pub fn is_sound(&self) -> bool {
+        self.max_ahead_nanos == 0 && self.max_behind_nanos <= self.bound_nanos
+    }
+}
+
+/// Nanoseconds of one reading.
+fn price(read: impl Fn() -> u64) -> f64 {
+    let start = Instant::now();
+    let mut latest = 0;
+    for _ in 0..PRICED {
+        latest = std::hint::black_box(read()).max(latest);
+    }
+    let elapsed = start.elapsed();
+    std::hint::black_box(latest);
+    elapsed.as_secs_f64() * 1e9 / f64::from(PRICED)
+}

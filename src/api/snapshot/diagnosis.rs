@@ -1,0 +1,166 @@
+//! What is known of a segment's file and of what guards its sets, beyond what a snapshot says: for who asks what is wrong.
+
+use std::time::Duration;
+
+use super::{LockSnapshot, SegmentReader, kernel_time};
+use crate::engine;
+use crate::error::Error;
+use crate::shm::process::host::Place;
+use crate::shm::process::same_place::{SegmentOrigin, current_place};
+use crate::shm::time::segment_clock::SegmentClock;
+
+/// Whether a segment can be used, and whether each of its parts moves: see [`SegmentReader::diagnose`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Diagnosis {
+    /// What keeps this process from opening the segment, each with what to do; empty where nothing does. Another user, or a
+    /// process of another namespace, may meet other obstacles.
+    pub obstacles: Vec<Error>,
+    /// Where the segment is from, and where this process is.
+    pub place: SegmentPlace,
+    /// Whether those who open the segment here read the processor's counter in place of the system's clock: see
+    /// [`ClockSource`](crate::ClockSource).
+    pub reads_counter: bool,
+    /// Each part that a lock of its own guards, set by set.
+    pub shards: Vec<ShardDiagnosis>,
+}
+
+/// The boot, the file and the namespaces that a segment belongs to, beside those of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentPlace {
+    /// Whether it was used since this boot.
+    pub same_boot: bool,
+    /// Whether the file is the one that was created, and no copy of it.
+    pub same_file: bool,
+    /// The PID namespace of its processes, by its inode; zero where the kernel does not say.
+    pub pid_namespace: u64,
+    /// That of this process.
+    pub own_pid_namespace: u64,
+    /// The time namespace of its processes, by its inode; zero where the kernel has none.
+    pub time_namespace: u64,
+    /// That of this process.
+    pub own_time_namespace: u64,
+}
+
+/// What one lock guards: a set, or a shard of a keyed one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ShardDiagnosis {
+    /// The set's name.
+    pub set: String,
+    /// Its number in the set.
+    pub shard: u32,
+    /// The lock, as its word says.
+    pub lock: LockSnapshot,
+    /// Whether the lock can never be taken again as it is: the first process that attaches when no other is attached makes
+    /// it anew.
+    pub lock_lost: bool,
+    /// A number that moves on with each change: where two looks find the same, no operation came to its end between them.
+    pub changes: u64,
+    /// Whether an operation has begun and not come to its end: its process is at it or died, or a reset or a rebuild goes on.
+    pub half_done: bool,
+    /// How long ago something was decided. Who holds the lock has had it for no longer.
+    pub decided_before: Duration,
+    /// Why it is not used, where it is not.
+    pub poison: Option<ShardPoison>,
+    /// Whether its counts agree with its holds, tickets and keys; none where it kept changing, or an operation is half done.
+    pub adds_up: Option<bool>,
+    /// Whether something was given back while another process kept the lock, and nothing has finished that.
+    pub unfinished_returns: bool,
+    /// Tickets, by their [numbers](super::TicketSnapshot::number), that are first in their queues and of which nothing is
+    /// missing. They are granted in a moment, unless the process that should have done so is dead.
+    pub admissible_heads: Vec<u64>,
+}
+
+/// Why a shard is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShardPoison {
+    /// Its counts contradict its holds and tickets: [`recover`](crate::Segment::recover) counts again.
+    Counts,
+    /// What an operation had changed is not known any more: only a [reset](crate::LimitSet::reset) helps.
+    Journal,
+}
+
+impl SegmentReader {
+    /// Looks at what guards the segment: whether this process could open it, and how each lock stands. Takes no lock and
+    /// changes nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, Segment, SegmentReader, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// let api = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 8));
+    /// let segment = Segment::create(&path, &Declaration::new().add_set(api))?;
+    /// let diagnosis = SegmentReader::open(&path)?.diagnose()?;
+    /// assert!(diagnosis.obstacles.is_empty());
+    /// assert_eq!(diagnosis.shards[0].adds_up, Some(true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Io`](crate::OpenError::Io) where the kernel does not say where this process runs.
+    pub fn diagnose(&self) -> Result<Diagnosis, Error> {
+        let header = self.observed.header(&self.path)?;
+        let uses_system_clock = self.observed.verified.creation_options.uses_system_clock;
+        let reads_counter = !uses_system_clock && matches!(SegmentClock::fastest(), SegmentClock::Counter);
+        let definitions = self.definitions();
+        let mut shards = Vec::new();
+        for (_, set) in definitions.named(&self.sets) {
+            definitions.keep_up(set);
+            for shard in set.shards() {
+                let seen = engine::diagnose_shard(shard, kernel_time(header));
+                shards.push(ShardDiagnosis::new(set.name.to_string(), shard.index(), seen));
+            }
+        }
+        Ok(Diagnosis {
+            obstacles: self.observed.obstacles(&self.path),
+            place: SegmentPlace::new(self.observed.origin(&self.path)?, current_place(&self.path)?),
+            reads_counter,
+            shards,
+        })
+    }
+}
+
+impl SegmentPlace {
+    fn new(origin: SegmentOrigin, own: Place) -> Self {
+        Self {
+            same_boot: origin.place.boot_id == own.boot_id,
+            same_file: origin.is_original_file,
+            pid_namespace: origin.place.pid_namespace,
+            own_pid_namespace: own.pid_namespace,
+            time_namespace: origin.place.time_namespace,
+            own_time_namespace: own.time_namespace,
+        }
+    }
+
+    /// Whether process ids mean in this process what they mean in the segment.
+    pub fn same_pids(&self) -> bool {
+        self.same_boot && self.same_file && self.pid_namespace == self.own_pid_namespace
+    }
+}
+
+impl ShardDiagnosis {
+    fn new(set: String, shard: u32, seen: engine::ShardDiagnosis) -> Self {
+        Self {
+            set,
+            shard,
+            lock: LockSnapshot::of(seen.lock),
+            lock_lost: seen.lock.is_lost,
+            changes: seen.changes,
+            half_done: seen.is_half_done,
+            decided_before: Duration::from_nanos(seen.decided_before),
+            poison: seen.poison.map(|poison| match poison {
+                engine::Poison::Counts => ShardPoison::Counts,
+                engine::Poison::Journal => ShardPoison::Journal,
+            }),
+            adds_up: seen.adds_up,
+            unfinished_returns: seen.is_marked,
+            admissible_heads: seen.admissible_heads,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What can be wrong with a shard, looked at without its lock: whether it moves, whether its counts agree, and who waits
+//! although nothing is missing.
+
+use std::sync::atomic::Ordering;
+
+use super::lock_state::LockState;
+use crate::engine::recover::repairs::{Extent, POISONED_BY_JOURNAL};
+use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
+use crate::limit::{Assessment, Now};
+use crate::queue::{Phase, TicketState};
+use crate::shm::layout::places::TicketPlace;
+use crate::shm::layout::records::SET_UNCHECKED;
+use crate::shm::lock::journal::JournalState;
+
+/// Looks before one is given up because the shard kept changing.
+const ATTEMPTS: usize = 100;
+
+/// Why a shard is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poison {
+    /// Its counts contradict its holds and tickets; they may be made again.
+    Counts,
+    /// What its journal had kept is lost.
+    Journal,
+}
+
+/// What is known of a shard beside what it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardDiagnosis {
+    pub(crate) lock: LockState,
+    /// Moves on with each change: two looks that find the same saw no operation come to its end.
+    pub(crate) changes: u64,
+    pub(crate) is_half_done: bool,
+    /// Nanoseconds since something was decided.
+    pub(crate) decided_before: u64,
+    pub(crate) poison: Option<Poison>,
+    /// Whether the counts agree with the holds and tickets; none where it kept changing, or an operation is half done.
+    pub(crate) adds_up: Option<bool>,
+    /// Whether something was given back without the lock, and nothing has finished that.
+    pub(crate) is_marked: bool,
+    /// Tickets, by their numbers, that are first in their queues and that the limits would admit now.
+    pub(crate) admissible_heads: Vec<u64>,
+}
+
+/// Looks at what guards a shard. Neither locks nor writes.
+pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
+    let control = shard.memory.control();
+    let lock = LockState::of(control);
+    let ruled = shard.by_its_definition();
+    let at = ShardAt {
+        shard: ruled,
+        now: ruled.instant(now),
+    };
+    let last_seen = control.last_seen.load(Ordering::Relaxed);
+    ShardDiagnosis {
+        lock,
+        changes: control.journal.load(Ordering::Relaxed),
+        is_half_done: shard.memory.journal().state() != JournalState::Idle,
+        decided_before: now.monotonic.saturating_sub(last_seen),
+        poison: match control.poisoned.load(Ordering::Relaxed) {
+            0 | SET_UNCHECKED => None,
+            POISONED_BY_JOURNAL => Some(Poison::Journal),
+            _ => Some(Poison::Counts),
+        },
+        adds_up: ruled.read_consistently(ATTEMPTS, || ruled.is_consistent(Extent::Whole)),
+        is_marked: shard.has_marks(),
+        admissible_heads: ruled
+            .read_consistently(ATTEMPTS, || at.admissible_heads())
+            .unwrap_or_default(),
+    }
+}
+
+impl ShardAt<'_> {
+    /// The tickets that are first in their queues, by their numbers, as far as the limits would admit them.
+    fn admissible_heads(&self) -> Vec<u64> {
+        let memory = self.shard.memory;
+        (0..memory.touched_tickets())
+            .filter(|index| self.shard.queue_headed_by(*index).is_some())
+            .filter_map(|index| memory.ticket(index))
+            .filter(|ticket| self.is_admissible(*ticket))
+            .map(|ticket| TicketState::from_word(ticket.state().load(Ordering::Relaxed)))
+            .filter(|state| state.phase == Phase::Waiting)
+            .map(|state| state.serial)
+            .collect()
+    }
+
+    /// Whether nothing that a ticket asks for is missing.
+    fn is_admissible(&self, ticket: TicketPlace<'_>) -> bool {
+        let Self { shard, now } = *self;
+        let row = shard.row(ticket.row().index);
+        let costs = shard.costs_of(ticket);
+        let rules: RuledShard<'_> = shard.of(row);
+        let has_room = !rules.takes_a_hold(&costs) || !shard.memory.has_no_free_hold();
+        has_room
+            && shard.throttled_for(row, now) == 0
+            && costs.iter().all(|(index, cost)| {
+                rules
+                    .limits
+                    .get(index)
+                    .is_some_and(|limit| limit.of(row).verdict(row, now, cost) == Assessment::Admissible)
+            })
+    }
+}

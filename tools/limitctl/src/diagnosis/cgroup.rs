@@ -1,0 +1,147 @@
+//! How much memory the cgroups of processes may use, and use. Pages of a segment on tmpfs count as memory of the cgroup whose
+//! process touched them first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::finding::{Finding, Severity};
+use super::mounts::{Mount, mounts};
+use super::remedy::quoted;
+use crate::text::human;
+
+/// A limit is near when so many parts of a hundred are used.
+const NEAR_PERCENT: u64 = 95;
+
+/// A limit of the first version that is none: the largest number of pages there is.
+const UNLIMITED: u64 = 1 << 60;
+
+/// The tightest memory limit above a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryLimit {
+    /// The directory of the cgroup.
+    pub cgroup: PathBuf,
+    /// Bytes.
+    pub limit: u64,
+    /// Bytes in use, without what the kernel can drop of files on disks.
+    pub used: u64,
+    #[serde(skip)]
+    file: &'static str,
+}
+
+/// The names of what is asked, which differ between the two versions of cgroups.
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    droppable: [&'static str; 2],
+}
+
+const VERSION_1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    droppable: ["total_inactive_file", "total_active_file"],
+};
+const VERSION_2: Names = Names {
+    limit: "memory.max",
+    usage: "memory.current",
+    droppable: ["inactive_file", "active_file"],
+};
+
+/// The tightest limits above this process, and above others of this namespace, each with the processes that it is above.
+pub fn memory_limits(others: &[u64]) -> Vec<(MemoryLimit, Vec<u64>)> {
+    let mut found: BTreeMap<PathBuf, (MemoryLimit, Vec<u64>)> = BTreeMap::new();
+    let own = u64::from(std::process::id());
+    for pid in [own].iter().chain(others) {
+        if let Some(limit) = tightest(*pid) {
+            let (_, pids) = found.entry(limit.cgroup.clone()).or_insert((limit, Vec::new()));
+            pids.extend((*pid != own).then_some(*pid));
+        }
+    }
+    found.into_values().collect()
+}
+
+/// What is to be said of limits that are near.
+pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
+    let near = limits
+        .iter()
+        .filter(|(limit, _)| limit.used >= limit.limit / 100 * NEAR_PERCENT);
+    near.map(|(limit, pids)| {
+        let whose = match pids.first() {
+            Some(pid) => format!("process {pid}"),
+            None => "this process".to_owned(),
+        };
+        let file = limit.cgroup.join(limit.file);
+        Finding::new(
+            Severity::Warning,
+            "memory_near_limit",
+            format!(
+                "{} of {} of memory are used in the cgroup of {whose}, {}",
+                human::bytes(limit.used),
+                human::bytes(limit.limit),
+                limit.cgroup.display()
+            ),
+            "the kernel kills processes of the cgroup when they need more; segments on tmpfs count as its memory, and \
+             creating one there fails or has a process killed. A container has its limit from who started it",
+        )
+        .of_process(pids.first().copied())
+        .healed_by(format!("echo {} > {}", limit.limit.saturating_mul(2), quoted(&file)))
+    })
+    .collect()
+}
+
+/// The limit above a process that leaves the least room.
+fn tightest(pid: u64) -> Option<MemoryLimit> {
+    let (mount, path, names) = memory_cgroup(pid)?;
+    let below = path.strip_prefix(&mount.root).unwrap_or(Path::new(""));
+    let own = mount.point.join(below);
+    let own = if own.is_dir() { own } else { mount.point.clone() };
+    own.ancestors()
+        .take_while(|directory| directory.starts_with(&mount.point))
+        .filter_map(|directory| limit_in(directory, names))
+        .min_by_key(|limit| limit.limit.saturating_sub(limit.used))
+}
+
+/// Where memory is limited: by the first version where that has it, by the second otherwise.
+fn memory_cgroup(pid: u64) -> Option<(Mount, PathBuf, &'static Names)> {
+    let of_process = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let entries: Vec<(&str, &str)> = of_process
+        .lines()
+        .filter_map(|line| line.split_once(':')?.1.split_once(':'))
+        .collect();
+    let of = |wanted: &dyn Fn(&str) -> bool| entries.iter().find(|(controllers, _)| wanted(controllers));
+    let has_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
+    let mounts = mounts();
+    let first = of(&has_memory).and_then(|(_, path)| {
+        let mount = mounts
+            .iter()
+            .find(|mount| mount.kind == "cgroup" && has_memory(&mount.options))?;
+        Some((mount.clone(), PathBuf::from(path), &VERSION_1))
+    });
+    first.or_else(|| {
+        let (_, path) = of(&str::is_empty)?;
+        let mount = mounts.iter().find(|mount| mount.kind == "cgroup2")?;
+        Some((mount.clone(), PathBuf::from(path), &VERSION_2))
+    })
+}
+
+fn limit_in(directory: &Path, names: &'static Names) -> Option<MemoryLimit> {
+    let number =
+        |name: &str| -> Option<u64> { fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok() };
+    // "max" is no number, and no limit.
+    let limit = number(names.limit).filter(|limit| *limit < UNLIMITED)?;
+    let statistics = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let droppable: u64 = statistics
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| names.droppable.contains(name))
+        .filter_map(|(_, value)| value.parse::<u64>().ok())
+        .sum();
+    Some(MemoryLimit {
+        cgroup: directory.to_owned(),
+        limit,
+        used: number(names.usage)?.saturating_sub(droppable),
+        file: names.limit,
+    })
+}

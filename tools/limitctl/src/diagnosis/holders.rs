@@ -1,0 +1,159 @@
+//! The processes that are attached, and what they hold.
+
+use std::collections::BTreeMap;
+
+use shmlimit::{HoldSnapshot, ParticipantSnapshot, SetSnapshot};
+
+use super::finding::{Finding, Severity};
+use super::remedy::Remedies;
+use super::segment::Look;
+use crate::text::human;
+
+pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
+    let participants = &look.snapshot.participants;
+    let dead = participants
+        .iter()
+        .filter(|it| !it.alive)
+        .map(|it| dead(it, remedies));
+    let of_sets = look
+        .snapshot
+        .sets
+        .iter()
+        .flat_map(|set| of_set(look, set, remedies));
+    let stopped = participants
+        .iter()
+        .filter(|it| it.alive)
+        .filter_map(|it| stopped(look, it));
+    dead.chain(no_room(look)).chain(stopped).chain(of_sets).collect()
+}
+
+fn dead(participant: &ParticipantSnapshot, remedies: &Remedies) -> Finding {
+    Finding::new(
+        Severity::Warning,
+        "participant_dead",
+        format!("process {} ({}) died attached", participant.pid, participant.name),
+        "what it held is given back to those who need it, and its place in the table is the next process's",
+    )
+    .of_process(Some(participant.pid))
+    .twice(format!("{} {}", participant.slot, participant.generation))
+    .healed_by(remedies.recover())
+}
+
+fn no_room(look: &Look) -> Option<Finding> {
+    let alive = look.snapshot.participants.iter().filter(|it| it.alive).count() as u64;
+    let capacity = look.snapshot.participant_capacity;
+    (alive >= capacity).then(|| {
+        let finding = Finding::new(
+            Severity::Error,
+            "participants_full",
+            format!("all {capacity} places for processes are taken by live ones"),
+            "the next process that opens it is refused; a segment with more places is another file, with a declaration of its own",
+        );
+        finding
+            .twice("")
+            .healed_by(format!("limitctl create --config FILE --participants {} NEW", 2 * capacity))
+    })
+}
+
+/// A process that is stopped while others may need what it has.
+fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
+    let (state, heal) = look.standstill_of(participant.pid)?;
+    let is_its = |slot: Option<u64>| slot == Some(participant.slot);
+    let sets = || look.snapshot.sets.iter();
+    let holds = sets()
+        .flat_map(|set| &set.holds)
+        .filter(|it| is_its(it.owner_slot))
+        .count() as u64;
+    if holds == 0 {
+        return None;
+    }
+    let finding = Finding::new(
+        Severity::Warning,
+        "holder_stopped",
+        format!(
+            "{} is {state}, and holds {}",
+            look.process(participant.pid),
+            human::quantity(holds, "permit", "permits")
+        ),
+        "what it holds stays taken until it goes on or dies, or a lease ends",
+    );
+    Some(finding.of_process(Some(participant.pid)).healed_by(heal))
+}
+
+/// Holds that no process will give back by itself, those of one process together.
+fn of_set(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
+    let mut found: BTreeMap<(Kind, Option<u64>), Vec<&HoldSnapshot>> = BTreeMap::new();
+    for hold in &set.holds {
+        if let Some(kind) = Kind::of(hold) {
+            found.entry((kind, hold.owner_pid)).or_default().push(hold);
+        }
+    }
+    found
+        .into_iter()
+        .map(|((kind, pid), holds)| {
+            let owner = pid.map_or_else(|| "a process that is gone".to_owned(), |pid| look.process(pid));
+            let finding = kind.finding(&holds, &owner);
+            // As long as one of them is the same, it is the same finding.
+            let first = holds.iter().map(|hold| hold.serial).min().unwrap_or(0);
+            finding
+                .of_set(&set.name)
+                .of_process(pid)
+                .twice(first.to_string())
+                .healed_by(remedies.recover())
+        })
+        .collect()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    OfDead,
+    Returned,
+    LeaseOver,
+}
+
+impl Kind {
+    fn of(hold: &HoldSnapshot) -> Option<Self> {
+        match hold {
+            hold if hold.returned => Some(Self::Returned),
+            hold if !hold.owner_alive => Some(Self::OfDead),
+            hold if hold.lease_over_for.is_some() => Some(Self::LeaseOver),
+            _ => None,
+        }
+    }
+
+    fn finding(self, holds: &[&HoldSnapshot], owner: &str) -> Finding {
+        let count = human::quantity(holds.len() as u64, "permit", "permits");
+        match self {
+            Self::OfDead => Finding::new(
+                Severity::Warning,
+                "held_by_the_dead",
+                format!("{count} of {owner}, which is dead, are still held"),
+                "they are given back to the next process that needs them, and count as free where limits are looked at",
+            ),
+            Self::Returned => Finding::new(
+                Severity::Warning,
+                "returned_unfinished",
+                format!(
+                    "{count} of {owner} were given back while another process kept the lock, which nothing has finished yet"
+                ),
+                "they are free as soon as any process has the lock; see who keeps it",
+            ),
+            Self::LeaseOver => {
+                let longest = holds
+                    .iter()
+                    .filter_map(|hold| hold.lease_over_for)
+                    .max()
+                    .unwrap_or_default();
+                Finding::new(
+                    Severity::Warning,
+                    "lease_over",
+                    format!(
+                        "{count} of {owner} are held for longer than their lease, by {} at most",
+                        human::duration(longest)
+                    ),
+                    "the process hangs, or does not renew its leases; what they cover is given to the next request that needs it",
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The host, as far as segments depend on it: kernel, C library, namespaces, clock source, memory.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use serde::Serialize;
+
+use super::cgroup::{self, MemoryLimit};
+use super::finding::{Finding, Severity};
+
+/// Where the kernel says what it tells the time by.
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+/// The first kernel with all that correctness needs, and the first that tells of deaths.
+const NEEDED: (u64, u64) = (4, 14);
+const TELLS_OF_DEATHS: (u64, u64) = (5, 3);
+
+/// What a host is.
+#[derive(Debug, Serialize)]
+pub struct Host {
+    /// The release of Linux.
+    pub kernel: String,
+    /// The C library that this program was built with.
+    pub c_library: &'static str,
+    /// By their inodes; none where the kernel does not say.
+    pub pid_namespace: Option<u64>,
+    pub time_namespace: Option<u64>,
+    /// What the kernel tells the time by.
+    pub clock_source: Option<String>,
+    /// The tightest memory limit above this process, and above others that use what was examined.
+    pub memory_limits: Vec<MemoryLimit>,
+}
+
+impl Host {
+    /// This host, and what is wrong with it; `pids` are processes of this namespace that use segments.
+    pub fn examine(pids: &[u64]) -> (Self, Vec<Finding>) {
+        let limits = cgroup::memory_limits(pids);
+        let mut findings = cgroup::findings(&limits);
+        let host = Self {
+            kernel: trimmed("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            c_library: if cfg!(target_env = "musl") {
+                "musl"
+            } else {
+                "glibc"
+            },
+            pid_namespace: inode("/proc/self/ns/pid"),
+            time_namespace: inode("/proc/self/ns/time"),
+            clock_source: trimmed(CLOCK_SOURCE),
+            memory_limits: limits.into_iter().map(|(limit, _)| limit).collect(),
+        };
+        findings.extend(host.findings());
+        (host, findings)
+    }
+
+    fn findings(&self) -> Option<Finding> {
+        let version = version(&self.kernel)?;
+        if version < NEEDED {
+            return Some(Finding::new(
+                Severity::Error,
+                "kernel_too_old",
+                format!("the kernel is Linux {}", self.kernel),
+                "segments need Linux 4.14 or later",
+            ));
+        }
+        (version < TELLS_OF_DEATHS).then(|| {
+            Finding::new(
+                Severity::Note,
+                "deaths_are_polled",
+                format!("the kernel is Linux {}", self.kernel),
+                "before Linux 5.3 those who wait learn of a death by looking every 50 ms",
+            )
+        })
+    }
+}
+
+fn trimmed(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn inode(path: &str) -> Option<u64> {
+    Some(fs::metadata(path).ok()?.ino())
+}
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Option<(u64, u64)> {
+    let mut numbers = release.split(|sign: char| !sign.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_has_a_version() {
+        for (release, expected) in [
+            ("6.18.44-amd64", Some((6, 18))),
+            ("4.14", Some((4, 14))),
+            ("5.3-rc1", Some((5, 3))),
+            ("", None),
+            ("unknown", None),
+        ] {
+            assert_eq!(version(release), expected, "{release}");
+        }
+    }
+
+    #[test]
+    fn old_kernels_are_found() {
+        let of = |release: &str| {
+            let (host, _) = Host::examine(&[]);
+            let host = Host {
+                kernel: release.to_owned(),
+                ..host
+            };
+            host.findings().map(|finding| finding.finding)
+        };
+        assert_eq!(of("4.13.0"), Some("kernel_too_old"));
+        assert_eq!(of("5.2.1"), Some("deaths_are_polled"));
+        assert_eq!(of("5.3.0"), None);
+    }
+}

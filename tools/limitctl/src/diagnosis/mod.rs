@@ -1,0 +1,19 @@
+//! What can be wrong with a segment, and with the host that it is on. Nothing here locks or changes anything.
+
+mod cgroup;
+mod file;
+mod finding;
+mod holders;
+mod host;
+mod locks;
+mod mounts;
+mod place;
+mod process;
+mod queues;
+mod remedy;
+mod segment;
+
+pub use file::Space;
+pub use finding::{Finding, Severity};
+pub use host::Host;
+pub use segment::{SegmentReport, examine, regular_files};

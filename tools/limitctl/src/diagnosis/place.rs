@@ -1,0 +1,171 @@
+//! What keeps processes from using a segment: its file, whose it is, where it is from.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use shmlimit::{Error, OpenError, SegmentError};
+
+use super::file::FileFacts;
+use super::finding::{Finding, Severity};
+use super::mounts::mount_of;
+use super::remedy::{Remedies, quoted};
+use super::segment::Look;
+use crate::exit::Failure;
+
+/// What an error says that keeps processes from the segment; `metadata` is the file's.
+pub fn obstacle(error: Error, path: &Path, metadata: &Metadata) -> Finding {
+    let remedies = Remedies::of(path);
+    let (name, meaning, heal) = match &error {
+        Error::Open(OpenError::NotASegment { .. }) => (
+            "not_a_segment",
+            "programs that open it get an error; no verb of limitctl removes what is no segment",
+            Some(format!("mv {} {}", quoted(path), quoted(&aside(path)))),
+        ),
+        Error::Open(OpenError::Incompatible { .. }) => (
+            "other_format",
+            "only processes of the build that created it can use it",
+            Some(remedies.remove_by_force()),
+        ),
+        Error::Open(OpenError::WrongSize { .. }) => (
+            "wrong_size",
+            "no process can open it, and those that have it open may be killed by SIGBUS; create it again after the removal",
+            Some(remedies.remove_by_force()),
+        ),
+        Error::Segment(SegmentError::Damaged { .. }) => (
+            "damaged",
+            "no process can open it; create it again after the removal",
+            Some(remedies.remove_by_force()),
+        ),
+        Error::Segment(SegmentError::Removed { .. }) => (
+            "retired",
+            "processes that have it open admit nothing any more, and use what is created at the path next",
+            Some(remedies.remove()),
+        ),
+        Error::Open(OpenError::Untrusted { .. }) => (
+            "untrusted",
+            "processes refuse to open it: who can write it can make each of them store anywhere",
+            trusted(path, metadata),
+        ),
+        Error::Open(OpenError::Sparse { .. }) => (
+            "sparse",
+            "processes refuse to open it: a change could need space, and its lack would be a bus error",
+            Some(format!(
+                "cp --sparse=never --reflink=never {0} {1} && mv {1} {0}",
+                quoted(path),
+                quoted(&aside(path))
+            )),
+        ),
+        Error::Open(OpenError::UnsupportedFileSystem { .. }) => (
+            "unsupported_file_system",
+            "processes refuse to open it there",
+            Some("limitctl create --config FILE /dev/shm/NAME".to_owned()),
+        ),
+        Error::Open(OpenError::ForeignNamespace { .. }) => (
+            "foreign_namespace",
+            "processes of this namespace are refused as long as those of the other use it, and this one cannot say which of them \
+             lives. Once they have ended, the next process that opens it makes it this namespace's",
+            Some(remedies.recover()),
+        ),
+        Error::Open(OpenError::ForeignBoot { .. }) => (
+            "foreign_boot",
+            "processes are attached to a file that is of another boot or a copy: further ones are refused until they end",
+            Some(remedies.recover()),
+        ),
+        Error::Open(OpenError::Denied { .. }) => (
+            "denied",
+            "as this user nothing more can be said",
+            as_owner(path, metadata),
+        ),
+        Error::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => (
+            "read_only",
+            "processes can look at the segment here, and not use it",
+            mount_of(path).map(|mount| format!("mount -o remount,rw {}", quoted(&mount.point))),
+        ),
+        _ => ("unusable", "no process like this one can open it", None),
+    };
+    let severity = if matches!(name, "retired") {
+        Severity::Warning
+    } else {
+        Severity::Error
+    };
+    let finding = Finding::new(severity, name, Failure::from(error).message, meaning);
+    match heal {
+        Some(command) => finding.healed_by(command),
+        None => finding,
+    }
+}
+
+/// What is to be said of where a segment is from, where no process keeps it there.
+pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
+    let is_used = look.snapshot.participants.iter().any(|it| it.alive);
+    if look.snapshot.same_place || is_used {
+        return None;
+    }
+    let place = &look.diagnosis.place;
+    let what = if !place.same_boot {
+        "it was used last before this boot".to_owned()
+    } else if !place.same_file {
+        "it is a copy of another file".to_owned()
+    } else if place.pid_namespace != place.own_pid_namespace {
+        format!(
+            "it belongs to PID namespace {}, of which no process uses it any more; this process is in {}",
+            place.pid_namespace, place.own_pid_namespace
+        )
+    } else {
+        format!(
+            "it belongs to time namespace {}, of which no process uses it any more; this process is in {}",
+            place.time_namespace, place.own_time_namespace
+        )
+    };
+    let finding = Finding::new(
+        Severity::Warning,
+        "cold",
+        what,
+        "its locks, holds and waiters are void; the next process that opens it starts it cold, and what was counted stays",
+    );
+    Some(finding.healed_by(remedies.recover()))
+}
+
+/// A name beside the file that is not taken by a segment's own.
+fn aside(path: &Path) -> std::path::PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".aside");
+    name.into()
+}
+
+/// What makes a file one that is trusted.
+fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
+    let remedies = Remedies::of(path);
+    if metadata.file_type().is_symlink() {
+        let target = path.canonicalize().ok()?;
+        return Some(format!("limitctl doctor {}", quoted(&target)));
+    }
+    if !metadata.is_file() {
+        return None;
+    }
+    if metadata.nlink() > 1 {
+        let point = mount_of(path)?.point;
+        return Some(remedies.with_path(format!("find {} -xdev -samefile", quoted(&point))));
+    }
+    if metadata.mode() & 0o002 != 0 {
+        return Some(remedies.with_path("chmod o-w"));
+    }
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let is_public = directory.metadata().is_ok_and(|it| it.mode() & 0o1002 == 0o1002);
+    if is_public {
+        let own = quoted(&directory.join("limits.d"));
+        return Some(format!("mkdir -m 2750 {own} && mv {} {own}/", quoted(path)));
+    }
+    Some(format!("chmod go-w {}", quoted(directory)))
+}
+
+fn as_owner(path: &Path, metadata: &Metadata) -> Option<String> {
+    let facts = FileFacts::of(path, metadata);
+    let owner = facts.owner_name.unwrap_or_else(|| format!("'#{}'", facts.owner));
+    Some(Remedies::of(path).with_path(format!("sudo -u {owner} limitctl doctor")))
+}

@@ -1,0 +1,70 @@
+//! What the process table says of a process that a segment names. Only where its ids are this namespace's.
+
+use std::fs;
+
+use super::remedy::go_on;
+
+/// What a process or a thread is doing, as the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Stopped by a signal, or by a shell.
+    Stopped,
+    /// Stopped by a process that traces it, such as a debugger.
+    Traced { by: u64 },
+    /// Anything else, by the letter that ps(1) prints.
+    Other(char),
+}
+
+/// What a process does; none where the process table does not say.
+pub fn activity(pid: u64) -> Option<Activity> {
+    activity_in(&format!("/proc/{pid}"))
+}
+
+/// What a thread of a process does.
+pub fn thread_activity(pid: u64, thread: u32) -> Option<Activity> {
+    activity_in(&format!("/proc/{pid}/task/{thread}"))
+}
+
+fn activity_in(directory: &str) -> Option<Activity> {
+    let status = status(directory)?;
+    Some(match field(&status, "State:")?.chars().next()? {
+        'T' => Activity::Stopped,
+        't' => Activity::Traced {
+            by: process_of(field(&status, "TracerPid:")?)?,
+        },
+        other => Activity::Other(other),
+    })
+}
+
+/// The process of a thread.
+fn process_of(thread: &str) -> Option<u64> {
+    field(&status(&format!("/proc/{thread}"))?, "Tgid:")?.parse().ok()
+}
+
+fn status(directory: &str) -> Option<String> {
+    fs::read_to_string(format!("{directory}/status")).ok()
+}
+
+/// The first word of a line of that name.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let lines = &mut status.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.split_whitespace().next())
+}
+
+/// Whether the numbers in `/proc` are this process's namespace's, and other users' processes are shown.
+pub fn table_is_whole() -> bool {
+    let own = fs::read_link("/proc/self");
+    own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
+        && fs::metadata("/proc/1/status").is_ok()
+}
+
+impl Activity {
+    /// Where it does not run until a process lets it go on: what it is, and the command that has it go on.
+    pub fn standstill(self, pid: u64) -> Option<(&'static str, String)> {
+        match self {
+            Self::Stopped => Some(("stopped", go_on(pid))),
+            Self::Traced { by } => Some(("stopped by a process that traces it", format!("kill {by}"))),
+            Self::Other(_) => None,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Queues that do not move: who waits behind the dead, behind a stopped process, or for nothing.
+
+use std::collections::HashMap;
+
+use shmlimit::{KeyLabel, SetSnapshot, TicketSnapshot};
+
+use super::finding::{Finding, Severity};
+use super::locks::NEVER_SO_LONG;
+use super::remedy::Remedies;
+use super::segment::Look;
+use crate::text::human;
+
+pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
+    let sets = look.snapshot.sets.iter();
+    sets.flat_map(|set| {
+        let mut found = left_behind(look, set, remedies);
+        found.extend(standing(look, set, remedies));
+        found
+    })
+    .collect()
+}
+
+/// Tickets without a process that waits.
+fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
+    let tickets = set.tickets.iter();
+    tickets
+        .filter_map(|ticket| {
+            let (kind, whose) = match (ticket.owner_slot, ticket.owner_pid) {
+                (None, _) => (
+                    "ticket_given_up",
+                    "was given up while another process kept the lock".to_owned(),
+                ),
+                (Some(_), _) if ticket.owner_alive => return None,
+                (Some(_), Some(pid)) => (
+                    "ticket_of_the_dead",
+                    format!("is that of {}, which is dead", look.process(pid)),
+                ),
+                (Some(_), None) => (
+                    "ticket_of_the_dead",
+                    "is that of a process that is gone".to_owned(),
+                ),
+            };
+            let finding = Finding::new(
+                Severity::Warning,
+                kind,
+                format!("place {} in the queue {whose}", ticket.number),
+                "it is taken back by the process that waits behind it, or meets it at the head of the queue",
+            );
+            Some(
+                finding
+                    .of_set(&set.name)
+                    .of_process(ticket.owner_pid)
+                    .twice(ticket.number.to_string())
+                    .healed_by(remedies.recover()),
+            )
+        })
+        .collect()
+}
+
+/// Queues whose head is not served although it could be, or does not come for what it was granted.
+fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
+    let mut queues: HashMap<Option<&KeyLabel>, Vec<&TicketSnapshot>> = HashMap::new();
+    for ticket in set.tickets.iter().filter(|ticket| ticket.owner_alive) {
+        queues.entry(ticket.key.as_ref()).or_default().push(ticket);
+    }
+    let mut found = Vec::new();
+    for queue in queues.into_values() {
+        // In the order in which they came. What was granted is out of the queue, and not yet with its process.
+        let head = queue.iter().position(|ticket| !ticket.granted);
+        let granted = queue.iter().filter(|ticket| ticket.granted);
+        let behind = (queue.len() - head.map_or(queue.len(), |head| head + 1)) as u64;
+        found.extend(granted.filter_map(|ticket| stopped(look, set, ticket, behind)));
+        let Some(head) = head.and_then(|head| queue.get(head)) else {
+            continue;
+        };
+        let at_head =
+            stopped(look, set, head, behind).or_else(|| unserved(look, set, head, behind, remedies));
+        found.extend(at_head);
+    }
+    found.sort_by_key(|finding| finding.pid);
+    found
+}
+
+fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64) -> Option<Finding> {
+    let pid = ticket.owner_pid?;
+    let (state, heal) = look.standstill_of(pid)?;
+    let waiters = human::quantity(behind, "other waits", "others wait");
+    let doing = if ticket.granted {
+        "does not come for what it was granted"
+    } else {
+        "is first in the queue"
+    };
+    let (severity, meaning) = if behind > 0 {
+        (
+            Severity::Error,
+            "no one overtakes a process that lives: those behind it wait until it goes on or dies",
+        )
+    } else {
+        (
+            Severity::Warning,
+            "it keeps its place, and what it is granted, until it goes on or dies",
+        )
+    };
+    let finding = Finding::new(
+        severity,
+        "queue_stopped",
+        format!(
+            "{} is {state} and {doing}; {waiters} behind it",
+            look.process(pid)
+        ),
+        meaning,
+    );
+    Some(
+        finding
+            .of_set(&set.name)
+            .of_process(Some(pid))
+            .twice(ticket.number.to_string())
+            .healed_by(heal),
+    )
+}
+
+/// The first could have what it asks for. Who makes that possible serves it in the same step, and where time does, the first
+/// itself: so that lasts for no time, unless that process is dead, or the first does not run.
+fn unserved(
+    look: &Look,
+    set: &SetSnapshot,
+    head: &TicketSnapshot,
+    behind: u64,
+    remedies: &Remedies,
+) -> Option<Finding> {
+    let shards = look.diagnosis.shards.iter().filter(|shard| shard.set == set.name);
+    let is_admissible = |number| {
+        shards
+            .clone()
+            .any(|shard| shard.admissible_heads.contains(&number))
+    };
+    if !is_admissible(head.number) {
+        return None;
+    }
+    let finding = Finding::new(
+        Severity::Error,
+        "queue_stuck",
+        format!(
+            "what {} waits for could be had, and it has been first in the queue for some time; {} behind it",
+            head.owner_pid
+                .map_or_else(|| "a process".to_owned(), |pid| look.process(pid)),
+            human::quantity(behind, "other waits", "others wait")
+        ),
+        "the process at the head does not run: it is frozen with its cgroup, or not scheduled; those behind it wait, too",
+    );
+    Some(
+        finding
+            .of_set(&set.name)
+            .of_process(head.owner_pid)
+            .after(NEVER_SO_LONG, head.number.to_string())
+            .healed_by(remedies.recover()),
+    )
+}

@@ -1,0 +1,193 @@
+//! A segment, looked at until it is certain what is wrong with it.
+
+use std::fs::{self, Metadata};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use shmlimit::{Diagnosis, Error, SegmentReader, SegmentSnapshot};
+
+use super::file::FileFacts;
+use super::finding::{Finding, Severity};
+use super::process::activity;
+use super::remedy::Remedies;
+use super::{holders, locks, place, queues};
+
+/// The pause between two looks at what may be on its way.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What there is to say of a segment.
+#[derive(Debug, Serialize)]
+pub struct SegmentReport {
+    pub path: PathBuf,
+    #[serde(flatten)]
+    pub file: FileFacts,
+    /// What it is in use for, where it can be read.
+    #[serde(flatten)]
+    pub usage: Option<Usage>,
+    pub findings: Vec<Finding>,
+}
+
+/// Who uses a segment.
+#[derive(Debug, Serialize)]
+pub struct Usage {
+    pub sets: usize,
+    pub alive: usize,
+    pub dead: usize,
+    pub participant_capacity: u64,
+    /// By its inode; zero where the kernel does not say.
+    pub pid_namespace: u64,
+    pub time_namespace: u64,
+    /// Whether those who open it here read the processor's counter in place of the system's clock.
+    pub reads_counter: bool,
+    /// The live processes, where their ids are this namespace's.
+    pub pids: Vec<u64>,
+}
+
+/// A segment at one instant, or nearly.
+#[derive(Debug)]
+pub struct Look {
+    pub snapshot: SegmentSnapshot,
+    pub diagnosis: Diagnosis,
+}
+
+impl Look {
+    fn at(reader: &SegmentReader) -> Result<Self, Error> {
+        Ok(Self {
+            snapshot: reader.snapshot()?,
+            diagnosis: reader.diagnose()?,
+        })
+    }
+
+    /// A process by its id and, where the segment knows it, its name.
+    pub fn process(&self, pid: u64) -> String {
+        let known = self.snapshot.participants.iter().find(|it| it.pid == pid);
+        known.map_or_else(
+            || format!("process {pid}"),
+            |it| format!("process {pid} ({})", it.name),
+        )
+    }
+
+    /// Where a process stands still until another has it go on: in which way, and the command that has it go on.
+    pub fn standstill_of(&self, pid: u64) -> Option<(&'static str, String)> {
+        // Elsewhere the number is another process.
+        let is_known = self.diagnosis.place.same_pids();
+        activity(pid).filter(|_| is_known)?.standstill(pid)
+    }
+
+    /// Whether its locks and owners mean nothing any more, because the next process that opens it starts it cold.
+    pub fn is_void(&self) -> bool {
+        !self.snapshot.same_place && !self.snapshot.participants.iter().any(|it| it.alive)
+    }
+
+    /// What is wrong by this look alone.
+    fn findings(&self, remedies: &Remedies) -> Vec<Finding> {
+        let mut findings = locks::findings(self, remedies);
+        findings.extend(place::origin(self, remedies));
+        if !self.is_void() {
+            findings.extend(holders::findings(self, remedies));
+            findings.extend(queues::findings(self, remedies));
+        }
+        findings
+    }
+
+    fn usage(&self) -> Usage {
+        let participants = &self.snapshot.participants;
+        let alive = participants.iter().filter(|it| it.alive);
+        let has_pids = self.diagnosis.place.same_pids();
+        Usage {
+            sets: self.snapshot.sets.len(),
+            alive: alive.clone().count(),
+            dead: participants.len() - alive.clone().count(),
+            participant_capacity: self.snapshot.participant_capacity,
+            pid_namespace: self.diagnosis.place.pid_namespace,
+            time_namespace: self.diagnosis.place.time_namespace,
+            reads_counter: self.diagnosis.reads_counter,
+            pids: alive.filter(|_| has_pids).map(|it| it.pid).collect(),
+        }
+    }
+}
+
+/// Examines what is at a path, whatever that is.
+pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
+    let file = FileFacts::of(path, metadata);
+    let mut findings = Vec::new();
+    let mut usage = None;
+    match SegmentReader::open(path).and_then(|reader| look_until_certain(&reader, path)) {
+        Ok((look, certain)) => {
+            usage = Some(look.usage());
+            let obstacles = look.diagnosis.obstacles;
+            findings.extend(
+                obstacles
+                    .into_iter()
+                    .map(|error| place::obstacle(error, path, metadata)),
+            );
+            findings.extend(certain);
+        }
+        Err(error) => findings.push(place::obstacle(error, path, metadata)),
+    }
+    if usage.is_some()
+        && let Some(space) = &file.space
+    {
+        findings.extend(space.findings(file.size, "another segment of this size"));
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    SegmentReport {
+        path: path.to_owned(),
+        file,
+        usage,
+        findings,
+    }
+}
+
+/// Looks again for as long as something was found that may yet pass.
+fn look_until_certain(reader: &SegmentReader, path: &Path) -> Result<(Look, Vec<Finding>), Error> {
+    let remedies = Remedies::of(path);
+    let begun = Instant::now();
+    let mut look = Look::at(reader)?;
+    let mut findings = look.findings(&remedies);
+    loop {
+        let longest = findings
+            .iter()
+            .map(|finding| finding.patience)
+            .max()
+            .unwrap_or_default();
+        let left = longest.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Ok((look, findings));
+        }
+        std::thread::sleep(left.min(PAUSE));
+        look = Look::at(reader)?;
+        let mut again = look.findings(&remedies);
+        again.retain(|finding| findings.iter().any(|before| before.is_still(finding)));
+        findings = again;
+    }
+}
+
+impl SegmentReport {
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|finding| finding.severity).max()
+    }
+
+    /// Whether there is nothing to be said of it because it is no segment.
+    pub fn is_of_another_kind(&self) -> bool {
+        self.findings
+            .iter()
+            .any(|finding| finding.finding == "not_a_segment")
+    }
+}
+
+/// Whether the file may be one that a doctor looks at: opening a device or a pipe could set something off.
+pub fn regular_files(directory: &Path) -> std::io::Result<Vec<(PathBuf, Metadata)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if let Ok(metadata) = entry.metadata()
+            && metadata.is_file()
+        {
+            files.push((entry.path(), metadata));
+        }
+    }
+    files.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(files)
+}

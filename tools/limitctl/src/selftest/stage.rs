@@ -1,0 +1,187 @@
+//! A segment of the test's own, in the directory that is tried out, and what all checks do with it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use shmlimit::{
+    ClockCheck, Declaration, Error, Limit, LimitSet, OpenError, Permit, Segment, SegmentReader,
+    SetDeclaration,
+};
+use tempfile::TempDir;
+
+use super::check::{Check, Seen};
+use super::child::{Child, Part, wrong};
+use super::{deaths, wakes};
+use crate::exit::Failure;
+use crate::text::human;
+
+/// The set that is used.
+const SET: &str = "selftest";
+/// How much of its only limit there is.
+pub const CAPACITY: u64 = 2;
+/// For how long the clocks are compared.
+const CLOCKS: Duration = Duration::from_millis(100);
+
+/// What is tried out on a segment.
+type TryOut = fn(&Act) -> Result<Seen, Failure>;
+
+/// A directory in the one that is tried out, removed at the end.
+#[derive(Debug)]
+pub struct Stage {
+    directory: TempDir,
+    /// What a terminal or a service manager sends to end this is dealt with after everything was removed.
+    blocked: SigSet,
+}
+
+impl Stage {
+    pub fn new(directory: &Path) -> Result<Self, Failure> {
+        let ends: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]
+            .into_iter()
+            .collect();
+        let blocked = ends
+            .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)
+            .map_err(|errno| Failure::of_system(&errno.into(), "cannot block signals"))?;
+        let made = tempfile::Builder::new()
+            .prefix("limitctl-selftest-")
+            .tempdir_in(directory);
+        match made {
+            Ok(directory) => Ok(Self { directory, blocked }),
+            Err(source) => {
+                let failure = Failure::while_creating(Error::Open(OpenError::Io {
+                    action: "create a directory in",
+                    path: directory.to_owned(),
+                    source,
+                }));
+                // Nothing is there to be removed.
+                let _ = blocked.thread_set_mask();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Tries everything out, one after the other, each on a segment of its own.
+    ///
+    /// # Errors
+    ///
+    /// Where no segment can be created here.
+    pub fn perform(&self) -> Result<Vec<Check>, Failure> {
+        let mut checks = vec![Check::of("create", Ok(self.create()?))];
+        let on_a_segment: [(&'static str, TryOut); 6] = [
+            ("recovery", deaths::recovery),
+            ("liveness", deaths::liveness),
+            ("exec", deaths::exec),
+            ("fork", deaths::fork),
+            ("wake", wakes::wake),
+            ("hand_over", wakes::hand_over),
+        ];
+        for (name, check) in on_a_segment {
+            let outcome = Act::new(self.directory.path().join(name)).and_then(|act| check(&act));
+            checks.push(Check::of(name, outcome));
+        }
+        checks.push(Check::of("clock", clock()));
+        Ok(checks)
+    }
+
+    fn create(&self) -> Result<Seen, Failure> {
+        let begun = Instant::now();
+        let act = Act::new(self.directory.path().join("create"))?;
+        let took = begun.elapsed();
+        let size = act.reader()?.snapshot()?.size;
+        let what = format!(
+            "a segment of {} in {}, no byte of it without a place",
+            human::bytes(size),
+            human::duration(took)
+        );
+        Ok(Seen::new(what).figure("bytes", size as f64).time("took", took))
+    }
+
+    /// Removes what was made, and lets signals come.
+    pub fn close(self) -> Result<(), Failure> {
+        let path = self.directory.path().to_owned();
+        let removed = self.directory.close();
+        let _ = self.blocked.thread_set_mask();
+        removed.map_err(|error| Failure::of_system(&error, format_args!("cannot remove {}", path.display())))
+    }
+}
+
+/// One segment, of one check.
+pub struct Act {
+    path: PathBuf,
+    pub segment: Segment,
+    pub set: LimitSet,
+}
+
+impl Act {
+    fn new(path: PathBuf) -> Result<Self, Failure> {
+        let limit = Limit::concurrency("places", CAPACITY);
+        let set = SetDeclaration::new(SET).waiters(16).add_limit(limit);
+        let declaration = Declaration::new().participants(16).add_set(set);
+        let segment = Segment::create(&path, &declaration).map_err(Failure::while_creating)?;
+        let set = segment.set(SET)?;
+        Ok(Self { path, segment, set })
+    }
+
+    pub fn reader(&self) -> Result<SegmentReader, Failure> {
+        Ok(SegmentReader::open(&self.path)?)
+    }
+
+    /// Takes so many places at once; none where they are not to be had.
+    pub fn take(&self, places: u64) -> Result<Option<Permit<'_>>, Failure> {
+        let request = self.set.request().with("places", places)?;
+        Ok(self.set.try_acquire(&request)?.into_result().ok())
+    }
+
+    /// As [`take`](Self::take) of all places, where they have to be there.
+    pub fn take_all(&self, when: &str) -> Result<Permit<'_>, Failure> {
+        self.take(CAPACITY)?
+            .ok_or_else(|| wrong(format!("not all places are to be had {when}")))
+    }
+
+    /// Starts a child that takes all places, reports that, and holds them until it is killed or told to go on.
+    pub fn start_holder(&self) -> Result<Child, Failure> {
+        let mut holder = Child::start(|part: &mut Part| {
+            let held = self.take_all("in a child")?;
+            part.report(0)?;
+            part.wait_for_order()?;
+            drop(held);
+            Ok(())
+        })?;
+        holder.report()?;
+        Ok(holder)
+    }
+
+    /// Whether the process is attached and taken for alive; none where it is not attached.
+    pub fn is_alive(&self, reader: &SegmentReader, child: &Child) -> Result<Option<bool>, Failure> {
+        let snapshot = reader.snapshot()?;
+        let participant = snapshot.participants.iter().find(|it| it.pid == child.pid());
+        Ok(participant.map(|it| it.alive))
+    }
+}
+
+fn clock() -> Result<Seen, Failure> {
+    let check = ClockCheck::run(CLOCKS);
+    if !check.is_sound() {
+        return Err(wrong(format!(
+            "the counter was ahead of the system's clock by up to {} ns, and behind by up to {} ns; {} ns are allowed: declare \
+             [segment] clock = \"system\"",
+            check.max_ahead_nanos, check.max_behind_nanos, check.bound_nanos
+        )));
+    }
+    let what = if check.reads_counter {
+        format!(
+            "the processor's counter is read in {:.0} ns, and was at most {} ns behind the system's clock, which takes {:.0} ns",
+            check.reading_nanos, check.max_behind_nanos, check.system_reading_nanos
+        )
+    } else {
+        format!(
+            "the system's clock is read, in {:.0} ns: the kernel does not go by the processor's counter",
+            check.system_reading_nanos
+        )
+    };
+    Ok(Seen::new(what)
+        .figure("reads_counter", f64::from(u8::from(check.reads_counter)))
+        .figure("reading", check.reading_nanos / 1e9)
+        .figure("system_reading", check.system_reading_nanos / 1e9)
+        .figure("furthest_behind", check.max_behind_nanos as f64 / 1e9))
+}

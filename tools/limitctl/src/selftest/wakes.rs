@@ -1,0 +1,76 @@
+//! How long it takes until the process that waits goes on.
+
+use std::time::Duration;
+
+use super::check::{Seen, Times};
+use super::child::{Child, Part, eventually, now};
+use super::stage::{Act, CAPACITY};
+use crate::exit::Failure;
+
+/// How often each is measured.
+const WAKES: usize = 200;
+const DEATHS: usize = 20;
+/// A waiter asks to be told of deaths once it has waited for some milliseconds.
+const WATCHES_AFTER: Duration = Duration::from_millis(10);
+
+/// A waiter is asleep until what it waits for is released, and is granted it then.
+pub fn wake(act: &Act) -> Result<Seen, Failure> {
+    let mut waiter = start_waiter(act)?;
+    let mut times = Times::default();
+    for _ in 0..WAKES {
+        let held = act.take_all("between two waits")?;
+        queue(act, &mut waiter)?;
+        let released = now();
+        drop(held);
+        times.add(Duration::from_nanos(waiter.report()?.saturating_sub(released)));
+        waiter.report()?;
+    }
+    let what = format!("from a release to the waiter that goes on: {}", times.text());
+    Ok(times.add_to(Seen::new(what)))
+}
+
+/// A waiter is granted what the process before it held that was killed.
+pub fn hand_over(act: &Act) -> Result<Seen, Failure> {
+    let mut waiter = start_waiter(act)?;
+    let mut times = Times::default();
+    for _ in 0..DEATHS {
+        let holder = act.start_holder()?;
+        queue(act, &mut waiter)?;
+        std::thread::sleep(WATCHES_AFTER);
+        let killed = holder.kill()?;
+        times.add(Duration::from_nanos(waiter.report()?.saturating_sub(killed)));
+        waiter.report()?;
+        holder.end();
+    }
+    let what = format!(
+        "from the death of a holder to the waiter that goes on: {}",
+        times.text()
+    );
+    Ok(times.add_to(Seen::new(what)))
+}
+
+/// Starts a child that waits for all places each time that it is told to, reports when it had them, gives them back, and
+/// reports that.
+fn start_waiter(act: &Act) -> Result<Child, Failure> {
+    Child::start(|part: &mut Part| {
+        let request = act.set.request().with("places", CAPACITY)?;
+        loop {
+            part.wait_for_order()?;
+            let outcome = act.set.acquire(&request, super::child::DEADLINE)?;
+            let granted = now();
+            drop(outcome);
+            part.report(granted)?;
+            part.report(0)?;
+        }
+    })
+}
+
+/// Has the child wait, and waits until it sleeps in the queue.
+fn queue(act: &Act, waiter: &mut Child) -> Result<(), Failure> {
+    waiter.order()?;
+    eventually("a child is in the queue", || {
+        let snapshot = act.segment.snapshot()?;
+        Ok(snapshot.sets.iter().any(|set| !set.tickets.is_empty()))
+    })?;
+    waiter.wait_until_it_sleeps()
+}

@@ -1,0 +1,40 @@
+//! What a test may do on this host.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Whether this is root, without whom some things cannot be tried.
+pub fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("skipped: needs root");
+    }
+    root
+}
+
+/// Whether this system lets the test make such namespaces.
+pub fn can_unshare(options: &[&str]) -> bool {
+    has("unshare", &[options, &["true"]].concat())
+}
+
+/// Whether a tool is here, and ends well with these arguments.
+pub fn has(tool: &str, arguments: &[&str]) -> bool {
+    let has = Command::new(tool)
+        .args(arguments)
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !has {
+        println!("skipped: {tool} {} is not possible here", arguments.join(" "));
+    }
+    has
+}
+
+/// Puts the limitctl that is tested first on the path of a command.
+pub fn with_limitctl_on_path(command: &mut Command) {
+    let own = Path::new(env!("CARGO_BIN_EXE_limitctl"))
+        .parent()
+        .expect("a directory");
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(own.to_owned()).chain(std::env::split_paths(&others));
+    command.env("PATH", std::env::join_paths(path).expect("paths"));
+}
