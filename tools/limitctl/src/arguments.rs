@@ -11,6 +11,7 @@ use crate::command::completions::Completions;
 use crate::command::create::Create;
 use crate::command::edit::Edit;
 use crate::command::exec::Exec;
+use crate::command::export::Export;
 use crate::command::inspect::Inspect;
 use crate::command::keys::Keys;
 use crate::command::list::List;
@@ -20,6 +21,7 @@ use crate::command::remove::Remove;
 use crate::command::reset::Reset;
 use crate::command::show::Show;
 use crate::command::simulate::Simulate;
+use crate::command::watch::Watch;
 use crate::exit::ExitCode;
 
 /// Creates, inspects, repairs and removes shmlimit segments
@@ -40,6 +42,8 @@ pub enum Verb {
     Inspect(Inspect),
     Keys(Keys),
     Show(Show),
+    Watch(Watch),
+    Export(Export),
     Recover(Recover),
     Reset(Reset),
     Apply(Apply),

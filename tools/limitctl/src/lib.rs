@@ -5,11 +5,13 @@
 //! - `job.rs` (what a command does between fork and exec; signals by their numbers, real-time ones included)
 
 mod arguments;
+mod best;
 mod bounds;
 mod change;
 mod command;
 mod exit;
 mod job;
+mod live;
 mod output;
 mod simulation;
 mod text;

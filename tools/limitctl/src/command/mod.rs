@@ -6,6 +6,7 @@ pub mod completions;
 pub mod create;
 pub mod edit;
 pub mod exec;
+pub mod export;
 pub mod inspect;
 pub mod keys;
 pub mod list;
@@ -15,14 +16,16 @@ pub mod remove;
 pub mod reset;
 pub mod show;
 pub mod simulate;
+pub mod watch;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use shmlimit::{HoldSnapshot, KeysSnapshot};
 
 use crate::arguments::Verb;
 use crate::exit::{ExitCode, Failure};
+pub use crate::text::human::as_text;
 use crate::text::human::{self, count};
 use crate::text::{sanitise, style};
 
@@ -35,6 +38,8 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Inspect(inspect) => inspect.run(),
         Verb::Keys(keys) => keys.run(),
         Verb::Show(show) => show.run(),
+        Verb::Watch(watch) => watch.run(),
+        Verb::Export(export) => export.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Apply(apply) => apply.run(),
@@ -50,11 +55,6 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
 /// A path as it may be printed.
 fn shown(path: &Path) -> String {
     sanitise::line(&path.to_string_lossy())
-}
-
-/// A path as JSON can say it: text.
-pub fn as_text(path: &Path) -> PathBuf {
-    path.to_string_lossy().into_owned().into()
 }
 
 /// How full a table of keys is.
