@@ -19,8 +19,10 @@ use crate::command::man::Man;
 use crate::command::recover::Recover;
 use crate::command::remove::Remove;
 use crate::command::reset::Reset;
+use crate::command::serve::Serve;
 use crate::command::show::Show;
 use crate::command::simulate::Simulate;
+use crate::command::top::Top;
 use crate::command::watch::Watch;
 use crate::exit::ExitCode;
 
@@ -42,8 +44,10 @@ pub enum Verb {
     Inspect(Inspect),
     Keys(Keys),
     Show(Show),
+    Top(Top),
     Watch(Watch),
     Export(Export),
+    Serve(Serve),
     Recover(Recover),
     Reset(Reset),
     Apply(Apply),

@@ -13,8 +13,10 @@ mod exit;
 mod job;
 mod live;
 mod output;
+mod screen;
 mod simulation;
 mod text;
+mod web;
 
 use std::ffi::OsString;
 
@@ -23,6 +25,7 @@ use clap::Parser;
 use arguments::Arguments;
 pub use bounds::snapshot_with_bounds;
 use exit::{ExitCode, Failure};
+pub use live::exposition::exposition;
 
 /// Does what the arguments say, the first of which is the name of the program, and answers the exit code.
 ///

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -31,10 +31,10 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// What a tool of Prometheus says of an exposition; none where the machine has no such tool.
-fn promtool(exposition: &str) -> Option<(bool, String)> {
+/// What the tool of Prometheus says of what it is given; none where the machine has no such tool.
+fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let started = Command::new("promtool")
-        .args(["check", "metrics"])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -46,12 +46,28 @@ fn promtool(exposition: &str) -> Option<(bool, String)> {
         }
         started => started.expect("started"),
     };
-    let mut input = child.stdin.take().expect("piped");
-    input.write_all(exposition.as_bytes()).expect("it reads");
-    drop(input);
+    let mut pipe = child.stdin.take().expect("piped");
+    // It may have had enough before the end.
+    let _ = pipe.write_all(input.as_bytes());
+    drop(pipe);
     let output = child.wait_with_output().expect("a child of ours");
     let said = [output.stdout, output.stderr].concat();
     Some((output.status.success(), String::from_utf8(said).expect("UTF-8")))
+}
+
+/// The names of metrics in a text, without what a histogram adds to its own.
+fn names_in(text: &str) -> BTreeSet<&str> {
+    let is_of_a_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let words = text.split(|character| !is_of_a_name(character));
+    words
+        .filter(|word| word.starts_with("shmlimit_"))
+        .map(|word| {
+            let base = ["_bucket", "_count"]
+                .iter()
+                .find_map(|suffix| word.strip_suffix(suffix));
+            base.unwrap_or(word)
+        })
+        .collect()
 }
 
 fn keyed(path: &Path) -> Segment {
@@ -114,10 +130,9 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
         .ended(0)
         .stdout;
     let found = samples(&shown);
-    let names: std::collections::BTreeSet<&str> =
-        found.keys().filter_map(|name| name.split('{').next()).collect();
+    let names: Vec<&str> = names_in(&shown).into_iter().collect();
     assert_eq!(
-        names.into_iter().collect::<Vec<_>>(),
+        names,
         [
             "shmlimit_active_permits",
             "shmlimit_evicted_total",
@@ -127,10 +142,11 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
             "shmlimit_reclaimed_total",
             "shmlimit_recoveries_total",
             "shmlimit_requests_total",
-            "shmlimit_wait_seconds_bucket",
-            "shmlimit_wait_seconds_count",
+            "shmlimit_wait_seconds",
         ]
     );
+    let documented = document("docs/observability.md");
+    assert_eq!(names_in(&documented), names.into_iter().collect());
     assert!(!shown.contains("secret-tenant"), "a key is no label");
     let of_tenants = format!(
         "segment=\"{}\",set=\"tenants \\\"a\\\\b\\\"\"",
@@ -151,10 +167,10 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
     );
     assert!(found[&format!("shmlimit_permit_seconds{{{of_api},kind=\"oldest\"}}")] > 0.0);
     drop((permit, holding));
-    if let Some((is_accepted, said)) = promtool(&shown) {
+    if let Some((is_accepted, said)) = promtool(&["check", "metrics"], &shown) {
         assert!(is_accepted && said.is_empty(), "{said}\n{shown}");
         // The tool does find what is wrong.
-        let (is_accepted, said) = promtool("no_such{ 1\n").expect("it was there");
+        let (is_accepted, said) = promtool(&["check", "metrics"], "no_such{ 1\n").expect("it was there");
         assert!(!is_accepted, "{said}");
     }
 }
@@ -246,4 +262,45 @@ fn a_segment_that_is_not_there_does_not_keep_the_others_from_being_exported() {
         "{shown:?}"
     );
     run(["export", text(&path)]).ended(64);
+}
+
+fn document(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(path)).expect("there")
+}
+
+#[test]
+fn the_dashboard_asks_for_what_is_exported_in_queries_that_prometheus_understands() {
+    let directory = directory();
+    let path = directory.path().join("limits");
+    let segment = keyed(&path);
+    let shown = run(["export", "--prometheus", text(&path)]).ended(0).stdout;
+    drop(segment);
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&document("docs/grafana/shmlimit.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let queries: Vec<String> = targets
+        .map(|target| target["expr"].as_str().expect("a query").to_owned())
+        .collect();
+    let all = queries.join("\n");
+    assert_eq!(names_in(&all), names_in(&shown), "all that is exported is on it");
+
+    let rule = |(number, query): (usize, &String)| {
+        let query = query
+            .replace("$__rate_interval", "5m")
+            .replace("$segment", ".*")
+            .replace("$set", ".*");
+        serde_json::json!({ "record": format!("query:{number}"), "expr": query })
+    };
+    let rules: Vec<_> = queries.iter().enumerate().map(rule).collect();
+    let file = directory.path().join("rules.yml");
+    // JSON is YAML as well.
+    let groups = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
+    fs::write(&file, groups.to_string()).expect("written");
+    if let Some((is_accepted, said)) = promtool(&["check", "rules", text(&file)], "") {
+        assert!(is_accepted, "{said}");
+    }
 }

@@ -139,7 +139,10 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
             .iter()
             .map(|hot| asked(hot, "admitted") + asked(hot, "refused"));
         assert!(of_each.is_sorted_by(|one, next| one >= next), "{hottest:?}");
-        for hot in &hottest {
+        for hot in hottest
+            .iter()
+            .filter(|hot| asked(hot, "admitted") + asked(hot, "refused") > 0)
+        {
             let name = hot["key"]["text"].as_str().expect("kept").to_owned();
             let sum: &mut (u64, u64) = seen.entry(name).or_default();
             sum.0 += asked(hot, "admitted");

@@ -7,11 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use shmlimit::{Error, SegmentReader, SegmentSnapshot};
+use shmlimit::SegmentSnapshot;
 
-use super::{as_text, shown};
+use super::shown;
 use crate::exit::{ExitCode, Failure};
-use crate::live::exposition::exposition;
+use crate::live::exposition::{copy, exposition};
 use crate::output;
 
 /// Export the figures of segments to a monitoring system
@@ -65,12 +65,6 @@ impl Export {
         }
         problem.map_or(Ok(ExitCode::Done), Err)
     }
-}
-
-fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
-    let mut snapshot = SegmentReader::open(path)?.snapshot()?;
-    snapshot.path = as_text(path);
-    Ok(snapshot)
 }
 
 /// Puts a file with this text in the place of the former one.

@@ -14,19 +14,20 @@ pub mod man;
 pub mod recover;
 pub mod remove;
 pub mod reset;
+pub mod serve;
 pub mod show;
 pub mod simulate;
+pub mod top;
 pub mod watch;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use shmlimit::{HoldSnapshot, KeysSnapshot};
 
 use crate::arguments::Verb;
 use crate::exit::{ExitCode, Failure};
-pub use crate::text::human::as_text;
 use crate::text::human::{self, count};
+pub use crate::text::human::{amounts, as_text};
 use crate::text::{sanitise, style};
 
 /// Does what was asked for.
@@ -38,8 +39,10 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Inspect(inspect) => inspect.run(),
         Verb::Keys(keys) => keys.run(),
         Verb::Show(show) => show.run(),
+        Verb::Top(top) => top.run(),
         Verb::Watch(watch) => watch.run(),
         Verb::Export(export) => export.run(),
+        Verb::Serve(serve) => serve.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Apply(apply) => apply.run(),
@@ -86,14 +89,6 @@ fn label(hold: &HoldSnapshot) -> String {
 fn label_heading(holds: &[HoldSnapshot]) -> &'static str {
     let has_labels = holds.iter().any(|hold| hold.label.is_some());
     if has_labels { "LABEL" } else { "" }
-}
-
-fn amounts(amounts: &BTreeMap<String, u64>) -> String {
-    let amounts: Vec<String> = amounts
-        .iter()
-        .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
-        .collect();
-    amounts.join(", ")
 }
 
 /// Names and texts in two columns.

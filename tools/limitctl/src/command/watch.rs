@@ -175,7 +175,7 @@ impl<'a> SetLine<'a> {
             timed_out_rate: activity.timed_out,
             active: set.active,
             of_dead: set.of_dead,
-            queued: standing::queued(set),
+            queued: set.queued(),
             throttled_for: set.throttled_for,
             counts: &set.counts,
             limits: set.limits.iter().zip(&activity.limits).map(limit).collect(),
@@ -217,7 +217,7 @@ fn text(look: &Look, heading: &mut String) -> String {
             human::rate(activity.rates.map(|rates| rates.refused)),
             human::rate(activity.timed_out),
             count(set.active),
-            count(standing::queued(set)),
+            count(set.queued()),
             usages(set)
         ));
         for hot in &activity.hottest {

@@ -56,26 +56,11 @@ pub struct SetTotals {
     limits: BTreeMap<String, Totals>,
 }
 
-/// Requests that a set refused at once, for whatever reason.
-pub fn refused(counts: &SetCounts) -> u64 {
-    [
-        counts.refused_rate,
-        counts.refused_concurrency,
-        counts.refused_budget,
-        counts.refused_table_full,
-        counts.refused_holds_full,
-        counts.refused_queue_full,
-        counts.refused_throttled,
-    ]
-    .into_iter()
-    .fold(0, u64::saturating_add)
-}
-
 impl Totals {
     fn of_set(counts: &SetCounts) -> Self {
         Self {
             admitted: counts.admitted,
-            refused: refused(counts),
+            refused: counts.refused(),
             timed_out: counts.timed_out,
         }
     }

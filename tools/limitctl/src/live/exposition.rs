@@ -2,12 +2,24 @@
 //! keys a set has is never among them: there may be millions, and they may say who someone is.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
-use shmlimit::{LimitSnapshot, SegmentSnapshot, SetSnapshot};
+use shmlimit::{Error, LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
 
-use super::activity::refused;
-use super::standing;
+use crate::text::human::as_text;
+use crate::text::sanitise;
+
+/// A segment as it is now, to be exported.
+///
+/// # Errors
+///
+/// As [`SegmentReader::open`].
+pub fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
+    let mut snapshot = SegmentReader::open(path)?.snapshot()?;
+    snapshot.path = as_text(path);
+    Ok(snapshot)
+}
 
 /// The figures of segments. No two of them have the same path.
 pub fn exposition<'a>(segments: impl Iterator<Item = &'a SegmentSnapshot> + Clone) -> String {
@@ -58,7 +70,7 @@ const FAMILIES: &[Family] = &[
         name: "shmlimit_queued",
         kind: "gauge",
         help: "Requests that wait in the queue.",
-        write: |samples| samples.add(&[], standing::queued(samples.set)),
+        write: |samples| samples.add(&[], samples.set.queued()),
     },
     Family {
         name: "shmlimit_wait_seconds",
@@ -107,7 +119,7 @@ fn requests(samples: &mut Samples<'_>) {
     let set = samples.set;
     let of_set = [
         ("admitted", set.counts.admitted),
-        ("refused", refused(&set.counts)),
+        ("refused", set.counts.refused()),
         ("timed_out", set.counts.timed_out),
     ];
     for (result, number) in of_set {
@@ -134,7 +146,7 @@ fn active_permits(samples: &mut Samples<'_>) {
     }
     samples.add(&[("limit", "")], set.active);
     for limit in &set.limits {
-        samples.add(&[("limit", &limit.name)], standing::held(set, &limit.name));
+        samples.add(&[("limit", &limit.name)], set.active_permits(&limit.name));
     }
 }
 
@@ -160,8 +172,7 @@ fn permit_seconds(samples: &mut Samples<'_>) {
     if set.hold_capacity == 0 {
         return;
     }
-    let holds = set.holds.iter().filter(|hold| hold.owner_alive && !hold.returned);
-    let held_for = holds.map(|hold| hold.held_for.as_secs_f64());
+    let held_for = set.live_holds().map(|hold| hold.held_for.as_secs_f64());
     let (mut number, mut sum, mut oldest) = (0_u32, 0.0, 0.0_f64);
     for seconds in held_for {
         number = number.saturating_add(1);
@@ -216,7 +227,7 @@ fn escaped(value: &str) -> String {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
-            harmless if crate::text::sanitise::is_harmless(harmless) => text.push(harmless),
+            harmless if sanitise::is_harmless(harmless) => text.push(harmless),
             other => _ = write!(text, "\\\\u{{{:x}}}", u32::from(other)),
         }
     }

@@ -22,7 +22,8 @@ pub struct KeyCounters {
 }
 
 impl KeyCounters {
-    /// The keys asked for most often since the look before; without one, since each has its row.
+    /// The keys asked for most often since the look before. Of those that were asked for as often, and where there was no
+    /// look before, those come first that were asked for most often since they have a row.
     pub fn hottest(
         &mut self,
         reader: &SegmentReader,
@@ -42,16 +43,15 @@ impl KeyCounters {
                 Some(_) => totals.since(before.unwrap_or_default()),
                 None => totals,
             };
-            let rank = grown.admitted.saturating_add(grown.refused);
-            if rank > 0 || key.waiting > 0 {
-                best.offer((rank, key.waiting, Reverse(key.key.fingerprint)), || {
-                    KeyActivity {
-                        key: key.key.clone(),
-                        rates: elapsed.map(|elapsed| grown.rates(elapsed)),
-                        waiting: key.waiting,
-                    }
-                });
-            }
+            let asked = |totals: Totals| totals.admitted.saturating_add(totals.refused);
+            let fingerprint = Reverse(key.key.fingerprint);
+            best.offer((asked(grown), key.waiting, asked(totals), fingerprint), || {
+                KeyActivity {
+                    key: key.key.clone(),
+                    rates: elapsed.map(|elapsed| grown.rates(elapsed)),
+                    waiting: key.waiting,
+                }
+            });
             if now.len() < MAX_REMEMBERED {
                 now.insert(key.key.fingerprint, totals);
             } else {

@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use shmlimit::{Error, SegmentReader, SegmentSnapshot, SetSnapshot};
+use serde_json::Value;
+use shmlimit::{
+    Declaration, Error, KeyFingerprint, KeySnapshot, SegmentReader, SegmentSnapshot, SetSnapshot,
+};
 
 use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;
+use crate::bounds::snapshot_with_bounds;
 use crate::text::human::as_text;
 
 /// Looks at a segment again and again, and at its successor where there is one.
@@ -35,6 +39,7 @@ pub struct Look {
     pub elapsed: Option<Duration>,
     pub state: State,
     pub snapshot: SegmentSnapshot,
+    pub declaration: Declaration,
     /// Of each set of the snapshot.
     activity: Vec<SetActivity>,
 }
@@ -81,6 +86,21 @@ impl Sampler {
         })
     }
 
+    /// A key of a set, where it has a row: of all keys, because what is kept of it may not be all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentReader::key_snapshots`].
+    pub fn key(&self, set: &str, fingerprint: KeyFingerprint) -> Result<Option<KeySnapshot>, Error> {
+        let mut found = None;
+        self.reader.key_snapshots(set, |key| {
+            if key.key.fingerprint == fingerprint {
+                found = Some(key.clone());
+            }
+        })?;
+        Ok(found)
+    }
+
     /// Looks at the segment.
     ///
     /// # Errors
@@ -125,6 +145,7 @@ impl Sampler {
             elapsed,
             state,
             snapshot,
+            declaration: self.reader.declaration().clone(),
             activity,
         })
     }
@@ -146,6 +167,19 @@ impl Look {
     /// Each set, and what happens in it.
     pub fn sets(&self) -> impl Iterator<Item = (&SetSnapshot, &SetActivity)> {
         self.snapshot.sets.iter().zip(&self.activity)
+    }
+
+    /// For programs: the snapshot, in which each set has its `activity`.
+    pub fn json(&self) -> Result<Value, serde_json::Error> {
+        let mut described = snapshot_with_bounds(&self.snapshot, &self.declaration)?;
+        described["time"] = self.utc.as_secs_f64().into();
+        described["elapsed"] = self.elapsed.map(|elapsed| elapsed.as_secs_f64()).into();
+        described["state"] = serde_json::to_value(self.state)?;
+        let sets = described.get_mut("sets").and_then(Value::as_array_mut);
+        for (set, activity) in sets.into_iter().flatten().zip(&self.activity) {
+            set["activity"] = serde_json::to_value(activity)?;
+        }
+        Ok(described)
     }
 }
 

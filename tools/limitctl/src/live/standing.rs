@@ -29,14 +29,26 @@ pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
     }
 }
 
-/// Permits of live processes that hold something of a limit.
-pub fn held(set: &SetSnapshot, limit: &str) -> u64 {
-    let holds = set.holds.iter().filter(|hold| hold.owner_alive && !hold.returned);
-    holds.filter(|hold| hold.amounts.contains_key(limit)).count() as u64
+impl Usage {
+    /// From 0 to 1; none where there is nothing to compare.
+    pub fn share(self) -> Option<f64> {
+        match self {
+            Self::Of { used, capacity } if capacity > 0 => Some(used as f64 / capacity as f64),
+            Self::Of { .. } => Some(1.0),
+            Self::ByKey | Self::Unlimited => None,
+        }
+    }
 }
 
-/// Requests that wait.
-pub fn queued(set: &SetSnapshot) -> u64 {
-    let waiting = set.tickets.iter().filter(|ticket| !ticket.granted);
-    waiting.filter(|ticket| ticket.owner_alive).count() as u64
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_used_at_all_is_used_up() {
+        let share = |used, capacity| Usage::Of { used, capacity }.share();
+        assert_eq!(share(1, 4), Some(0.25));
+        assert_eq!(share(0, 0), Some(1.0));
+        assert_eq!(Usage::ByKey.share(), None);
+    }
 }

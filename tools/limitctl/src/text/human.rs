@@ -1,5 +1,6 @@
 //! Numbers as people read them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -82,6 +83,15 @@ pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok
 /// A path as JSON can say it: text.
 pub fn as_text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
+}
+
+/// Amounts of limits on one line.
+pub fn amounts(amounts: &BTreeMap<String, u64>) -> String {
+    let amounts: Vec<String> = amounts
+        .iter()
+        .map(|(limit, amount)| super::sanitise::line(&format!("{limit} {}", count(*amount))))
+        .collect();
+    amounts.join(", ")
 }
 
 /// The word that declarations and JSON use for a choice.
