@@ -62,6 +62,7 @@
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
 //! | be notified of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
 //! | see what permits that are out are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
+//! | collect counters and gauges | the feature `metrics`: `SegmentSnapshot::record_metrics`; `limitctl export` |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released, segments that were removed; each refusal and wait, where [asked for](OpenOptions::trace_requests) |
 //!
 //! A refusal is a value, not a failure: [`Outcome::into_result`] makes it the error of a `Result` for `?`, and it stays a

@@ -172,6 +172,12 @@ impl Segment {
         )
     }
 
+    /// Its figures, in the text format of Prometheus.
+    fn _exposition(&self, py: Python<'_>) -> PyResult<String> {
+        let snapshot = self.get(py)?.snapshot().or_raise(py)?;
+        Ok(limitctl::exposition(std::iter::once(&snapshot)))
+    }
+
     /// The keys of a set that have a row, as JSON.
     fn _keys(&self, py: Python<'_>, set_name: &str) -> PyResult<String> {
         let mut keys = Vec::new();

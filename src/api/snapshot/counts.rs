@@ -90,6 +90,21 @@ macro_rules! add_counts {
 }
 
 impl SetCounts {
+    /// Requests that were refused at once, for whatever reason.
+    pub fn refused(&self) -> u64 {
+        [
+            self.refused_rate,
+            self.refused_concurrency,
+            self.refused_budget,
+            self.refused_table_full,
+            self.refused_holds_full,
+            self.refused_queue_full,
+            self.refused_throttled,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+
     pub(super) fn add(&mut self, control: &SetControl) {
         add_counts!(
             self,

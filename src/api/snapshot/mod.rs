@@ -4,6 +4,8 @@ mod counts;
 mod diagnosis;
 mod key_label;
 mod keys;
+#[cfg(feature = "metrics")]
+mod recorded_metrics;
 mod set_memory;
 
 use std::cell::RefCell;
@@ -564,6 +566,28 @@ impl LockSnapshot {
 }
 
 impl SetSnapshot {
+    /// Requests of live processes that wait in the queue.
+    pub fn queued(&self) -> u64 {
+        let waiting = self
+            .tickets
+            .iter()
+            .filter(|ticket| ticket.owner_alive && !ticket.granted);
+        waiting.count() as u64
+    }
+
+    /// Permits of live processes that hold something of a limit.
+    pub fn active_permits(&self, limit: &str) -> u64 {
+        let of_limit = self.live_holds().filter(|hold| hold.amounts.contains_key(limit));
+        of_limit.count() as u64
+    }
+
+    /// What live processes hold and have not given back.
+    pub fn live_holds(&self) -> impl Iterator<Item = &HoldSnapshot> {
+        self.holds
+            .iter()
+            .filter(|hold| hold.owner_alive && !hold.returned)
+    }
+
     /// Of a set of which no shard has been looked at yet.
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| LimitSnapshot {

@@ -12,6 +12,7 @@ use crate::command::create::Create;
 use crate::command::doctor::Doctor;
 use crate::command::edit::Edit;
 use crate::command::exec::Exec;
+use crate::command::export::Export;
 use crate::command::inspect::Inspect;
 use crate::command::keys::Keys;
 use crate::command::list::List;
@@ -20,8 +21,11 @@ use crate::command::recover::Recover;
 use crate::command::remove::Remove;
 use crate::command::reset::Reset;
 use crate::command::selftest::Selftest;
+use crate::command::serve::Serve;
 use crate::command::show::Show;
 use crate::command::simulate::Simulate;
+use crate::command::top::Top;
+use crate::command::watch::Watch;
 use crate::exit::ExitCode;
 
 /// Creates, inspects, repairs and removes shmlimit segments
@@ -44,6 +48,10 @@ pub enum Verb {
     Show(Show),
     Doctor(Doctor),
     Selftest(Selftest),
+    Top(Top),
+    Watch(Watch),
+    Export(Export),
+    Serve(Serve),
     Recover(Recover),
     Reset(Reset),
     Apply(Apply),

@@ -6,16 +6,20 @@
 //! - `selftest/child.rs` (forks)
 
 mod arguments;
+mod best;
 mod bounds;
 mod change;
 mod command;
 mod diagnosis;
 mod exit;
 mod job;
+mod live;
 mod output;
+mod screen;
 mod selftest;
 mod simulation;
 mod text;
+mod web;
 
 use std::ffi::OsString;
 
@@ -24,6 +28,7 @@ use clap::Parser;
 use arguments::Arguments;
 pub use bounds::snapshot_with_bounds;
 use exit::{ExitCode, Failure};
+pub use live::exposition::exposition;
 
 /// Does what the arguments say, the first of which is the name of the program, and answers the exit code.
 ///

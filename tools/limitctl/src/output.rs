@@ -28,15 +28,15 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_bytes(&text)
 }
 
-/// Values as JSON, one a line, on standard output.
+/// Lines on standard output as they come: values as JSON, one a line, or text.
 #[derive(Debug)]
-pub struct JsonLines {
+pub struct Lines {
     stream: BufWriter<StdoutLock<'static>>,
     line: Vec<u8>,
     is_closed: bool,
 }
 
-impl JsonLines {
+impl Lines {
     pub fn new() -> Self {
         Self {
             stream: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
@@ -52,6 +52,12 @@ impl JsonLines {
         value.serialize(&mut serializer).map_err(not_written)?;
         self.line.push(b'\n');
         let written = self.stream.write_all(&self.line);
+        self.note(written)
+    }
+
+    /// Prints lines of text instead, which has no styles.
+    pub fn print_text(&mut self, text: &str) -> Result<(), Failure> {
+        let written = self.stream.write_all(text.as_bytes());
         self.note(written)
     }
 

@@ -1,7 +1,6 @@
 //! `limitctl keys`.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use serde::Serialize;
 use shmlimit::{KeyFingerprint, KeySnapshot, KeysSnapshot, SegmentReader};
 
 use super::{as_text, occupancy};
+use crate::best::Best;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count};
@@ -94,12 +94,6 @@ struct Selection {
     limits: Vec<String>,
 }
 
-/// A key and its place: who has the higher rank comes first.
-struct Ranked {
-    rank: (u128, Reverse<KeyFingerprint>),
-    key: KeySnapshot,
-}
-
 impl Keys {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let selection = self.select(&SegmentReader::open(&self.segment)?)?;
@@ -123,35 +117,16 @@ impl Keys {
             limits: Vec::new(),
         };
         let max = if self.top == 0 { usize::MAX } else { self.top };
-        // The one that comes last is on top, and goes when a better one comes.
-        let mut best = BinaryHeap::new();
+        let mut best = Best::new(max);
         reader.key_snapshots(&self.set, |key| {
             selection.seen += 1;
             selection.in_second_bucket += u64::from(key.second_bucket);
-            if !self.matches(key) {
-                return;
-            }
-            selection.matching += 1;
-            let rank = self.by.rank(key);
-            let is_among_them = best.len() < max
-                || best
-                    .peek()
-                    .is_some_and(|Reverse(last): &Reverse<Ranked>| rank > last.rank);
-            if is_among_them {
-                best.push(Reverse(Ranked {
-                    rank,
-                    key: key.clone(),
-                }));
-                if best.len() > max {
-                    best.pop();
-                }
+            if self.matches(key) {
+                selection.matching += 1;
+                best.offer(self.by.rank(key), || key.clone());
             }
         })?;
-        selection.keys = best
-            .into_sorted_vec()
-            .into_iter()
-            .map(|Reverse(ranked)| ranked.key)
-            .collect();
+        selection.keys = best.into_vec();
         let sets = reader.snapshot()?.sets;
         if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
             selection.table = set.keys.unwrap_or_default();
@@ -272,25 +247,5 @@ impl Order {
             Self::Refused => "refused most often",
             Self::Oldest => "used the longest ago",
         }
-    }
-}
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank == other.rank
-    }
-}
-
-impl Eq for Ranked {}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank.cmp(&other.rank)
     }
 }

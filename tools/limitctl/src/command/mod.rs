@@ -7,6 +7,7 @@ pub mod create;
 pub mod doctor;
 pub mod edit;
 pub mod exec;
+pub mod export;
 pub mod inspect;
 pub mod keys;
 pub mod list;
@@ -15,17 +16,20 @@ pub mod recover;
 pub mod remove;
 pub mod reset;
 pub mod selftest;
+pub mod serve;
 pub mod show;
 pub mod simulate;
+pub mod top;
+pub mod watch;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use shmlimit::{HoldSnapshot, KeysSnapshot};
 
 use crate::arguments::Verb;
 use crate::exit::{ExitCode, Failure};
 use crate::text::human::{self, count};
+pub use crate::text::human::{amounts, as_text};
 use crate::text::{sanitise, style};
 
 /// Does what was asked for.
@@ -39,6 +43,10 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Show(show) => show.run(),
         Verb::Doctor(doctor) => doctor.run(),
         Verb::Selftest(selftest) => selftest.run(),
+        Verb::Top(top) => top.run(),
+        Verb::Watch(watch) => watch.run(),
+        Verb::Export(export) => export.run(),
+        Verb::Serve(serve) => serve.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Apply(apply) => apply.run(),
@@ -54,11 +62,6 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
 /// A path as it may be printed.
 fn shown(path: &Path) -> String {
     sanitise::line(&path.to_string_lossy())
-}
-
-/// A path as JSON can say it: text.
-pub fn as_text(path: &Path) -> PathBuf {
-    path.to_string_lossy().into_owned().into()
 }
 
 /// How full a table of keys is.
@@ -90,14 +93,6 @@ fn label(hold: &HoldSnapshot) -> String {
 fn label_heading(holds: &[HoldSnapshot]) -> &'static str {
     let has_labels = holds.iter().any(|hold| hold.label.is_some());
     if has_labels { "LABEL" } else { "" }
-}
-
-fn amounts(amounts: &BTreeMap<String, u64>) -> String {
-    let amounts: Vec<String> = amounts
-        .iter()
-        .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
-        .collect();
-    amounts.join(", ")
 }
 
 /// Names and texts in two columns.

@@ -10,7 +10,7 @@ use shmlimit::Declaration;
 
 use super::shown;
 use crate::exit::{ExitCode, Failure};
-use crate::output::{self, JsonLines};
+use crate::output::{self, Lines};
 use crate::simulation::comparison::{Comparison, Flip};
 use crate::simulation::replay::Simulation;
 use crate::simulation::summary::Summary;
@@ -98,7 +98,7 @@ struct Replay {
     against: Option<Side>,
     comparison: Comparison,
     /// Where verdicts go, or flips; none where only the summary is asked for.
-    lines: Option<JsonLines>,
+    lines: Option<Lines>,
 }
 
 impl Simulate {
@@ -107,7 +107,7 @@ impl Simulate {
             side: Side::new(&self.declaration)?,
             against: self.against.as_deref().map(Side::new).transpose()?,
             comparison: Comparison::default(),
-            lines: (!self.summary).then(JsonLines::new),
+            lines: (!self.summary).then(Lines::new),
         };
         let mut trace = self.open_trace()?;
         let replayed = replay.run(&mut trace, self.max_flips.is_some());
@@ -226,7 +226,7 @@ impl Replay {
     fn run(&mut self, trace: &mut Trace<impl BufRead>, counts: bool) -> Result<(), Failure> {
         while let Some(event) = trace.next_event()? {
             self.step(&event).map_err(|failure| trace.locate(failure))?;
-            if !counts && self.lines.as_ref().is_some_and(JsonLines::is_closed) {
+            if !counts && self.lines.as_ref().is_some_and(Lines::is_closed) {
                 break;
             }
         }

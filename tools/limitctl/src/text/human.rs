@@ -1,5 +1,7 @@
 //! Numbers as people read them.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serializer;
@@ -78,6 +80,20 @@ pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok
     serializer.serialize_f64(time.as_secs_f64())
 }
 
+/// A path as JSON can say it: text.
+pub fn as_text(path: &Path) -> PathBuf {
+    path.to_string_lossy().into_owned().into()
+}
+
+/// Amounts of limits on one line.
+pub fn amounts(amounts: &BTreeMap<String, u64>) -> String {
+    let amounts: Vec<String> = amounts
+        .iter()
+        .map(|(limit, amount)| super::sanitise::line(&format!("{limit} {}", count(*amount))))
+        .collect();
+    amounts.join(", ")
+}
+
 /// An instant, as the time since the Unix epoch.
 pub fn instant(utc: Duration) -> String {
     let instant = UNIX_EPOCH + utc;
@@ -88,6 +104,28 @@ pub fn instant(utc: Duration) -> String {
 pub fn instant_with_millis(utc_millis: u64) -> String {
     let instant = UNIX_EPOCH + Duration::from_millis(utc_millis);
     humantime::format_rfc3339_millis(instant).to_string()
+}
+
+/// The time of day of an instant, in UTC.
+pub fn time_of_day(utc: Duration) -> String {
+    let seconds = utc.as_secs() % 86_400;
+    format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3_600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+/// Requests per second, in at most ten characters; a dash where it is not known yet.
+pub fn rate(per_second: Option<f64>) -> String {
+    match per_second {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(few) if few < 9.995 => format!("{few:.2}"),
+        Some(some) if some < 99.95 => format!("{some:.1}"),
+        Some(many) => count(many.round() as u64),
+    }
 }
 
 /// A number and what it counts.
@@ -140,7 +178,23 @@ mod tests {
     }
 
     #[test]
+    fn rates_have_three_digits_at_least() {
+        for (rate_, text) in [
+            (None, "-"),
+            (Some(0.0), "0"),
+            (Some(0.5), "0.50"),
+            (Some(9.99), "9.99"),
+            (Some(9.996), "10.0"),
+            (Some(99.96), "100"),
+            (Some(12_345.6), "12,346"),
+        ] {
+            assert_eq!(rate(rate_), text, "{rate_:?}");
+        }
+    }
+
+    #[test]
     fn any_instant_is_shown() {
+        assert_eq!(time_of_day(Duration::from_secs(1_700_000_000)), "22:13:20");
         assert_eq!(instant(Duration::ZERO), "1970-01-01T00:00:00Z");
         assert_eq!(
             instant(Duration::from_secs(1_700_000_000)),

@@ -27,6 +27,10 @@ impl Cell {
             style,
         }
     }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
 }
 
 impl<T: ToString> From<T> for Cell {

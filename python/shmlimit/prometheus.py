@@ -1,0 +1,52 @@
+"""A collector for `prometheus_client`, which is right under any number of workers.
+
+```python
+import shmlimit as sl
+from prometheus_client import REGISTRY
+from shmlimit.prometheus import SegmentCollector
+
+REGISTRY.register(SegmentCollector(sl.open("/dev/shm/api.limits", config="limits.toml")))
+```
+
+The counters are in the segment, and of all processes together: whichever worker is scraped answers the same, and there
+is nothing to add up. `PROMETHEUS_MULTIPROC_DIR` is not needed for them. Names and labels are those of
+`limitctl export`, and are listed in `docs/observability.md`; a key is never a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from shmlimit import Segment
+
+__all__ = ["SegmentCollector"]
+
+
+class SegmentCollector(Collector):
+    """The figures of segments, as they are when they are asked for."""
+
+    def __init__(self, *segments: Segment) -> None:
+        """Collects from open segments, each with a path of its own.
+
+        Args:
+            *segments: The segments. One collector has all that are to be collected by a registry.
+        """
+        self._segments = segments
+
+    def collect(self) -> Iterator[Metric]:
+        """Copies the segments, without a lock.
+
+        Yields:
+            Each metric, with the samples of all segments.
+        """
+        collected: dict[str, Metric] = {}
+        for segment in self._segments:
+            for metric in text_string_to_metric_families(segment._exposition()):
+                known = collected.setdefault(metric.name, metric)
+                if known is not metric:
+                    known.samples.extend(metric.samples)
+        yield from collected.values()

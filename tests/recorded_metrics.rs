@@ -1,0 +1,136 @@
+//! What a program's recorder of metrics is given, compared with what was asked of the limits.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use shmlimit::{Keyed, Limit, SegmentReader, SetDeclaration};
+
+/// Keeps the last value of each metric, by its name and labels as they are written.
+#[derive(Default)]
+struct LastValues {
+    counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    gauges: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+}
+
+fn written(key: &Key) -> String {
+    // Not which segment: each test has one.
+    let labels = key.labels().filter(|label| label.key() != "segment");
+    let labels: Vec<String> = labels
+        .map(|label| format!("{}={}", label.key(), label.value()))
+        .collect();
+    format!("{} {}", key.name(), labels.join(","))
+}
+
+impl Recorder for LastValues {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        let mut counters = self.counters.lock().expect("not poisoned");
+        Counter::from_arc(Arc::clone(counters.entry(written(key)).or_default()))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        let mut gauges = self.gauges.lock().expect("not poisoned");
+        Gauge::from_arc(Arc::clone(gauges.entry(written(key)).or_default()))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        panic!("there is none");
+    }
+}
+
+impl LastValues {
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.counters.lock().expect("not poisoned");
+        let counter = counters
+            .get(name)
+            .unwrap_or_else(|| panic!("no {name} in {counters:?}"));
+        counter.load(Ordering::Relaxed)
+    }
+
+    fn gauge(&self, name: &str) -> f64 {
+        let gauges = self.gauges.lock().expect("not poisoned");
+        let gauge = gauges
+            .get(name)
+            .unwrap_or_else(|| panic!("no {name} in {gauges:?}"));
+        f64::from_bits(gauge.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
+    let day = Duration::from_secs(86_400);
+    let declaration = shmlimit::Declaration::new()
+        .add_set(
+            SetDeclaration::new("chat")
+                .add_limit(Limit::calls("requests", 4, day))
+                .add_limit(Limit::concurrency("in_flight", 8)),
+        )
+        .add_set(
+            SetDeclaration::new("tenants")
+                .keyed(Keyed::new(100))
+                .add_limit(Limit::calls("requests", 5, day)),
+        );
+    let segment = shmlimit::Segment::create(&path, &declaration).expect("created");
+    let chat = segment.set("chat").expect("declared");
+    let held: Vec<_> = (0..7)
+        .map(|_| chat.try_acquire(&chat.request()).expect("works"))
+        .collect();
+    let tenants = segment.set("tenants").expect("declared");
+    let key = tenants.key("secret-tenant").expect("keyed");
+    assert!(key.check(&tenants.request()).expect("works").is_admitted());
+
+    let reader = SegmentReader::open(&path).expect("opened");
+    let recorder = LastValues::default();
+    let record = || {
+        let snapshot = reader.snapshot().expect("copied");
+        metrics::with_local_recorder(&recorder, || snapshot.record_metrics());
+    };
+    record();
+    for (name, number) in [
+        ("shmlimit_requests_total set=chat,limit=,result=admitted", 4),
+        ("shmlimit_requests_total set=chat,limit=,result=refused", 3),
+        ("shmlimit_requests_total set=chat,limit=,result=timed_out", 0),
+        (
+            "shmlimit_requests_total set=chat,limit=requests,result=refused",
+            3,
+        ),
+        (
+            "shmlimit_requests_total set=chat,limit=in_flight,result=refused",
+            0,
+        ),
+        (
+            "shmlimit_requests_total set=tenants,limit=requests,result=admitted",
+            1,
+        ),
+        ("shmlimit_reclaimed_total set=chat", 0),
+        ("shmlimit_recoveries_total set=chat", 0),
+        ("shmlimit_evicted_total set=tenants,kind=in_use", 0),
+        ("shmlimit_evicted_total set=tenants,kind=unused", 0),
+    ] {
+        assert_eq!(recorder.counter(name), number, "{name}");
+    }
+    assert_eq!(recorder.gauge("shmlimit_active_permits set=chat,limit="), 4.0);
+    assert_eq!(
+        recorder.gauge("shmlimit_active_permits set=chat,limit=in_flight"),
+        4.0
+    );
+    assert_eq!(recorder.gauge("shmlimit_queued set=chat"), 0.0);
+    let names = format!("{:?}{:?}", recorder.counters, recorder.gauges);
+    assert!(!names.contains("secret-tenant"), "{names}");
+    // The next look replaces the values.
+    drop(held);
+    record();
+    assert_eq!(recorder.gauge("shmlimit_active_permits set=chat,limit="), 0.0);
+    assert_eq!(
+        recorder.counter("shmlimit_requests_total set=chat,limit=,result=admitted"),
+        4
+    );
+}

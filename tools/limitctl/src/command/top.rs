@@ -1,0 +1,92 @@
+//! `limitctl top`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::watch::interval;
+use crate::exit::{ExitCode, Failure};
+use crate::live::sampler::Sampler;
+use crate::live::schedule::Schedule;
+use crate::screen::state::{Screen, Wish};
+use crate::screen::terminal::{Input, Session, end_by};
+use crate::screen::{self, Signs};
+
+/// Show a segment live, on the whole screen
+///
+/// Sets and their limits, what is admitted and refused a second, queues, holders, processes, and the keys that are asked
+/// for most often. Enter opens a set and a key, Esc goes back, `s` sorts, `/` filters, `p` pauses, Tab goes to the next
+/// list, `q` quits. Maps the file read-only and takes no lock, so no one waits for it, and it needs no more than
+/// permission to read the file. `NO_COLOR` is respected: everything can be read without colours.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// How long to wait between two looks, such as 500ms or 5s
+    ///
+    /// Rates are those of this time. A bare number counts seconds.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    every: Duration,
+
+    /// How many of the hottest keys of each keyed set to look for
+    ///
+    /// To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them. With 0, no key is looked at.
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    keys: usize,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+}
+
+impl Top {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if !Session::is_possible() {
+            return Err(Failure::new(
+                ExitCode::Usage,
+                "top needs a terminal; `limitctl watch` prints lines instead",
+            ));
+        }
+        let mut sampler = Sampler::open(&self.segment, self.keys)?;
+        let screen = Screen::new(sampler.look()?, Signs::of_locale());
+        let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
+        let signal = show(session, screen, &mut sampler, self.every)?;
+        // The session is over: the terminal is as it was.
+        if let Some(signal) = signal {
+            end_by(signal);
+            return Ok(ExitCode::Other(128 + signal as u8));
+        }
+        Ok(ExitCode::Done)
+    }
+}
+
+/// Shows the segment until the user quits, or a signal ends it.
+fn show(
+    mut session: Session,
+    mut screen: Screen,
+    sampler: &mut Sampler,
+    every: Duration,
+) -> Result<Option<nix::sys::signal::Signal>, Failure> {
+    let mut schedule = Schedule::starting(Instant::now(), every);
+    loop {
+        session
+            .terminal
+            .draw(|frame| screen::draw(&mut screen, frame))
+            .map_err(|error| Failure::of_system(&error, "cannot draw"))?;
+        match session.wait(schedule.remaining(Instant::now())) {
+            Input::Key(key) => match screen.press(key) {
+                Wish::Nothing => {}
+                Wish::Quit => return Ok(None),
+                Wish::LookUp => screen.look_up(sampler)?,
+            },
+            Input::Resized => {}
+            Input::Signal(signal) => return Ok(Some(signal)),
+            Input::Closed => return Ok(None),
+            Input::Nothing => {
+                schedule.advance(Instant::now());
+                let look = sampler.look()?;
+                screen.update(look, sampler)?;
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! `limitctl watch`.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use shmlimit::{KeysSnapshot, Kind, LimitCounts, LimitSnapshot, SetCounts, SetSnapshot};
+use unicode_width::UnicodeWidthStr;
+
+use crate::arguments;
+use crate::exit::{ExitCode, Failure};
+use crate::live::activity::{KeyActivity, Rates, SetActivity};
+use crate::live::sampler::{Look, Sampler, State};
+use crate::live::schedule::Schedule;
+use crate::live::standing::{self, Usage};
+use crate::output::Lines;
+use crate::text::human::{self, count};
+use crate::text::{key, sanitise};
+
+/// Print what happens in a segment, again and again
+///
+/// That is, for each set, how many requests a second were admitted and refused since the line before, how many permits
+/// are out, how many requests wait, and how much of each limit is used. Maps the file read-only and takes no lock, so no
+/// one waits for it, and it needs no more than permission to read the file. A segment that takes the place of the one
+/// that is watched is watched instead.
+#[derive(Args, Debug)]
+pub struct Watch {
+    /// How long to wait between two lines, such as 500ms or 5s
+    ///
+    /// Rates are those of this time. A bare number counts seconds.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    every: Duration,
+
+    /// How often to print before the end
+    ///
+    /// Without it, until it is interrupted or its reader closes the pipe.
+    #[arg(long, value_name = "COUNT")]
+    count: Option<u64>,
+
+    /// How many of the hottest keys of each keyed set to show
+    ///
+    /// Those that were asked for most often since the line before. To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    keys: usize,
+
+    /// Print JSON, one object a line
+    ///
+    /// Each has the rates and the counters of all sets at one instant. Rates are requests a second, times are in seconds.
+    #[arg(long)]
+    json: bool,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+}
+
+/// A time between two looks.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let interval = arguments::duration(text)?;
+    if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err(format!(
+            "it must be between {} and {}",
+            human::duration(MIN_INTERVAL),
+            human::duration(MAX_INTERVAL)
+        ))
+    }
+}
+
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
+
+impl Watch {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut sampler = Sampler::open(&self.segment, self.keys)?;
+        // What rates are counted from.
+        sampler.look()?;
+        let mut schedule = Schedule::starting(Instant::now(), self.every);
+        let mut lines = Lines::new();
+        let mut heading = String::new();
+        let mut printed = 0;
+        while self.count.is_none_or(|count| printed < count) {
+            thread::sleep(schedule.remaining(Instant::now()));
+            schedule.advance(Instant::now());
+            let look = sampler.look()?;
+            if self.json {
+                lines.print(&Line::new(&look))?;
+            } else {
+                lines.print_text(&text(&look, &mut heading))?;
+            }
+            lines.flush()?;
+            if lines.is_closed() {
+                break;
+            }
+            printed += 1;
+        }
+        Ok(ExitCode::Done)
+    }
+}
+
+/// All sets at one instant.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    /// Since the Unix epoch.
+    #[serde(serialize_with = "human::as_seconds")]
+    time: Duration,
+    elapsed: Option<f64>,
+    state: State,
+    participants: usize,
+    dead_participants: usize,
+    sets: Vec<SetLine<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct SetLine<'a> {
+    name: &'a str,
+    rates: Option<Rates>,
+    timed_out_rate: Option<f64>,
+    active: u64,
+    of_dead: u64,
+    queued: u64,
+    #[serde(serialize_with = "human::as_seconds")]
+    throttled_for: Duration,
+    counts: &'a SetCounts,
+    limits: Vec<LimitLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<&'a KeysSnapshot>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    hottest: &'a [KeyActivity],
+}
+
+#[derive(Debug, Serialize)]
+struct LimitLine<'a> {
+    name: &'a str,
+    kind: Kind,
+    usage: Usage,
+    rates: Option<Rates>,
+    counts: &'a LimitCounts,
+}
+
+impl<'a> Line<'a> {
+    fn new(look: &'a Look) -> Self {
+        let participants = &look.snapshot.participants;
+        let alive = participants.iter().filter(|it| it.alive).count();
+        Self {
+            time: look.utc,
+            elapsed: look.elapsed.map(|elapsed| elapsed.as_secs_f64()),
+            state: look.state,
+            participants: alive,
+            dead_participants: participants.len() - alive,
+            sets: look
+                .sets()
+                .map(|(set, activity)| SetLine::new(set, activity))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> SetLine<'a> {
+    fn new(set: &'a SetSnapshot, activity: &'a SetActivity) -> Self {
+        let limit = |(limit, rates): (&'a LimitSnapshot, &Option<Rates>)| LimitLine {
+            name: &limit.name,
+            kind: limit.kind,
+            usage: standing::usage(set, limit),
+            rates: *rates,
+            counts: &limit.counts,
+        };
+        Self {
+            name: &set.name,
+            rates: activity.rates,
+            timed_out_rate: activity.timed_out,
+            active: set.active,
+            of_dead: set.of_dead,
+            queued: set.queued(),
+            throttled_for: set.throttled_for,
+            counts: &set.counts,
+            limits: set.limits.iter().zip(&activity.limits).map(limit).collect(),
+            keys: set.keys.as_ref(),
+            hottest: &activity.hottest,
+        }
+    }
+}
+
+/// A line for each set, and for each of its hottest keys; with the heading where the columns are not as before.
+fn text(look: &Look, heading: &mut String) -> String {
+    let names = look.sets().map(|(set, _)| sanitise::line(&set.name));
+    let width = names.map(|name| name.width()).max().unwrap_or(0).max(3);
+    let padded = |name: &str| format!("{name}{}", " ".repeat(width.saturating_sub(name.width())));
+    let columns = format!(
+        "{:8}  {}  {:>10}  {:>10}  {:>10}  {:>7}  {:>7}  USED\n",
+        "TIME",
+        padded("SET"),
+        "ADMITTED/S",
+        "REFUSED/S",
+        "TIMEOUT/S",
+        "HELD",
+        "QUEUED"
+    );
+    let mut text = String::new();
+    if *heading != columns {
+        text.push_str(&columns);
+        *heading = columns;
+    }
+    let time = human::time_of_day(look.utc);
+    if look.state != State::Ok {
+        text.push_str(&format!("{time}  {}\n", look.state.words()));
+    }
+    for (set, activity) in look.sets() {
+        text.push_str(&format!(
+            "{time}  {}  {:>10}  {:>10}  {:>10}  {:>7}  {:>7}  {}\n",
+            padded(&sanitise::line(&set.name)),
+            human::rate(activity.rates.map(|rates| rates.admitted)),
+            human::rate(activity.rates.map(|rates| rates.refused)),
+            human::rate(activity.timed_out),
+            count(set.active),
+            count(set.queued()),
+            usages(set)
+        ));
+        for hot in &activity.hottest {
+            text.push_str(&format!(
+                "{time}  {}  {:>10}  {:>10}  {:>10}  {:>7}  {:>7}  key {}\n",
+                padded(""),
+                human::rate(hot.rates.map(|rates| rates.admitted)),
+                human::rate(hot.rates.map(|rates| rates.refused)),
+                "",
+                "",
+                count(hot.waiting),
+                key::key(&hot.key)
+            ));
+        }
+    }
+    text
+}
+
+/// How much of each limit is used.
+fn usages(set: &SetSnapshot) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for limit in &set.limits {
+        let name = sanitise::line(&limit.name);
+        match standing::usage(set, limit) {
+            Usage::Of { used, capacity } => {
+                parts.push(format!("{name} {} of {}", count(used), count(capacity)));
+            }
+            Usage::ByKey | Usage::Unlimited => {}
+        }
+    }
+    if let Some(keys) = &set.keys {
+        parts.push(format!("{} of {} keys", count(keys.in_use), count(keys.rows)));
+    }
+    if !set.throttled_for.is_zero() {
+        parts.push(format!("throttled for {}", human::duration(set.throttled_for)));
+    }
+    if set.poisoned {
+        parts.push("cannot be repaired".to_owned());
+    }
+    parts.join(", ")
+}

@@ -1,0 +1,246 @@
+//! Figures for Prometheus, in its text format. Names and labels are a promise: `docs/observability.md` lists them. What
+//! keys a set has is never among them: there may be millions, and they may say who someone is.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use shmlimit::{Error, LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
+
+use crate::text::human::as_text;
+use crate::text::sanitise;
+
+/// A segment as it is now, to be exported.
+///
+/// # Errors
+///
+/// As [`SegmentReader::open`].
+pub fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
+    let mut snapshot = SegmentReader::open(path)?.snapshot()?;
+    snapshot.path = as_text(path);
+    Ok(snapshot)
+}
+
+/// The figures of segments. No two of them have the same path.
+pub fn exposition<'a>(segments: impl Iterator<Item = &'a SegmentSnapshot> + Clone) -> String {
+    let mut text = String::new();
+    for family in FAMILIES {
+        let head = text.len();
+        let (name, kind) = (family.name, family.kind);
+        _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help);
+        let body = text.len();
+        for segment in segments.clone() {
+            for set in &segment.sets {
+                (family.write)(&mut Samples {
+                    text: &mut text,
+                    name,
+                    segment: &segment.path.to_string_lossy(),
+                    set,
+                });
+            }
+        }
+        if text.len() == body {
+            text.truncate(head);
+        }
+    }
+    text
+}
+
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    write: fn(&mut Samples<'_>),
+}
+
+const FAMILIES: &[Family] = &[
+    Family {
+        name: "shmlimit_requests_total",
+        kind: "counter",
+        help: "Requests by result: of each limit, and with an empty limit of the set, where each request counts once.",
+        write: requests,
+    },
+    Family {
+        name: "shmlimit_active_permits",
+        kind: "gauge",
+        help: "Permits of live processes that hold something: of each limit, and with an empty limit of the set.",
+        write: active_permits,
+    },
+    Family {
+        name: "shmlimit_queued",
+        kind: "gauge",
+        help: "Requests that wait in the queue.",
+        write: |samples| samples.add(&[], samples.set.queued()),
+    },
+    Family {
+        name: "shmlimit_wait_seconds",
+        kind: "histogram",
+        help: "How long requests had waited in the queue when they were admitted.",
+        write: wait_seconds,
+    },
+    Family {
+        name: "shmlimit_permit_seconds",
+        kind: "gauge",
+        help: "How long the permits that are out have been held: the oldest of them, and their mean.",
+        write: permit_seconds,
+    },
+    Family {
+        name: "shmlimit_reclaimed_total",
+        kind: "counter",
+        help: "Permits of dead processes that were given back.",
+        write: |samples| samples.add(&[], samples.set.counts.reclaimed),
+    },
+    Family {
+        name: "shmlimit_recoveries_total",
+        kind: "counter",
+        help: "Times the lock of the set was found with a dead owner, and recovered.",
+        write: |samples| samples.add(&[], samples.set.counts.recoveries),
+    },
+    Family {
+        name: "shmlimit_evicted_total",
+        kind: "counter",
+        help: "Keys whose row was given to another key: with nothing used, which loses nothing, or with something in use.",
+        write: evicted,
+    },
+    Family {
+        name: "shmlimit_near_limit_total",
+        kind: "counter",
+        help: "Requests that were admitted and left the limit near its capacity.",
+        write: |samples| {
+            let set = samples.set;
+            for limit in &set.limits {
+                samples.add(&[("limit", &limit.name)], limit.counts.near);
+            }
+        },
+    },
+];
+
+fn requests(samples: &mut Samples<'_>) {
+    let set = samples.set;
+    let of_set = [
+        ("admitted", set.counts.admitted),
+        ("refused", set.counts.refused()),
+        ("timed_out", set.counts.timed_out),
+    ];
+    for (result, number) in of_set {
+        samples.add(&[("limit", ""), ("result", result)], number);
+    }
+    // Which limit a request waited for may have changed meanwhile: timed out is the request, not a limit.
+    let of_limit = |limit: &LimitSnapshot| {
+        [
+            ("admitted", limit.counts.admitted),
+            ("refused", limit.counts.refused),
+        ]
+    };
+    for limit in &set.limits {
+        for (result, number) in of_limit(limit) {
+            samples.add(&[("limit", &limit.name), ("result", result)], number);
+        }
+    }
+}
+
+fn active_permits(samples: &mut Samples<'_>) {
+    let set = samples.set;
+    if set.hold_capacity == 0 {
+        return;
+    }
+    samples.add(&[("limit", "")], set.active);
+    for limit in &set.limits {
+        samples.add(&[("limit", &limit.name)], set.active_permits(&limit.name));
+    }
+}
+
+fn wait_seconds(samples: &mut Samples<'_>) {
+    let times = &samples.set.wait_times;
+    let mut below = 0_u64;
+    for (power, number) in times.iter().enumerate() {
+        below = below.saturating_add(*number);
+        // The last one has no end.
+        let end = if power + 1 == times.len() {
+            "+Inf".to_owned()
+        } else {
+            Duration::from_micros(1 << power).as_secs_f64().to_string()
+        };
+        samples.add_to("_bucket", &[("le", &end)], below);
+    }
+    // The exact sum of the times is not kept in a segment: there is no `_sum`.
+    samples.add_to("_count", &[], below);
+}
+
+fn permit_seconds(samples: &mut Samples<'_>) {
+    let set = samples.set;
+    if set.hold_capacity == 0 {
+        return;
+    }
+    let held_for = set.live_holds().map(|hold| hold.held_for.as_secs_f64());
+    let (mut number, mut sum, mut oldest) = (0_u32, 0.0, 0.0_f64);
+    for seconds in held_for {
+        number = number.saturating_add(1);
+        sum += seconds;
+        oldest = oldest.max(seconds);
+    }
+    samples.add(&[("kind", "mean")], sum / f64::from(number.max(1)));
+    samples.add(&[("kind", "oldest")], oldest);
+}
+
+fn evicted(samples: &mut Samples<'_>) {
+    if let Some(keys) = &samples.set.keys {
+        samples.add(&[("kind", "in_use")], keys.evicted_in_use);
+        samples.add(&[("kind", "unused")], keys.evicted_unused);
+    }
+}
+
+/// Where the samples of a family and a set are written to.
+struct Samples<'a> {
+    text: &'a mut String,
+    name: &'a str,
+    segment: &'a str,
+    set: &'a SetSnapshot,
+}
+
+impl Samples<'_> {
+    fn add(&mut self, labels: &[(&str, &str)], value: impl ToString) {
+        self.add_to("", labels, value);
+    }
+
+    fn add_to(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl ToString) {
+        let of_all = [("segment", self.segment), ("set", self.set.name.as_str())];
+        let labels = of_all.iter().chain(labels);
+        let labels: Vec<String> = labels
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .collect();
+        _ = writeln!(
+            self.text,
+            "{}{suffix}{{{}}} {}",
+            self.name,
+            labels.join(","),
+            value.to_string()
+        );
+    }
+}
+
+/// A label's value, as the format has it. Control characters that a terminal would obey are shown as escapes.
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            harmless if sanitise::is_harmless(harmless) => text.push(harmless),
+            other => _ = write!(text, "\\\\u{{{:x}}}", u32::from(other)),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_of_labels_are_escaped() {
+        assert_eq!(escaped("größe \"a\" \\ \n"), r#"größe \"a\" \\ \n"#);
+        assert_eq!(escaped("\u{1b}[2J"), r"\\u{1b}[2J");
+    }
+}

@@ -1,0 +1,201 @@
+//! One look after the other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::Value;
+use shmlimit::{
+    Declaration, Error, KeyFingerprint, KeySnapshot, SegmentReader, SegmentSnapshot, SetSnapshot,
+};
+
+use super::activity::{Rates, SetActivity, SetTotals};
+use super::hottest::KeyCounters;
+use crate::bounds::snapshot_with_bounds;
+use crate::text::human::as_text;
+
+/// Looks at a segment again and again, and at its successor where there is one.
+#[derive(Debug)]
+pub struct Sampler {
+    path: PathBuf,
+    /// How many of the hottest keys of each set are looked for.
+    hottest: usize,
+    reader: SegmentReader,
+    file: Option<FileIdentity>,
+    before: Option<Before>,
+    histories: BTreeMap<String, VecDeque<Rates>>,
+    keys: BTreeMap<String, KeyCounters>,
+}
+
+/// A segment at an instant, and what happened since the look before.
+#[derive(Debug)]
+pub struct Look {
+    /// When, as the time since the Unix epoch.
+    pub utc: Duration,
+    /// Since the look before; none at the first one, and at the first at a successor.
+    pub elapsed: Option<Duration>,
+    pub state: State,
+    pub snapshot: SegmentSnapshot,
+    pub declaration: Declaration,
+    /// Of each set of the snapshot.
+    activity: Vec<SetActivity>,
+}
+
+/// What a segment is fit for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Ok,
+    /// Of another boot or namespace, or a copy.
+    Cold,
+    /// Attached processes must open its successor.
+    Retired,
+    /// The file is not there any more.
+    Removed,
+}
+
+/// Which file it is that has a name.
+type FileIdentity = (u64, u64);
+
+#[derive(Debug)]
+struct Before {
+    at: Instant,
+    sets: BTreeMap<String, SetTotals>,
+}
+
+impl Sampler {
+    /// Opens the segment for looking only. Of each keyed set the `hottest` keys are looked for: with zero, no key is.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentReader::open`].
+    pub fn open(path: &Path, hottest: usize) -> Result<Self, Error> {
+        // Before it is opened: what takes its place meanwhile is noticed at the first look.
+        let file = identity(path);
+        Ok(Self {
+            path: path.to_owned(),
+            hottest,
+            reader: SegmentReader::open(path)?,
+            file,
+            before: None,
+            histories: BTreeMap::new(),
+            keys: BTreeMap::new(),
+        })
+    }
+
+    /// A key of a set, where it has a row: of all keys, because what is kept of it may not be all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentReader::key_snapshots`].
+    pub fn key(&self, set: &str, fingerprint: KeyFingerprint) -> Result<Option<KeySnapshot>, Error> {
+        let mut found = None;
+        self.reader.key_snapshots(set, |key| {
+            if key.key.fingerprint == fingerprint {
+                found = Some(key.clone());
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Looks at the segment.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening its successor, and of copying.
+    pub fn look(&mut self) -> Result<Look, Error> {
+        let is_there = self.follow()?;
+        let at = Instant::now();
+        let utc = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut snapshot = self.reader.snapshot()?;
+        snapshot.path = as_text(&self.path);
+        let elapsed = self
+            .before
+            .as_ref()
+            .map(|before| at.saturating_duration_since(before.at))
+            .filter(|elapsed| !elapsed.is_zero());
+        let totals: Vec<SetTotals> = snapshot.sets.iter().map(SetTotals::of).collect();
+        let mut activity = Vec::with_capacity(totals.len());
+        for (set, totals) in snapshot.sets.iter().zip(&totals) {
+            let before = self.before.as_ref().and_then(|before| before.sets.get(&set.name));
+            let history = self.histories.entry(set.name.clone()).or_default();
+            let mut happened = totals.activity(set, before.zip(elapsed), history);
+            if self.hottest > 0 && set.keys.is_some() {
+                let counters = self.keys.entry(set.name.clone()).or_default();
+                happened.hottest = counters.hottest(&self.reader, &set.name, self.hottest, elapsed)?;
+            }
+            activity.push(happened);
+        }
+        let names = snapshot.sets.iter().map(|set| set.name.clone());
+        self.before = Some(Before {
+            at,
+            sets: names.zip(totals).collect(),
+        });
+        let state = match (is_there, snapshot.retired, snapshot.same_place) {
+            (false, ..) => State::Removed,
+            (true, true, _) => State::Retired,
+            (true, false, false) => State::Cold,
+            (true, false, true) => State::Ok,
+        };
+        Ok(Look {
+            utc,
+            elapsed,
+            state,
+            snapshot,
+            declaration: self.reader.declaration().clone(),
+            activity,
+        })
+    }
+
+    /// Opens what has taken the place of the file that was opened. Answers whether there is a file.
+    fn follow(&mut self) -> Result<bool, Error> {
+        let file = identity(&self.path);
+        if file.is_some() && file != self.file {
+            self.reader = SegmentReader::open(&self.path)?;
+            self.file = file;
+            self.before = None;
+            self.keys.clear();
+        }
+        Ok(file.is_some())
+    }
+}
+
+impl Look {
+    /// Each set, and what happens in it.
+    pub fn sets(&self) -> impl Iterator<Item = (&SetSnapshot, &SetActivity)> {
+        self.snapshot.sets.iter().zip(&self.activity)
+    }
+
+    /// For programs: the snapshot, in which each set has its `activity`.
+    pub fn json(&self) -> Result<Value, serde_json::Error> {
+        let mut described = snapshot_with_bounds(&self.snapshot, &self.declaration)?;
+        described["time"] = self.utc.as_secs_f64().into();
+        described["elapsed"] = self.elapsed.map(|elapsed| elapsed.as_secs_f64()).into();
+        described["state"] = serde_json::to_value(self.state)?;
+        let sets = described.get_mut("sets").and_then(Value::as_array_mut);
+        for (set, activity) in sets.into_iter().flatten().zip(&self.activity) {
+            set["activity"] = serde_json::to_value(activity)?;
+        }
+        Ok(described)
+    }
+}
+
+impl State {
+    /// In a word, and what it means where it is not as it should be.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Cold => "cold: the next process to open it voids its locks and owners",
+            Self::Retired => "retired: attached processes must open its successor",
+            Self::Removed => "removed: there is no file of this name any more",
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<FileIdentity> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}

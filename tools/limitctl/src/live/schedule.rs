@@ -1,0 +1,51 @@
+//! When to look again.
+
+use std::time::{Duration, Instant};
+
+/// Instants at equal distances, however long what is done at them takes. Those that were missed are left out.
+#[derive(Debug)]
+pub struct Schedule {
+    every: Duration,
+    next: Instant,
+}
+
+impl Schedule {
+    /// The first instant is one distance from now.
+    pub fn starting(now: Instant, every: Duration) -> Self {
+        Self {
+            every,
+            next: now + every,
+        }
+    }
+
+    /// How long it is until the next instant; zero when it is there.
+    pub fn remaining(&self, now: Instant) -> Duration {
+        self.next.saturating_duration_since(now)
+    }
+
+    /// Goes on to the first instant after now.
+    pub fn advance(&mut self, now: Instant) {
+        let late = now.saturating_duration_since(self.next).as_nanos();
+        let missed = late / self.every.as_nanos().max(1);
+        let missed = u32::try_from(missed).unwrap_or(u32::MAX);
+        self.next += self.every.saturating_mul(missed.saturating_add(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_that_were_missed_are_left_out_and_the_others_stay_where_they_are() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut schedule = Schedule::starting(start, Duration::from_millis(100));
+        assert_eq!(schedule.remaining(at(0)), Duration::from_millis(100));
+        assert_eq!(schedule.remaining(at(130)), Duration::ZERO);
+        schedule.advance(at(130));
+        assert_eq!(schedule.remaining(at(130)), Duration::from_millis(70));
+        schedule.advance(at(555));
+        assert_eq!(schedule.remaining(at(555)), Duration::from_millis(45));
+    }
+}

@@ -1,0 +1,54 @@
+//! How a set and its limits stand, in the figures that every view shows.
+
+use serde::Serialize;
+use shmlimit::{LimitSnapshot, SetSnapshot};
+
+/// How much of a limit is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Usage {
+    /// Some of all that may be used at once.
+    Of { used: u64, capacity: u64 },
+    /// There is one answer for each key, and none for all.
+    ByKey,
+    /// There is nothing to use up.
+    Unlimited,
+}
+
+/// How much of a limit of a set is used.
+pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
+    let Some(capacity) = limit.found_capacity.or(limit.burst) else {
+        return Usage::Unlimited;
+    };
+    if set.keys.is_some() {
+        return Usage::ByKey;
+    }
+    Usage::Of {
+        used: capacity.saturating_sub(limit.remaining),
+        capacity,
+    }
+}
+
+impl Usage {
+    /// From 0 to 1; none where there is nothing to compare.
+    pub fn share(self) -> Option<f64> {
+        match self {
+            Self::Of { used, capacity } if capacity > 0 => Some(used as f64 / capacity as f64),
+            Self::Of { .. } => Some(1.0),
+            Self::ByKey | Self::Unlimited => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_used_at_all_is_used_up() {
+        let share = |used, capacity| Usage::Of { used, capacity }.share();
+        assert_eq!(share(1, 4), Some(0.25));
+        assert_eq!(share(0, 0), Some(1.0));
+        assert_eq!(Usage::ByKey.share(), None);
+    }
+}

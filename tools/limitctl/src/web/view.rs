@@ -1,0 +1,109 @@
+//! What was seen of the segments last, for any number of readers.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+use crate::live::exposition::{copy, exposition};
+use crate::live::sampler::Sampler;
+use crate::live::schedule::Schedule;
+use crate::text::human::as_text;
+
+/// The segments that are served.
+#[derive(Debug)]
+pub struct Segments {
+    paths: Vec<PathBuf>,
+    /// Of each segment what was seen last, or why nothing was.
+    seen: Mutex<Arc<Vec<Seen>>>,
+}
+
+/// A look, as JSON; or what went wrong, in words.
+type Seen = Result<Value, String>;
+
+impl Segments {
+    /// None of them has been looked at yet.
+    pub fn new(paths: Vec<PathBuf>) -> Self {
+        let not_yet = || Err("it was not looked at yet".to_owned());
+        let seen = paths.iter().map(|_| not_yet()).collect();
+        Self {
+            paths,
+            seen: Mutex::new(Arc::new(seen)),
+        }
+    }
+
+    /// Which segments there are, and in which state.
+    pub fn list(&self) -> Value {
+        let seen = self.seen();
+        let segments = self.paths.iter().zip(seen.iter()).enumerate();
+        segments
+            .map(|(index, (path, seen))| {
+                json!({
+                    "index": index,
+                    "path": as_text(path),
+                    "state": seen.as_ref().ok().map(|look| &look["state"]),
+                    "error": seen.as_ref().err(),
+                })
+            })
+            .collect()
+    }
+
+    /// What was seen last of a segment; none where there is no such number.
+    pub fn look(&self, index: usize) -> Option<Seen> {
+        self.seen().get(index).cloned()
+    }
+
+    /// The figures of this instant; none where no segment can be read.
+    pub fn exposition(&self) -> Option<String> {
+        let snapshots: Vec<_> = self.paths.iter().filter_map(|path| copy(path).ok()).collect();
+        (!snapshots.is_empty()).then(|| exposition(snapshots.iter()))
+    }
+
+    fn seen(&self) -> Arc<Vec<Seen>> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&seen)
+    }
+}
+
+/// Looks at all segments again and again, for ever, in a thread of its own. A segment that cannot be read is opened at each
+/// look, until it can be.
+pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize) {
+    let mut samplers: Vec<Option<Sampler>> = segments.paths.iter().map(|_| None).collect();
+    let mut look_at_all = move || {
+        let looks = segments.paths.iter().zip(&mut samplers);
+        let seen = looks.map(|(path, sampler)| {
+            let look = look_at(path, sampler, hottest);
+            if look.is_err() {
+                *sampler = None;
+            }
+            look
+        });
+        let seen = Arc::new(seen.collect());
+        *segments.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    };
+    // Before anything is served.
+    look_at_all();
+    thread::spawn(move || {
+        let mut schedule = Schedule::starting(Instant::now(), every);
+        loop {
+            thread::sleep(schedule.remaining(Instant::now()));
+            schedule.advance(Instant::now());
+            look_at_all();
+        }
+    });
+}
+
+fn look_at(path: &Path, sampler: &mut Option<Sampler>, hottest: usize) -> Seen {
+    let look = || {
+        let sampler = match sampler {
+            Some(sampler) => sampler,
+            none => none.insert(Sampler::open(path, hottest)?),
+        };
+        sampler.look()
+    };
+    let look = || look().map_err(|error| Failure::from(error).message);
+    look()?.json().map_err(|error| error.to_string())
+}
