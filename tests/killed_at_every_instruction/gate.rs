@@ -121,7 +121,7 @@ impl Gate {
 /// Sleeps while the low half of a word is what it was, at most so long.
 fn sleep_while(word: &AtomicU64, value: u64, max: Duration) {
     let timeout = libc::timespec {
-        tv_sec: libc::time_t::try_from(max.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(max.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(max.subsec_nanos().cast_signed()),
     };
     let low = value as u32;

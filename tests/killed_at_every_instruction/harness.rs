@@ -57,9 +57,13 @@
 //! ```
 //!
 //! A name, or part of one, as argument restricts the run to the operations that have it, and `stopped` to the second
-//! table. `SHMLIMIT_THOROUGH=1` leaves nothing out: longer operations are killed for real at each of their instructions instead of at some hundred, every
-//! kind of recoverer is killed from every crash state instead of from some, and it takes hours. A build without
-//! optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what is done.
+//! table. `SHMLIMIT_THOROUGH=1` leaves out no state of the segment: operations are killed for real behind each of their
+//! changes and at some thousand instructions instead of at some dozen, every kind of recoverer is killed from every crash
+//! state instead of from some, victims are stopped before and behind each change, and it takes hours. Of the
+//! instructions between two changes, where other processes find nothing new, one in sixteen is stopped at;
+//! `SHMLIMIT_PHASE` says which. Where a definition is applied, less is done, because each try reads it for seconds.
+//! A build without optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what
+//! is done.
 //! `SHMLIMIT_ONE_IN=12` tries of each operation one in twelve of the crash states and of the stops that an ordinary run
 //! tries, and at least one; by turns it is killed for real or its recoverer is. `SHMLIMIT_PHASE` says which.
 
@@ -126,18 +130,19 @@ const BESIDE_OTHERS: usize = 12;
 const BY_KEY: usize = 6;
 
 /// Most of what applying a declaration is, is reading it, over and over before each kill.
-const READING_A_TEXT: usize = 50;
+const READING_A_TEXT: usize = 300;
 
-/// A run that takes longer hangs; one that leaves nothing out takes hours.
+/// Where a definition has come into force, each recoverer reads it too: one in so many crash states has them killed.
+const APPLIED: usize = 16;
+
+/// At one in so many instructions a victim is stopped where no change is left out.
+const BETWEEN_CHANGES: usize = 16;
+
+/// A run in which no job ends for so long hangs, however busy the machine is; one that leaves nothing out takes hours.
 const TIMEOUT: Duration = Duration::from_secs(40 * 60);
 const TIMEOUT_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
 const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
-
-/// Whether nothing is to be left out.
-fn is_thorough() -> bool {
-    std::env::var_os("SHMLIMIT_THOROUGH").is_some()
-}
 
 /// A piece of work for one process.
 #[derive(Clone, Copy)]
@@ -177,13 +182,13 @@ impl Job {
             Self::Killed(operation) if operation.has_company() && !effort.is_thorough => {
                 kills::kill_for_real(operation, effort.kills.div_ceil(BESIDE_OTHERS), sample)
             }
-            Self::Killed(operation) if operation.applies && !effort.is_thorough => {
+            Self::Killed(operation) if operation.applies => {
                 kills::kill_for_real(operation, effort.kills.div_ceil(READING_A_TEXT), sample)
             }
             Self::Killed(operation) => kills::kill_for_real(operation, effort.kills, sample),
             Self::Twice(operation, recoverer) => {
                 let every = if effort.is_thorough {
-                    1
+                    if operation.applies { APPLIED } else { 1 }
                 } else {
                     let of_operation = if operation.has_company() {
                         BESIDE_OTHERS
@@ -201,7 +206,8 @@ impl Job {
                 files::kill_twice(operation, if effort.is_thorough { 1 } else { 2 }, sample)
             }
             Self::Stopped(operation) => {
-                stopped::stop_everywhere(operation, effort.stops, effort.is_thorough, sample)
+                let between = (effort.is_thorough && !operation.applies).then_some(BETWEEN_CHANGES);
+                stopped::stop_everywhere(operation, effort.stops, between, sample)
             }
         }
     }
@@ -214,7 +220,8 @@ struct Effort {
     /// An unoptimised build only shows that everything works: its instructions are not those that are shipped, and
     /// there are ten times as many.
     is_brief: bool,
-    /// Kills where a longer operation changes the segment, and again at equal distances.
+    /// Kills where a longer operation changes the segment, which no operation does more than some hundred times, and again
+    /// at equal distances.
     kills: usize,
     /// One in so many of what is tried in an ordinary run.
     every: usize,
@@ -225,10 +232,10 @@ struct Effort {
 
 impl Effort {
     fn from_environment() -> Self {
-        let is_thorough = is_thorough();
+        let is_thorough = std::env::var_os("SHMLIMIT_THOROUGH").is_some();
         let is_brief = cfg!(debug_assertions) && !is_thorough;
         let (kills, every, stops) = match (is_thorough, is_brief) {
-            (true, _) => (usize::MAX, 1, usize::MAX),
+            (true, _) => (4_000, 1, usize::MAX),
             (false, true) => (4, 32, 4),
             (false, false) => (12, 24, 8),
         };
@@ -381,7 +388,15 @@ fn main() -> ExitCode {
             total.delays.count()
         );
     }
-    println!("tried: {}", effort.sample);
+    if effort.is_thorough && effort.sample.is_everything() {
+        println!(
+            "tried: every state, and stops at 1 in {BETWEEN_CHANGES} of the instructions between two changes: \
+             SHMLIMIT_PHASE={}",
+            effort.sample.phase() % BETWEEN_CHANGES
+        );
+    } else {
+        println!("tried: {}", effort.sample);
+    }
     let complete = (arguments.is_empty() && !effort.is_brief).then_some(effort.sample);
     judge(&table, complete)
 }

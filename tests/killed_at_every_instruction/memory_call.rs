@@ -17,7 +17,9 @@ mod registers {
             ptrace::read_user(pid, offset as *mut libc::c_void).expect("a stopped child")
         };
         match read(offset_of!(libc::user_regs_struct, orig_rax)) {
-            libc::SYS_brk | libc::SYS_madvise | libc::SYS_mremap | libc::SYS_munmap => true,
+            libc::SYS_brk | libc::SYS_madvise | libc::SYS_mprotect | libc::SYS_mremap | libc::SYS_munmap => {
+                true
+            }
             libc::SYS_mmap => {
                 read(offset_of!(libc::user_regs_struct, r10)) & i64::from(libc::MAP_ANONYMOUS) != 0
             }

@@ -7,6 +7,8 @@ use std::iter::{Skip, StepBy};
 pub struct Sample {
     one_in: usize,
     phase: usize,
+    /// By how much the operation that is tried is ahead of others.
+    ahead: usize,
 }
 
 impl Sample {
@@ -20,6 +22,7 @@ impl Sample {
         Self {
             one_in: number("SHMLIMIT_ONE_IN").unwrap_or(1).max(1),
             phase: number("SHMLIMIT_PHASE").unwrap_or(0),
+            ahead: 0,
         }
     }
 
@@ -34,16 +37,26 @@ impl Sample {
 
     /// At another phase for each operation, and at the same one whatever else is run.
     pub fn for_operation(self, name: &str) -> Self {
-        let sum: usize = name.bytes().map(usize::from).sum();
         Self {
-            phase: (self.phase % self.one_in) + sum,
+            ahead: name.bytes().map(usize::from).sum(),
             ..self
         }
     }
 
+    /// Its number among samples of one in `turns`.
+    pub fn turn(self, turns: usize) -> usize {
+        (self.phase % turns + self.ahead) % turns
+    }
+
+    /// What the environment was, for who tries the same again.
+    pub fn phase(self) -> usize {
+        self.phase
+    }
+
     /// Which of `ways` an operation is tried in where one is enough.
     fn way_of(self, name: &str, ways: usize) -> usize {
-        self.for_operation(name).phase % ways
+        let Self { phase, ahead, .. } = self.for_operation(name);
+        (phase % self.one_in + ahead) % ways
     }
 
     /// Whether an operation's processes are killed for real: in a short run that, or the recoverer is killed, by turns.
@@ -57,7 +70,7 @@ impl Sample {
 
     /// Of `count` things, one in so many, and at least one.
     pub fn of<I: IntoIterator>(self, count: usize, all: I) -> StepBy<Skip<I::IntoIter>> {
-        let first = self.phase % self.one_in.min(count.max(1));
+        let first = (self.phase % self.one_in + self.ahead) % self.one_in.min(count.max(1));
         all.into_iter().skip(first).step_by(self.one_in)
     }
 }
@@ -67,7 +80,7 @@ impl std::fmt::Display for Sample {
         if self.is_everything() {
             return f.write_str("everything that an ordinary run tries");
         }
-        let Self { one_in, phase } = self;
+        let Self { one_in, phase, .. } = self;
         write!(
             f,
             "a sample, 1 in {one_in} of what an ordinary run tries: SHMLIMIT_ONE_IN={one_in} SHMLIMIT_PHASE={}",

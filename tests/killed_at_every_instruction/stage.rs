@@ -162,7 +162,7 @@ impl Stage {
             line.lose(operation.dying);
         }
         victim.run_to_mark();
-        if operation.applies && !crate::is_thorough() {
+        if operation.applies {
             // Before that texts are read, which is most of what it does and changes nothing.
             victim.run_to_lock();
         }

@@ -61,9 +61,9 @@ struct Rehearsal<'a> {
     gate: Gate,
 }
 
-/// Tries every place to stop at outside of the critical section, and `max` within it, or all where there are fewer.
-/// `everywhere`: behind each instruction.
-pub fn stop_everywhere(operation: Operation, max: usize, everywhere: bool, sample: Sample) -> Tally {
+/// Tries `max` places to stop at within the critical section and four times as many outside of it, or all where there
+/// are fewer. `between`: also at one in so many instructions of all.
+pub fn stop_everywhere(operation: Operation, max: usize, between: Option<usize>, sample: Sample) -> Tally {
     let stage = Stage::with_room(operation);
     let rehearsal = Rehearsal {
         stage: &stage,
@@ -76,20 +76,20 @@ pub fn stop_everywhere(operation: Operation, max: usize, everywhere: bool, sampl
         return tally;
     };
     let last = trace.instructions;
-    let stops: BTreeSet<u64> = if everywhere {
-        (1..last).collect()
-    } else {
-        // Where the lock is free, what changes while the victim is stepped is changed by others as well.
-        let parts = [(max, 0), (4 * max, 1)];
-        let stops = trace.stops(&stage.layout);
-        parts
-            .into_iter()
-            .flat_map(|(max, part)| {
-                let step = stops[part].len().div_ceil(max).max(1);
-                stops[part].iter().copied().step_by(step)
-            })
-            .collect()
-    };
+    // Where the lock is free, what changes while the victim is stepped is changed by others as well.
+    let parts = [max, max.saturating_mul(4)];
+    let mut stops: BTreeSet<u64> = trace
+        .stops(&stage.layout)
+        .into_iter()
+        .zip(parts)
+        .flat_map(|(stops, max)| {
+            let step = stops.len().div_ceil(max).max(1);
+            stops.into_iter().step_by(step)
+        })
+        .collect();
+    if let Some(between) = between {
+        stops.extend((1..last).skip(sample.turn(between)).step_by(between));
+    }
     let stops: BTreeSet<u64> = sample.of(stops.len(), stops).collect();
     let between = places(&addresses).filter(|place| stops.contains(&place.instructions));
     // The first and the last say what is used where the crew comes first and where it comes last.

@@ -123,8 +123,8 @@ impl Trace {
     }
 
     /// After which instructions to stop the thread, so that the others find each distinct state of the segment, with
-    /// the lock held and without: behind each change. Where the lock is free, also before the next change, because the
-    /// thread may have looked at something meanwhile that is another's to change. Those within the critical section
+    /// the lock held and without: behind each change, and before the next one, because the thread may have looked at
+    /// something meanwhile that is another's to change, with the lock or without it. Those within the critical section
     /// first, then the others.
     pub fn stops(&self, layout: &Layout) -> [BTreeSet<u64>; 2] {
         let mut image = self.first.clone();
@@ -135,11 +135,12 @@ impl Trace {
                 image[*index] = *value;
             }
             let is_held = layout.is_held_by(&image, self.thread);
-            if was_held && is_held {
-                within.insert(change.instruction);
+            let part = if was_held && is_held {
+                &mut within
             } else {
-                outside.extend([change.instruction - 1, change.instruction]);
-            }
+                &mut outside
+            };
+            part.extend([change.instruction - 1, change.instruction]);
             was_held = is_held;
         }
         [within, outside]

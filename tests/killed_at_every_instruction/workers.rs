@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,8 +22,8 @@ const WORDS: usize = COUNTS + Delays::WORDS;
 
 const _: () = assert!(8 * WORDS <= nix::libc::PIPE_BUF);
 
-/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if they take longer than
-/// `timeout`.
+/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if for so long as `timeout`
+/// no job comes to its end.
 pub fn work(
     jobs: usize,
     perform: impl Fn(usize) -> Tally,
@@ -50,14 +50,13 @@ pub fn work(
         })
         .collect();
     drop((queue, reporter));
-    let deadline = Instant::now() + timeout;
     let mut results = std::fs::File::from(results);
-    while let Some(result) = next_result(&mut results, deadline).unwrap_or_else(|| {
+    while let Some(result) = next_result(&mut results, timeout).unwrap_or_else(|| {
         for worker in &workers {
             // What they trace dies with them.
             let _ = kill(*worker, Signal::SIGKILL);
         }
-        panic!("the workers have not come to an end within {timeout:?}");
+        panic!("no job has come to its end within {timeout:?}");
     }) {
         let [job, instructions, states, torn, stuck, lost, repeated] =
             *result.first_chunk().expect("as many as were sent");
@@ -119,11 +118,11 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
 }
 
 /// The next result; `Some(None)` after the last, `None` where there is none in time.
-fn next_result(results: &mut std::fs::File, deadline: Instant) -> Option<Option<[u64; WORDS]>> {
+fn next_result(results: &mut std::fs::File, timeout: Duration) -> Option<Option<[u64; WORDS]>> {
     use std::os::fd::AsFd;
     let mut bytes = [[0_u8; 8]; WORDS];
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-    let timeout = PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX)).expect("not negative");
+    let timeout = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let timeout = PollTimeout::try_from(timeout).expect("not negative");
     let mut ready = [PollFd::new(results.as_fd(), PollFlags::POLLIN)];
     if poll(&mut ready, timeout).expect("a poll") == 0 {
         return None;

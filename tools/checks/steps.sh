@@ -6,9 +6,11 @@ if [ -z "${STEPS:-}" ]; then
     STEPS=$(mktemp)
     export STEPS
     trap 'end_of_steps $?' EXIT
-    trap 'exit 130' INT
-    trap 'exit 143' TERM
+else
+    trap end_aside EXIT
 fi
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # Runs a command under its own name; `describe "what it shows"` before it gives it a better one.
 step() {
@@ -72,11 +74,16 @@ gather() {
     return "$aside_result"
 }
 
-end_of_steps() {
+# Where a step has failed that something ran beside, that ends as well.
+end_aside() {
     if [ -n "${aside_pid:-}" ]; then
         kill -- "-$aside_pid" 2>/dev/null || :
         cat "$STEPS.beside"
     fi
+}
+
+end_of_steps() {
+    end_aside
     printf '\n%9s %11s  %s\n' seconds processors step
     awk -F '\t' '{ printf "%9d %11s  %s\n", $1, $2, $3 }' "$STEPS"
     printf '%9d %11s  %s\n' "$(($(date +%s) - steps_began))" "" "in all"
@@ -94,6 +101,11 @@ skip() {
 
 has() {
     command -v "$1" >/dev/null 2>&1
+}
+
+# Whether the Python package is installed where its tests run, which is what python/check does first.
+has_python_tests() {
+    [ -x "${CARGO_TARGET_DIR:-$PWD/target}/python-environment/bin/pytest" ]
 }
 
 # Whether a toolchain can build for a target.

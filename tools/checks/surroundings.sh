@@ -9,9 +9,13 @@ thorough=${1:-}
 
 # Runs the tests by the shell's words $1, which start what follows them.
 tests_started_by() {
-    if [ "$thorough" = --thorough ]; then
+    if [ "$thorough" = --thorough ] && has_python_tests; then
+        beside sh -c "$1" sh python/check --only-tests
         step sh -c "$1" sh cargo test --locked --workspace
-        step sh -c "$1" sh python/check --only-tests
+        gather
+    elif [ "$thorough" = --thorough ]; then
+        skip "pytest, started by $1" "environment of python/check"
+        step sh -c "$1" sh cargo test --locked --workspace
     else
         step sh -c "$1" sh cargo test --locked --workspace --test exec --test fork
     fi

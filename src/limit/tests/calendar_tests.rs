@@ -215,9 +215,11 @@ fn february_has_its_leap_day_in_2000_and_2024_but_not_in_2100() {
 #[test]
 fn every_day_of_five_centuries_lies_in_its_month() {
     let mut first = None;
+    // Interpreted, a century takes minutes.
+    let until = if cfg!(miri) { 2_005 } else { 2_554 };
     for (day, date) in (0_u64..)
         .zip(&DAYS[EPOCH as usize..])
-        .take_while(|(_, date)| date.year < 2_554)
+        .take_while(|(_, date)| date.year < until)
     {
         if date.day == 1 {
             first = Some(day);

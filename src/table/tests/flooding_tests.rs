@@ -40,7 +40,9 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
     let rows = table.rows();
     let mut refused: Vec<Vec<u8>> = Vec::new();
     let mut fresh = 0_u64;
-    for turn in 0..20_000_u64 {
+    // Interpreted, each turn takes milliseconds.
+    let turns: u64 = if cfg!(miri) { 1_000 } else { 20_000 };
+    for turn in 0..turns {
         // Every third key is one that was refused already, every third one of those with another letter behind it.
         let key = match (turn % 3, refused.get(turn as usize % refused.len().max(1))) {
             (1, Some(key)) => key.clone(),
@@ -80,7 +82,7 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
             _ => refused.push(key),
         }
     }
-    assert!(refused.len() > 10_000);
+    assert!(refused.len() as u64 > turns / 2);
     assert_eq!(table.rows(), rows);
     assert!(is_consistent(&table, 0..table.rows()));
 }
