@@ -109,7 +109,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
 fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
     let test = "the_process_is_named_also_where_another_of_its_threads_has_the_lock";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let (path, segment, api) = open_api(directory);
+        let (path, _segment, api) = open_api(directory);
         let child = Child::fork(|| {
             let (is_taken, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
             std::thread::scope(|scope| {
