@@ -1,7 +1,7 @@
 //! Which tier of its set a key is in: by which rules its row decides.
 //!
 //! The tier is in the word `generation` of the row, of which the lower half alone is the generation. A
-//! [change](super::row_change) of tier, or of capacities of the key's own, begins a generation, because what was reserved
+//! [change](super::change::row_change) of tier, or of capacities of the key's own, begins a generation, because what was reserved
 //! before was reserved by other rules; when it began, and by which rules, is known of the last one, so that what was
 //! reserved just before it can be [refunded](crate::engine::settle::refund).
 
