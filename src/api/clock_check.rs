@@ -13,7 +13,7 @@ const READINGS: u64 = 64;
 /// Readings of one clock, one after the other, by which their price is measured.
 const PRICED: u32 = 10_000;
 
-/// What reading the time came to on this machine: of the clock that segments are told the time by, beside the system's.
+/// What reading the time came to on this machine: of the clock that segments read, beside the system's.
 ///
 /// ```
 /// use std::time::Duration;

@@ -6,6 +6,8 @@ pub(crate) mod key;
 pub(crate) mod local_credit;
 pub(crate) mod permit;
 pub(crate) mod pool;
+#[cfg(feature = "metrics")]
+mod recorded_metrics;
 pub(crate) mod refusal;
 pub(crate) mod request;
 pub(crate) mod request_events;

@@ -19,7 +19,7 @@ impl Segment {
     }
 
     /// As [`recover`](Self::recover), and counts again, in every set, all that follows from holds, tickets and keys: what is
-    /// in use, what is free, who waits behind whom. `recover` does so where these do not agree; this does not ask.
+    /// in use, what is free, and the order of the queues. `recover` does so where these do not agree; this does not ask.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -4,8 +4,6 @@ mod counts;
 mod diagnosis;
 mod key_label;
 mod keys;
-#[cfg(feature = "metrics")]
-mod recorded_metrics;
 mod set_memory;
 
 use std::cell::RefCell;

@@ -49,7 +49,7 @@ pub fn hand_over(act: &Act) -> Result<Seen, Failure> {
     Ok(times.add_to(Seen::new(what)))
 }
 
-/// Starts a child that waits for all places each time that it is told to, reports when it had them, gives them back, and
+/// Starts a child that waits for all places each time that it gets an order, reports when it had them, gives them back, and
 /// reports that.
 fn start_waiter(act: &Act) -> Result<Child, Failure> {
     Child::start(|part: &mut Part| {

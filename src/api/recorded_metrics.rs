@@ -2,7 +2,7 @@
 
 use metrics::{Label, counter, gauge};
 
-use super::{SegmentSnapshot, SetSnapshot};
+use super::snapshot::{SegmentSnapshot, SetSnapshot};
 
 impl SegmentSnapshot {
     /// Gives counters and gauges to the recorder that the program has installed for the crate `metrics`. Does nothing without
