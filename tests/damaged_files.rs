@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use layout_mirror::RawSegment;
-use layout_mirror::words::{entry, header, hold};
-use scene::process::{TIMEOUT, in_own_process};
+use layout_mirror::words::{entry, header, hold, ticket};
+use scene::process::{Child, TIMEOUT, eventually, in_own_process};
+use scene::{create_in, expect_permit, queued};
 use shmlimit::{
     Declaration, Error, Keyed, Limit, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration,
 };
@@ -467,5 +468,31 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
             drop((held, more));
             assert!(segment.recover().expect("works").sets[0].repairs.is_none());
         }
+    });
+}
+
+#[test]
+fn a_waiter_that_lost_its_ticket_takes_another_and_not_the_next_one_of_its_process() {
+    let test = "a_waiter_that_lost_its_ticket_takes_another_and_not_the_next_one_of_its_process";
+    in_own_process(test, TIMEOUT, |directory| {
+        let place = Limit::concurrency("places", 1);
+        let (segment, set) = create_in(directory, SetDeclaration::new("set").waiters(4).add_limit(place));
+        let permit = expect_permit(set.try_acquire(&set.request()));
+        let waiter = Child::fork(|| drop(set.acquire(&set.request(), TIMEOUT)));
+        eventually("it waits", || queued(&segment) == 1);
+        let raw = RawSegment::open(segment.path());
+        let is_waiting = |index: &usize| {
+            let state = raw.word(raw.ticket_word(*index, ticket::STATE));
+            state & ticket::PHASE == ticket::WAITING
+        };
+        let index = (0..4).find(is_waiting).expect("its ticket");
+        // Another thread of the same process waits in its place.
+        let state = raw.ticket_word(index, ticket::STATE);
+        raw.set_word(state, raw.word(state) + 1000 * (ticket::PHASE + 1));
+        eventually("it waits in a place of its own", || queued(&segment) == 2);
+        waiter.kill();
+        drop(permit);
+        drop(expect_permit(set.acquire(&set.request(), TIMEOUT)));
+        assert_eq!(queued(&segment), 0);
     });
 }

@@ -114,6 +114,11 @@ impl RawSegment {
         (end - self.entry(entry::TICKETS) * stride..end).step_by(stride)
     }
 
+    /// The position of a word of a ticket of the first set.
+    pub fn ticket_word(&self, index: usize, word: usize) -> usize {
+        self.tickets().nth(index).expect("a ticket") + word
+    }
+
     /// How often the bells of the first set's tickets have been rung, all of them together.
     pub fn futex_value(&self) -> u64 {
         self.tickets().map(|start| self.word(start + ticket::BELL)).sum()

@@ -179,6 +179,8 @@ pub mod ticket {
     pub const COST: usize = 0;
     pub const LIMIT_SIZE: usize = 3;
 
+    /// The bits of the state that say what becomes of the ticket; the others are its number.
+    pub const PHASE: u64 = 0b11;
     pub const WAITING: u64 = 1;
     pub const GRANTED: u64 = 2;
 }
