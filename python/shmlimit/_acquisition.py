@@ -1,4 +1,4 @@
-"""Waiting for a permit: what a wait gives, and how tasks of event loops do it."""
+"""Waiting for a permit, as tasks of event loops do it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from shmlimit import _native
-from shmlimit._errors import AcquireTimeout, Refused
 from shmlimit._event_loops import current_task, waiting_room
-
-
-def admitted(answer: _native.Permit | _native.Refusal) -> _native.Permit:
-    """Gives the permit that a wait ended with.
-
-    Args:
-        answer: What it ended with.
-
-    Returns:
-        The permit.
-
-    Raises:
-        AcquireTimeout: Time was up.
-        Refused: The queue or the table of keys is full.
-    """
-    if isinstance(answer, _native.Permit):
-        return answer
-    if answer.reason in {"queue_full", "table_full"}:
-        raise Refused(answer)
-    raise AcquireTimeout(answer)
 
 
 class Acquisition:
@@ -71,9 +50,9 @@ class Acquisition:
         number, place = room.enter()
         try:
             # The last look and the return are one step of the task: nothing can be cancelled between them.
-            while (answer := waiting.look(room.wake_event, number)) is None:
+            while (permit := waiting.look(room.wake_event, number)) is None:
                 await place.woken()
         finally:
             room.leave(number)
             waiting.close()
-        return admitted(answer)
+        return permit

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _native
-from shmlimit._acquisition import Acquisition, admitted
+from shmlimit._acquisition import Acquisition
 from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, check_costs, check_limits, check_timeout
 from shmlimit._limited import P, R, wrap
 
@@ -52,41 +52,6 @@ class Limits(_native.Limits):
         labelled = _native.Limits.__new__(type(self), self, self.name, label=label)
         labelled._segment = self._segment
         return labelled
-
-    def acquire(
-        self,
-        costs: Costs | None = None,
-        *,
-        key: Key | None = None,
-        timeout: float | timedelta | None = None,
-        heartbeat: bool = False,
-        tier: str | None = None,
-        limits: Capacities | None = None,
-    ) -> _native.Permit:
-        """Takes everything that the request names, waiting in the queue for it, over all threads and processes.
-
-        Args:
-            costs: What to take of each limit; as for `try_acquire`.
-            key: Who is limited, where the set is keyed; each key has a queue of its own.
-            timeout: Seconds to wait at most, from 0, which does not wait; unless given, as long as it takes where there
-                is room in the queue, which has the `waiters` of the set's declaration.
-            heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
-                for work of unknown length. A holder that hangs keeps its place then, until its process ends.
-            tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-            limits: Which capacities the key has of its own, by the names of limits, None for what is declared. It gets
-                those that it does not have before it is decided on, and keeps them; of calls at the same time that say
-                different numbers, the last one wins. The set is declared with `keyed=Keyed(..., overrides=True)`.
-
-        Returns:
-            The permit.
-
-        Raises:
-            AcquireTimeout: Time was up. Its `refusal` says what bound at the end.
-            Refused: The queue or the table of keys is full.
-            RequestError: No waiting could help.
-            ValueError: The timeout is negative.
-        """
-        return admitted(self._acquire(costs, key, timeout, heartbeat, tier, limits))
 
     def acquire_async(
         self,

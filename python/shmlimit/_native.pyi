@@ -56,7 +56,7 @@ class Ready:
 
 @final
 class Waiting:
-    def look(self, wake_event: WakeEvent, number: int) -> Permit | Refusal | None: ...
+    def look(self, wake_event: WakeEvent, number: int) -> Permit | None: ...
     def close(self) -> None: ...
 
 @final
@@ -163,7 +163,8 @@ class Permit:
     def __exit__(
         self,
         exception_type: type[BaseException] | None = None,
-        *_exception: object,
+        exception: BaseException | None = None,
+        traceback: TracebackType | None = None,
     ) -> Literal[False]: ...
     def __aenter__(self) -> Awaitable[Self]: ...
     def __aexit__(
@@ -268,15 +269,16 @@ class Limits:
         tier: str | None = None,
         limits: Capacities | None = None,
     ) -> Permit | Refusal: ...
-    def _acquire(
+    def acquire(
         self,
-        costs: Costs | None,
-        key: Key | None,
-        timeout: _Span | None,
-        heartbeat: bool,
-        tier: str | None,
-        limits: Capacities | None,
-    ) -> Permit | Refusal: ...
+        costs: Costs | None = None,
+        *,
+        key: Key | None = None,
+        timeout: _Span | None = None,
+        heartbeat: bool = False,
+        tier: str | None = None,
+        limits: Capacities | None = None,
+    ) -> Permit: ...
     def _begin(
         self,
         costs: Costs | None,
@@ -358,7 +360,9 @@ class Pool:
     ) -> Self: ...
     def __len__(self) -> int: ...
     def try_acquire(self, costs: Costs | None = None, *, heartbeat: bool = False) -> Permit | Refusal: ...
-    def _acquire(self, costs: Costs | None, timeout: _Span | None, heartbeat: bool) -> Permit | Refusal: ...
+    def acquire(
+        self, costs: Costs | None = None, *, timeout: _Span | None = None, heartbeat: bool = False
+    ) -> Permit: ...
     def _begin(self, costs: Costs | None, timeout: _Span | None, heartbeat: bool) -> Waiting: ...
 
 @disjoint_base

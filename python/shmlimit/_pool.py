@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from shmlimit import _native
-from shmlimit._acquisition import Acquisition, admitted
+from shmlimit._acquisition import Acquisition
 from shmlimit._by_arguments import Costs, check_costs, check_timeout
 
 if TYPE_CHECKING:
@@ -62,27 +62,6 @@ class Pool(_native.Pool):
         return _made_of(
             [member.labelled(label) for member in self.members], self.strategy, self.failover, self.worker_index
         )
-
-    def acquire(
-        self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
-    ) -> _native.Permit:
-        """Chooses a set and waits in its line. With failover, every set is first asked without waiting.
-
-        Args:
-            costs: What to take of each limit.
-            timeout: Seconds to wait at most, from 0, which does not wait; as long as it takes unless given.
-            heartbeat: Whether the leases of what is held are renewed until it is released.
-
-        Returns:
-            The permit.
-
-        Raises:
-            AcquireTimeout: Time was up.
-            Refused: The queue is full.
-            RequestError: No waiting could help.
-            ValueError: The timeout is negative.
-        """
-        return admitted(self._acquire(costs, timeout, heartbeat))
 
     def acquire_async(
         self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False

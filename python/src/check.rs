@@ -1,5 +1,7 @@
 //! Answers that hold nothing, and forecasts, as Python meets them.
 
+use std::ffi::CStr;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -7,15 +9,55 @@ use shmlimit::RefusalReason;
 
 use crate::amount::natural_of;
 use crate::handle::{Handle, WithHandle};
+use crate::object::{self, Class, Content};
 use crate::seconds::seconds;
 use crate::value::{self, Fields, field};
 use crate::verdict;
 
-/// The answer to a check or a debit: true where everything was taken, for good; otherwise nothing was.
-#[pyclass(frozen, module = "shmlimit._native")]
+/// The answer to a check or a debit.
 pub struct Checked {
     answer: Answer,
 }
+
+impl Content for Checked {
+    type Methods = CheckedMethods;
+    const NAME: &'static CStr = c"shmlimit._native.Checked";
+    const DOC: &'static CStr =
+        c"Checked(set_name, admitted, binding, reason, retry_after, remaining, verdicts, taken)
+--
+
+The answer to a check or a debit: true where everything was taken, for good; otherwise nothing was.";
+    const CONSTRUCTOR: Option<&'static str> = Some("_restored");
+
+    fn class() -> &'static Class {
+        static CLASS: Class = Class::new();
+        &CLASS
+    }
+
+    fn is_true(&self) -> bool {
+        match &self.answer {
+            Answer::Given(checked) => checked.get().is_admitted(),
+            Answer::Restored(restored) => restored.admitted,
+        }
+    }
+
+    #[inline]
+    fn end(self, py: Python<'_>) {
+        match self.answer {
+            Answer::Given(checked) => checked.end(py),
+            Answer::Restored(restored) => {
+                let kept = [restored.verdicts.into_any(), restored.taken.into_any()];
+                kept.into_iter()
+                    .chain(restored.remaining)
+                    .for_each(|object| object.drop_ref(py));
+            }
+        }
+    }
+}
+
+/// What answers to checks have.
+#[pyclass(subclass, frozen, name = "_Checked", module = "shmlimit._native")]
+pub struct CheckedMethods;
 
 /// What a `Checked` says.
 enum Answer {
@@ -38,19 +80,23 @@ struct Restored {
 }
 
 impl Checked {
-    pub fn new(checked: WithHandle<shmlimit::Checked<'static>>) -> Self {
-        Self {
-            answer: Answer::Given(checked),
-        }
+    /// The answer as an object.
+    #[inline(always)]
+    pub fn answer<'py>(
+        py: Python<'py>,
+        checked: WithHandle<shmlimit::Checked<'static>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let answer = Answer::Given(checked);
+        object::make(py, Self { answer })
     }
 
-    /// The answer, as the library gave it.
+    /// The answer that an object is, as the library gave it.
     ///
     /// # Errors
     ///
     /// `ValueError`, where it comes out of a pickle, which keeps what the answer says only.
-    pub fn library_check(&self) -> PyResult<&shmlimit::Checked<'static>> {
-        match &self.answer {
+    pub fn of_object<'a>(object: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a shmlimit::Checked<'static>> {
+        match &object::content::<Self>(object)?.answer {
             Answer::Given(checked) => Ok(checked.get()),
             Answer::Restored(_) => Err(PyValueError::new_err(
                 "the answer comes out of a pickle: use it where it was given",
@@ -58,26 +104,33 @@ impl Checked {
         }
     }
 
-    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Fields<'py>> {
+    fn fields<'py>(this: &Bound<'py, CheckedMethods>) -> PyResult<Fields<'py>> {
+        let (py, is_admitted) = (this.py(), object::content::<Self>(this)?.is_true());
         Ok(vec![
-            field(py, "set_name", self.set_name())?,
-            field(py, "admitted", self.__bool__())?,
-            field(py, "binding", self.binding())?,
-            field(py, "reason", self.reason())?,
-            field(py, "retry_after", self.retry_after())?,
-            field(py, "remaining", self.remaining(py)?)?,
-            field(py, "verdicts", self.verdicts(py)?)?,
-            field(py, "taken", self.taken(py)?)?,
+            field(py, "set_name", CheckedMethods::set_name(this)?)?,
+            field(py, "admitted", is_admitted)?,
+            field(py, "binding", CheckedMethods::binding(this)?)?,
+            field(py, "reason", CheckedMethods::reason(this)?)?,
+            field(py, "retry_after", CheckedMethods::retry_after(this)?)?,
+            field(py, "remaining", CheckedMethods::remaining(this)?)?,
+            field(py, "verdicts", CheckedMethods::verdicts(this)?)?,
+            field(py, "taken", CheckedMethods::taken(this)?)?,
         ])
     }
 }
 
+fn answer<'a>(this: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a Answer> {
+    Ok(&object::content::<Checked>(this)?.answer)
+}
+
 #[pymethods]
-impl Checked {
-    #[new]
+impl CheckedMethods {
+    /// Makes one of its fields.
+    #[staticmethod]
     #[pyo3(signature = (set_name, admitted, binding, reason, retry_after, remaining, verdicts, taken))]
     #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
-    fn restore(
+    fn _restored<'py>(
+        py: Python<'py>,
         set_name: String,
         admitted: bool,
         binding: Option<String>,
@@ -86,53 +139,53 @@ impl Checked {
         remaining: Option<Py<PyAny>>,
         verdicts: Py<PyDict>,
         taken: Py<PyDict>,
-    ) -> Self {
-        Self {
-            answer: Answer::Restored(Restored {
-                admitted,
-                set_name,
-                binding,
-                reason,
-                retry_after,
-                remaining,
-                verdicts,
-                taken,
-            }),
-        }
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let answer = Answer::Restored(Restored {
+            admitted,
+            set_name,
+            binding,
+            reason,
+            retry_after,
+            remaining,
+            verdicts,
+            taken,
+        });
+        object::make(py, Checked { answer })
     }
 
     /// The limit that bound; None where a table was full, or it was throttled. None where it was admitted.
     #[getter]
-    fn binding(&self) -> Option<&str> {
-        match &self.answer {
+    fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
+        Ok(match answer(this)? {
             Answer::Given(checked) => checked.get().binding(),
             Answer::Restored(restored) => restored.binding.as_deref(),
-        }
+        })
     }
 
     /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"` or `"throttled"`; None where it was admitted.
     #[getter]
-    fn reason(&self) -> Option<&str> {
-        match &self.answer {
+    fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
+        Ok(match answer(this)? {
             Answer::Given(checked) => checked.get().reason().map(RefusalReason::as_str),
             Answer::Restored(restored) => restored.reason.as_deref(),
-        }
+        })
     }
 
     /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
     /// help.
     #[getter]
-    fn retry_after(&self) -> Option<f64> {
-        match &self.answer {
+    fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
+        Ok(match answer(this)? {
             Answer::Given(checked) => checked.get().retry_after().map(seconds),
             Answer::Restored(restored) => restored.retry_after,
-        }
+        })
     }
 
     /// What remained of the limit that bound, or where none did of the one that is nearest to its end.
     #[getter]
-    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match &self.answer {
+    fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = this.py();
+        match answer(this)? {
             Answer::Given(given) => {
                 let checked = given.get();
                 verdict::remaining(py, given.handle(), checked.binding(), checked.verdicts())
@@ -143,8 +196,9 @@ impl Checked {
 
     /// What each limit said.
     #[getter]
-    fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        match &self.answer {
+    fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let py = this.py();
+        match answer(this)? {
             Answer::Given(checked) => verdict::by_limit(py, checked.handle(), checked.get().verdicts()),
             Answer::Restored(restored) => Ok(restored.verdicts.bind(py).clone()),
         }
@@ -152,8 +206,9 @@ impl Checked {
 
     /// How much was taken of each limit.
     #[getter]
-    fn taken<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        match &self.answer {
+    fn taken<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let py = this.py();
+        match answer(this)? {
             Answer::Given(checked) => verdict::taken(py, checked.handle(), checked.get().taken()),
             Answer::Restored(restored) => Ok(restored.taken.bind(py).clone()),
         }
@@ -161,18 +216,11 @@ impl Checked {
 
     /// The set that was asked.
     #[getter]
-    fn set_name(&self) -> &str {
-        match &self.answer {
+    fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
+        Ok(match answer(this)? {
             Answer::Given(checked) => checked.handle().set.name(),
             Answer::Restored(restored) => &restored.set_name,
-        }
-    }
-
-    fn __bool__(&self) -> bool {
-        match &self.answer {
-            Answer::Given(checked) => checked.get().is_admitted(),
-            Answer::Restored(restored) => restored.admitted,
-        }
+        })
     }
 
     fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -180,16 +228,16 @@ impl Checked {
         let Ok(other) = other.cast::<Self>() else {
             return Ok(py.NotImplemented());
         };
-        let is_equal = value::is_equal(this.get().fields(py)?, other.get().fields(py)?)?;
+        let is_equal = value::is_equal(Checked::fields(this)?, Checked::fields(other)?)?;
         Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
     }
 
     fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        value::reduce(this.get_type(), this.get().fields(this.py())?)
+        value::reduce(this.get_type(), Checked::fields(this)?)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        value::written("Checked", self.fields(py)?)
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        value::written("Checked", Checked::fields(this)?)
     }
 }
 

@@ -9,7 +9,9 @@ use shmlimit::{Limit, LimitPool, LimitSet, Request};
 
 use crate::request_log::RequestLog;
 
-/// A set, and what was worked out for it once.
+/// A set, and what was worked out for it once. It is an object so that who keeps it counts references as the interpreter
+/// does, which costs no instruction that other processors wait for; it refers to no other object.
+#[pyclass(frozen, module = "shmlimit._native")]
 #[derive(Debug)]
 pub struct Handle {
     pub set: LimitSet,
@@ -28,15 +30,16 @@ pub struct Handle {
 impl Handle {
     /// A handle of a set.
     pub fn new(
+        py: Python<'_>,
         set: LimitSet,
         path: &Path,
         strict: bool,
         label: Option<String>,
         request_log: Option<Arc<RequestLog>>,
-    ) -> Arc<Self> {
+    ) -> PyResult<Py<Self>> {
         let set = set.strict(strict);
         let request = set.request();
-        Arc::new(Self {
+        let handle = Self {
             default: match &label {
                 None => request,
                 Some(label) => request.label(label),
@@ -47,12 +50,14 @@ impl Handle {
             label,
             request_log,
             set,
-        })
+        };
+        Py::new(py, handle)
     }
 
     /// The same, whose requests are labelled.
-    pub fn labelled(&self, label: Option<String>) -> Arc<Self> {
+    pub fn labelled(&self, py: Python<'_>, label: Option<String>) -> PyResult<Py<Self>> {
         Self::new(
+            py,
             self.set.clone(),
             &self.path,
             self.strict,
@@ -83,13 +88,13 @@ impl Handle {
 #[derive(Debug)]
 pub struct PoolHandle {
     pub pool: LimitPool,
-    pub members: Vec<Arc<Handle>>,
+    pub members: Vec<Py<Handle>>,
 }
 
 impl PoolHandle {
     /// As [`Handle::log_requests`], of all sets that may have been asked, whichever raises.
     pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
-        let logged = self.members.iter().map(|member| member.log_requests(py));
+        let logged = self.members.iter().map(|member| member.get().log_requests(py));
         logged.fold(Ok(()), Result::and)
     }
 }
@@ -100,26 +105,27 @@ impl PoolHandle {
 pub struct WithHandle<T> {
     // Dropped in this order: the borrower before its lenders.
     borrower: T,
-    handle: Arc<Handle>,
+    handle: Py<Handle>,
     /// Where the borrower borrows from a pool, whose member is that of the handle.
     pool: Option<Arc<PoolHandle>>,
 }
 
 impl<T> WithHandle<T> {
     /// Keeps what `borrow` borrows from the set.
-    #[inline]
+    #[inline(always)]
     pub fn try_new<E>(
-        handle: &Arc<Handle>,
+        py: Python<'_>,
+        handle: &Py<Handle>,
         borrow: impl FnOnce(&'static LimitSet) -> Result<T, E>,
     ) -> Result<Self, E> {
-        // SAFETY: the set lies in the allocation of the handle, which neither moves nor is freed while a clone of the
-        // handle is in the same `WithHandle` as the borrower; nothing has mutable access to it there. The borrower is
-        // dropped first, by the order of the fields, and leaves a `WithHandle` only for another one with the same
-        // lenders. The closures of this crate store what they are lent nowhere else.
-        let set = unsafe { &*std::ptr::from_ref(&handle.set) };
+        // SAFETY: the set lies in the object of the handle, which neither moves nor is freed while a reference to it is in
+        // the same `WithHandle` as the borrower; nothing has mutable access to it there. The borrower is dropped first, by
+        // the order of the fields, and leaves a `WithHandle` only for another one with the same lenders. The closures of
+        // this crate store what they are lent nowhere else.
+        let set = unsafe { &*std::ptr::from_ref(&handle.get().set) };
         Ok(Self {
             borrower: borrow(set)?,
-            handle: Arc::clone(handle),
+            handle: handle.clone_ref(py),
             pool: None,
         })
     }
@@ -127,20 +133,22 @@ impl<T> WithHandle<T> {
     /// Keeps what `borrow` borrows from the pool. The handle is that of its first member, until
     /// [`map_to_member`](Self::map_to_member).
     pub fn of_pool(
+        py: Python<'_>,
         pool: &Arc<PoolHandle>,
-        first: &Arc<Handle>,
+        first: &Py<Handle>,
         borrow: impl FnOnce(&'static LimitPool) -> T,
     ) -> Self {
         // SAFETY: as in `try_new`, with the pool in the place of the set.
         let lent = unsafe { &*std::ptr::from_ref(&pool.pool) };
         Self {
             borrower: borrow(lent),
-            handle: Arc::clone(first),
+            handle: first.clone_ref(py),
             pool: Some(Arc::clone(pool)),
         }
     }
 
     /// Puts a part or a successor of the borrower in its place.
+    #[inline(always)]
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> WithHandle<U> {
         WithHandle {
             borrower: change(self.borrower),
@@ -150,7 +158,7 @@ impl<T> WithHandle<T> {
     }
 
     /// As [`map`](Self::map), where it turned out which member of the pool it is of.
-    pub fn map_to_member<U>(self, change: impl FnOnce(T) -> (usize, U)) -> WithHandle<U> {
+    pub fn map_to_member<U>(self, py: Python<'_>, change: impl FnOnce(T) -> (usize, U)) -> WithHandle<U> {
         let Self {
             borrower,
             handle,
@@ -160,13 +168,13 @@ impl<T> WithHandle<T> {
         let member = pool.as_ref().and_then(|pool| pool.members.get(index));
         WithHandle {
             borrower,
-            handle: member.map(Arc::clone).unwrap_or(handle),
+            handle: member.map_or(handle, |member| member.clone_ref(py)),
             pool,
         }
     }
 
     /// Keeps whichever of two the borrower becomes.
-    #[inline]
+    #[inline(always)]
     pub fn separate<A, B>(
         self,
         separate: impl FnOnce(T) -> Result<A, B>,
@@ -193,7 +201,7 @@ impl<T> WithHandle<T> {
 
 impl<T> WithHandle<Vec<T>> {
     /// Each of what was borrowed.
-    pub fn each(self) -> impl Iterator<Item = WithHandle<T>> {
+    pub fn each(self, py: Python<'_>) -> impl Iterator<Item = WithHandle<T>> {
         let Self {
             borrower,
             handle,
@@ -201,7 +209,7 @@ impl<T> WithHandle<Vec<T>> {
         } = self;
         borrower.into_iter().map(move |borrower| WithHandle {
             borrower,
-            handle: Arc::clone(&handle),
+            handle: handle.clone_ref(py),
             pool: pool.clone(),
         })
     }
@@ -219,7 +227,20 @@ impl<T> WithHandle<T> {
     }
 
     /// The handle of the set.
-    pub fn handle(&self) -> &Arc<Handle> {
-        &self.handle
+    pub fn handle(&self) -> &Handle {
+        self.handle.get()
+    }
+
+    /// Drops the borrower, and then what it borrowed from, with the interpreter's lock.
+    #[inline]
+    pub fn end(self, py: Python<'_>) {
+        let Self {
+            borrower,
+            handle,
+            pool,
+        } = self;
+        drop(borrower);
+        handle.drop_ref(py);
+        drop(pool);
     }
 }

@@ -86,7 +86,7 @@ fn warn_in_event_loop(py: Python<'_>) -> PyResult<()> {
     let category = py.import("shmlimit._errors")?.getattr("BlockingAcquireWarning")?;
     let message = "acquire waits and stops the event loop of this thread: await acquire_async instead";
     // The caller of `acquire`, which is Python.
-    let arguments = (message, category, 2);
+    let arguments = (message, category, 1);
     py.import("warnings")?.call_method1("warn", arguments).map(drop)
 }
 

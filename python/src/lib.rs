@@ -5,10 +5,14 @@
 //!
 //! Unsafe code is in these files alone:
 //!
+//! - `call.rs` is called by the interpreter for every decision, without what surrounds other methods.
 //! - `handle.rs` keeps what borrows from a set beside the set, for callers that have no lifetimes.
 //! - `interruption.rs` releases the interpreter's lock in the middle of a wait.
+//! - `object.rs` makes the objects of every decision, and uses their memory again.
 
+mod acquiring;
 mod amount;
+mod call;
 mod check;
 mod clock;
 mod command_line;
@@ -19,6 +23,7 @@ mod handle;
 mod interruption;
 mod key;
 mod log;
+mod object;
 mod permit;
 mod policy_headers;
 mod pool;
@@ -46,11 +51,16 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        crate::acquiring::add_to_class(py)?;
+        module.add("Checked", crate::object::class::<crate::check::Checked>(py)?)?;
+        module.add("Permit", crate::object::class::<crate::permit::Permit>(py)?)?;
+        module.add("Refusal", crate::object::class::<crate::refusal::Refusal>(py)?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
     #[pymodule_export]
-    use crate::check::{Checked, Forecast};
+    use crate::check::Forecast;
     #[pymodule_export]
     use crate::clock::VirtualClock;
     #[pymodule_export]
@@ -60,15 +70,11 @@ mod _native {
     #[pymodule_export]
     use crate::declaration::{Declaration, bound};
     #[pymodule_export]
-    use crate::permit::Permit;
-    #[pymodule_export]
     use crate::policy_headers::PolicyHeaders;
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]
     use crate::ready::Ready;
-    #[pymodule_export]
-    use crate::refusal::Refusal;
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]

@@ -1,71 +1,144 @@
 //! Permits as Python meets them.
 
+use std::cell::{Ref, RefCell, RefMut};
+use std::ffi::CStr;
 use std::time::Duration;
 
-use pyo3::PyTypeInfo;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
-use shmlimit::{Error, Outcome};
+use pyo3::types::{PyBool, PyDict, PyTuple, PyType};
+use pyo3::{Borrowed, PyTypeInfo, ffi, intern};
+use shmlimit::{Error, Outcome, RefusalReason};
 
-use crate::error::OrRaise;
+use crate::call::{self, Arguments, Method};
+use crate::error::{OrRaise, exception_of};
 use crate::handle::WithHandle;
+use crate::object::{self, Class, Content};
 use crate::ready::Ready;
 use crate::refusal::Refusal;
 use crate::settlement::Settlement;
 use crate::{log, request, response, seconds, verdict};
 
-/// What an admitted request holds. It is true. Released, left as a context manager, or garbage-collected, it gives
-/// concurrency back and keeps what was charged.
-#[pyclass(module = "shmlimit._native")]
+/// What an admitted request holds.
 pub struct Permit {
-    permit: WithHandle<shmlimit::Permit<'static>>,
+    permit: WithHandle<RefCell<shmlimit::Permit<'static>>>,
+}
+
+impl Content for Permit {
+    type Methods = PermitMethods;
+    const NAME: &'static CStr = c"shmlimit._native.Permit";
+    const DOC: &'static CStr =
+        c"What an admitted request holds. It is true. Released, left as a context manager, or \
+garbage-collected, it gives concurrency back and keeps what was charged.";
+
+    fn class() -> &'static Class {
+        static CLASS: Class = Class::new();
+        &CLASS
+    }
+
+    fn methods() -> Vec<ffi::PyMethodDef> {
+        vec![
+            call::definition::<Release>(),
+            call::definition::<Enter>(),
+            call::definition::<Exit>(),
+        ]
+    }
+
+    fn is_true(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn end(mut self, py: Python<'_>) {
+        let returned = end_by(self.permit.get_mut().get_mut(), shmlimit::Permit::release);
+        match returned {
+            Ok(Returned::Whole) => {}
+            Ok(Returned::Lost) => log::warning_of_collected(&self.lost()),
+            Err(error) => log::warning_of_collected(&format!(
+                "a permit of set {} that was garbage-collected was not released: {error}",
+                self.set_name()
+            )),
+        }
+        self.permit.end(py);
+    }
 }
 
 impl Permit {
+    #[inline(always)]
     pub fn new(permit: WithHandle<shmlimit::Permit<'static>>) -> Self {
-        Self { permit }
+        Self {
+            permit: permit.map(RefCell::new),
+        }
     }
 
-    /// What each limit said, as the library has it.
-    pub fn library_verdicts(&self) -> impl Iterator<Item = shmlimit::Verdict<'_>> {
-        self.permit.get().verdicts()
+    /// The permit that an object is, as the library has it.
+    ///
+    /// # Errors
+    ///
+    /// `RuntimeError`, where something is just done with it: by another thread, or by what that runs.
+    pub fn of_object<'a>(
+        object: &'a Bound<'_, PermitMethods>,
+    ) -> PyResult<Ref<'a, shmlimit::Permit<'static>>> {
+        let permit = object::content::<Self>(object)?.permit.get().try_borrow();
+        permit.map_err(|_| is_in_use())
     }
 
-    fn give_back(&mut self, failed: bool) -> Result<Returned, Error> {
-        self.end(|permit| match failed {
+    /// The same, to do something with it.
+    #[inline]
+    fn library_permit(&self) -> PyResult<RefMut<'_, shmlimit::Permit<'static>>> {
+        let permit = self.permit.get().try_borrow_mut();
+        permit.map_err(|_| is_in_use())
+    }
+
+    fn set_name(&self) -> &str {
+        self.permit.handle().set.name()
+    }
+
+    #[inline]
+    fn release(&self, py: Python<'_>, failed: bool) -> PyResult<()> {
+        self.release_by(py, |permit| match failed {
             true => permit.release_failed(),
             false => permit.release(),
         })
     }
 
     /// Does what releases the permit.
-    fn end(
-        &mut self,
+    #[inline]
+    fn release_by(
+        &self,
+        py: Python<'_>,
         release: impl FnOnce(&mut shmlimit::Permit<'static>) -> Result<(), Error>,
-    ) -> Result<Returned, Error> {
-        let permit = self.permit.get_mut();
-        let is_held = permit.fencing_number().is_some();
-        release(permit)?;
-        // Said once: a permit that was released before holds nothing.
-        Ok(
-            match is_held && permit.fencing_number().is_none() && permit.reclaimed() {
-                true => Returned::Lost,
-                false => Returned::Whole,
-            },
-        )
-    }
-
-    fn returned(&self, py: Python<'_>, returned: Returned) -> PyResult<()> {
-        match returned {
+    ) -> PyResult<()> {
+        let returned = end_by(&mut *self.library_permit()?, release);
+        match returned.or_raise(py)? {
             Returned::Whole => Ok(()),
             Returned::Lost => log::warning(py, &self.lost()),
         }
     }
 
-    fn throttle(&mut self, py: Python<'_>, retry_after: Duration) -> PyResult<()> {
-        let returned = self.end(|permit| permit.throttled(retry_after)).or_raise(py)?;
-        self.returned(py, returned)
+    /// Ends what the permit was for, which raised an exception of that class if it did.
+    #[inline]
+    fn leave(&self, py: Python<'_>, exception_type: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let Some(raised) = exception_type else {
+            return self.release(py, false);
+        };
+        // A generator that is closed early, a task that is cancelled, a program that is ended: the work did not fail.
+        let has_failed = match raised.cast::<PyType>() {
+            Ok(raised) => raised.is_subclass(&PyException::type_object(py))?,
+            Err(_) => true,
+        };
+        // What the block raised matters more than that the segment was retired meanwhile.
+        self.release(py, has_failed).or_else(|error| {
+            let message = format!(
+                "a permit of set {} was not released when its block failed: {error}",
+                self.set_name()
+            );
+            log::warning(py, &message)
+        })
+    }
+
+    fn throttle(&self, py: Python<'_>, retry_after: Duration) -> PyResult<()> {
+        self.release_by(py, |permit| permit.throttled(retry_after))
     }
 
     /// What is logged of a permit whose lease had run out.
@@ -73,7 +146,7 @@ impl Permit {
         format!(
             "the lease of a permit of set {} had run out before it was released: other requests may have had its place \
              meanwhile. Declare a longer lease, or renew it with heartbeat=True",
-            self.permit.handle().set.name()
+            self.set_name()
         )
     }
 }
@@ -86,6 +159,28 @@ enum Returned {
     Lost,
 }
 
+/// Does what releases a permit.
+#[inline]
+fn end_by(
+    permit: &mut shmlimit::Permit<'static>,
+    release: impl FnOnce(&mut shmlimit::Permit<'static>) -> Result<(), Error>,
+) -> Result<Returned, Error> {
+    let is_held = permit.fencing_number().is_some();
+    release(permit)?;
+    // Said once: a permit that was released before holds nothing.
+    Ok(
+        match is_held && permit.fencing_number().is_none() && permit.reclaimed() {
+            true => Returned::Lost,
+            false => Returned::Whole,
+        },
+    )
+}
+
+#[cold]
+fn is_in_use() -> PyErr {
+    PyRuntimeError::new_err("the permit is in use by another thread, or by what called this")
+}
+
 /// Gives back what was granted to a request that raises, because it was interrupted or its logging raised: no one has
 /// it to make use of.
 pub fn undo(outcome: WithHandle<Outcome<'static>>) {
@@ -96,34 +191,141 @@ pub fn undo(outcome: WithHandle<Outcome<'static>>) {
 
 /// The permit or the refusal that an outcome is, as an object; `heartbeat` says whether the permit's leases are renewed in
 /// the background.
-#[inline]
-pub fn answer(py: Python<'_>, outcome: WithHandle<Outcome<'static>>, heartbeat: bool) -> PyResult<Py<PyAny>> {
-    Ok(match outcome.separate(Outcome::into_result) {
-        Ok(permit) => {
-            if heartbeat {
-                permit.get().heartbeat_in_background().or_raise(py)?;
-            }
-            Py::new(py, Permit::new(permit))?.into_any()
-        }
-        Err(refusal) => Py::new(py, Refusal::new(refusal))?.into_any(),
-    })
+#[inline(always)]
+pub fn answer<'py>(
+    py: Python<'py>,
+    outcome: WithHandle<Outcome<'static>>,
+    heartbeat: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    match outcome.separate(Outcome::into_result) {
+        Ok(permit) => held(py, permit, heartbeat),
+        Err(refusal) => object::make(py, Refusal::new(refusal)),
+    }
 }
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        match self.give_back(false) {
-            Ok(Returned::Lost) => log::warning_of_collected(&self.lost()),
-            Ok(Returned::Whole) => {}
-            Err(error) => log::warning_of_collected(&format!(
-                "a permit of set {} that was garbage-collected was not released: {error}",
-                self.permit.handle().set.name()
-            )),
+/// The permit that a wait ended with.
+///
+/// # Errors
+///
+/// `AcquireTimeout` where time was up; `Refused` where the queue or the table of keys is full.
+#[inline(always)]
+pub fn granted<'py>(
+    py: Python<'py>,
+    outcome: WithHandle<Outcome<'static>>,
+    heartbeat: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    match outcome.separate(Outcome::into_result) {
+        Ok(permit) => held(py, permit, heartbeat),
+        Err(refusal) => {
+            let class = match refusal.get().reason() {
+                RefusalReason::QueueFull | RefusalReason::TableFull => "Refused",
+                _ => "AcquireTimeout",
+            };
+            let refusal = object::make(py, Refusal::new(refusal))?;
+            Err(exception_of(py, class, refusal))
         }
     }
 }
 
+#[inline(always)]
+fn held<'py>(
+    py: Python<'py>,
+    permit: WithHandle<shmlimit::Permit<'static>>,
+    heartbeat: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    if heartbeat {
+        permit.get().heartbeat_in_background().or_raise(py)?;
+    }
+    object::make(py, Permit::new(permit))
+}
+
+struct Release;
+
+impl Method for Release {
+    type Of = PermitMethods;
+    const NAME: &'static CStr = c"release";
+    const DOC: &'static CStr = c"release($self, failed=False)
+--
+
+Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.
+
+Where a lease had run out before, there is less to give back or nothing, which is no error: `reclaimed` is true from
+then on, and the logger `shmlimit` has a warning.
+
+Args:
+    failed: Whether the work failed, which an adaptive concurrency limit wants to know.";
+
+    #[inline]
+    fn call<'py>(
+        this: Borrowed<'_, 'py, PermitMethods>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = this.py();
+        let mut failed = false;
+        if !arguments.is_empty() {
+            let [given] = arguments.read("release", 1, [intern!(py, "failed")])?;
+            failed = given.map(|given| given.extract()).transpose()?.unwrap_or(false);
+        }
+        object::content::<Permit>(&this)?.release(py, failed)?;
+        Ok(py.None().into_bound(py))
+    }
+}
+
+struct Enter;
+
+impl Method for Enter {
+    type Of = PermitMethods;
+    const NAME: &'static CStr = c"__enter__";
+    const DOC: &'static CStr = c"__enter__($self)
+--
+
+";
+
+    #[inline]
+    fn call<'py>(
+        this: Borrowed<'_, 'py, PermitMethods>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if !arguments.is_empty() {
+            arguments.read("__enter__", 0, [])?;
+        }
+        Ok(this.to_owned().into_any())
+    }
+}
+
+struct Exit;
+
+impl Method for Exit {
+    type Of = PermitMethods;
+    const NAME: &'static CStr = c"__exit__";
+    const DOC: &'static CStr = c"__exit__($self, exception_type=None, exception=None, traceback=None)
+--
+
+";
+
+    #[inline]
+    fn call<'py>(
+        this: Borrowed<'_, 'py, PermitMethods>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = this.py();
+        let parameters = [
+            intern!(py, "exception_type"),
+            intern!(py, "exception"),
+            intern!(py, "traceback"),
+        ];
+        let [exception_type, _, _] = arguments.read("__exit__", 3, parameters)?;
+        object::content::<Permit>(&this)?.leave(py, exception_type.as_deref())?;
+        Ok(PyBool::new(py, false).to_owned().into_any())
+    }
+}
+
+/// What permits have that is not used for every decision.
+#[pyclass(subclass, frozen, name = "_Permit", module = "shmlimit._native")]
+pub struct PermitMethods;
+
 #[pymethods]
-impl Permit {
+impl PermitMethods {
     /// Says what was used of each limit that is named: less is given back where the algorithm allows, more is charged.
     ///
     /// Args:
@@ -144,29 +346,17 @@ impl Permit {
         named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Settlement> {
         let py = this.py();
-        let handle = this.try_borrow()?.permit.handle().clone();
+        let permit: &Permit = object::content(this)?;
+        let handle = permit.permit.handle();
         // Before the permit is borrowed to be changed: reading amounts may run what others wrote, and other threads.
         let mut usage = Vec::new();
         for named in [actual, named.map(|named| named.as_any())].into_iter().flatten() {
-            request::amounts(&handle, named, &mut usage)?;
+            request::amounts(handle, named, &mut usage)?;
         }
-        let mut permit = this.try_borrow_mut()?;
+        let mut permit = permit.library_permit()?;
         let used = usage.iter().map(|(limit, units)| (limit, *units));
-        let settlement = permit.permit.get_mut().settle(used).or_raise(py)?;
-        Settlement::of(py, &handle, &settlement, &usage)
-    }
-
-    /// Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.
-    ///
-    /// Where a lease had run out before, there is less to give back or nothing, which is no error: `reclaimed` is true from
-    /// then on, and the logger `shmlimit` has a warning.
-    ///
-    /// Args:
-    ///     dropped: Whether the work failed, which an adaptive concurrency limit wants to know.
-    #[pyo3(signature = (failed=false))]
-    fn release(&mut self, py: Python<'_>, failed: bool) -> PyResult<()> {
-        let returned = self.give_back(failed).or_raise(py)?;
-        self.returned(py, returned)
+        let settlement = permit.settle(used).or_raise(py)?;
+        Settlement::of(py, handle, &settlement, &usage)
     }
 
     /// Says that what the permit was for was refused by what is behind the limits, such as a provider that answers 429.
@@ -184,7 +374,7 @@ impl Permit {
     ///     InheritedPermit: It is that of the process that forked this one.
     fn throttled(this: &Bound<'_, Self>, retry_after: &Bound<'_, PyAny>) -> PyResult<()> {
         let retry_after = seconds::duration(retry_after)?;
-        this.try_borrow_mut()?.throttle(this.py(), retry_after)
+        object::content::<Permit>(this)?.throttle(this.py(), retry_after)
     }
 
     /// Looks whether the response to what the permit was for says that its server takes nothing for a while, and if so does
@@ -218,7 +408,8 @@ impl Permit {
         let Some(wait) = response::throttled_for(response, status, max_wait)? else {
             return Ok(false);
         };
-        this.try_borrow_mut()?.throttle(this.py(), wait).map(|()| true)
+        let permit: &Permit = object::content(this)?;
+        permit.throttle(this.py(), wait).map(|()| true)
     }
 
     /// Debits a budget of the set what was used, while the permit is held.
@@ -230,11 +421,11 @@ impl Permit {
     /// Returns:
     ///     Whether any of it had remained: otherwise nothing was debited.
     fn debit(this: &Bound<'_, Self>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let handle = this.try_borrow()?.permit.handle().clone();
-        let units = request::units(&handle, limit, used)?;
-        let mut permit = this.try_borrow_mut()?;
-        let checked = permit.permit.get_mut().debit(limit, units);
-        let is_admitted = checked.map(|checked| checked.is_admitted());
+        let permit: &Permit = object::content(this)?;
+        let handle = permit.permit.handle();
+        let units = request::units(handle, limit, used)?;
+        let mut permit = permit.library_permit()?;
+        let is_admitted = permit.debit(limit, units).map(|checked| checked.is_admitted());
         // Logging may run what uses the permit.
         drop(permit);
         handle.log_requests(this.py())?;
@@ -246,8 +437,9 @@ impl Permit {
     /// Raises:
     ///     Reclaimed: A lease had run out, and others hold it now.
     ///     AlreadyReleased: Nothing is held any more.
-    fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
-        self.permit.get().heartbeat().or_raise(py)
+    fn heartbeat(this: &Bound<'_, Self>) -> PyResult<()> {
+        let permit = Permit::of_object(this)?;
+        permit.heartbeat().or_raise(this.py())
     }
 
     /// Has the leases renewed in time by a thread of this process, until the permit is released.
@@ -255,45 +447,59 @@ impl Permit {
     /// Raises:
     ///     Reclaimed: A lease had run out before.
     ///     AlreadyReleased: Nothing is held any more.
-    fn keep_alive(&self, py: Python<'_>) -> PyResult<()> {
-        self.permit.get().heartbeat_in_background().or_raise(py)
+    fn keep_alive(this: &Bound<'_, Self>) -> PyResult<()> {
+        let permit = Permit::of_object(this)?;
+        permit.heartbeat_in_background().or_raise(this.py())
     }
 
     /// Whether a lease has run out: from that instant on, also while no other request has taken the place, until a heartbeat
     /// renews it. Once released: whether that was so then.
     #[getter]
-    fn reclaimed(&self) -> bool {
-        self.permit.get().reclaimed()
+    fn reclaimed(this: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(Permit::of_object(this)?.reclaimed())
     }
 
     /// A number that grows with every permit of the set that holds something; None where this one holds nothing.
     #[getter]
-    fn fencing_number(&self) -> Option<u64> {
-        self.permit.get().fencing_number()
+    fn fencing_number(this: &Bound<'_, Self>) -> PyResult<Option<u64>> {
+        Ok(Permit::of_object(this)?.fencing_number())
     }
 
     /// What the set was declared with: region, endpoint, account.
     #[getter]
-    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(self.permit.get().metadata().into_pyobject(py)?.into_any())
+    fn metadata<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let permit = Permit::of_object(this)?;
+        Ok(permit.metadata().into_pyobject(this.py())?.into_any())
     }
 
     /// How much was taken of each limit.
     #[getter]
-    fn taken<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        verdict::taken(py, self.permit.handle(), self.permit.get().taken())
+    fn taken<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let permit: &Permit = object::content(this)?;
+        verdict::taken(
+            this.py(),
+            permit.permit.handle(),
+            Permit::of_object(this)?.taken(),
+        )
     }
 
     /// How each limit stood just after it was taken.
     #[getter]
-    fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        verdict::by_limit(py, self.permit.handle(), self.permit.get().verdicts())
+    fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let permit: &Permit = object::content(this)?;
+        verdict::by_limit(
+            this.py(),
+            permit.permit.handle(),
+            Permit::of_object(this)?.verdicts(),
+        )
     }
 
     /// What remained of the limit that is nearest to its end.
     #[getter]
-    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        verdict::remaining(py, self.permit.handle(), None, self.permit.get().verdicts())
+    fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let permit: &Permit = object::content(this)?;
+        let verdicts = Permit::of_object(this)?;
+        verdict::remaining(this.py(), permit.permit.handle(), None, verdicts.verdicts())
     }
 
     /// None: no limit bound.
@@ -316,62 +522,27 @@ impl Permit {
 
     /// The set that it is of.
     #[getter]
-    fn set_name(&self) -> &str {
-        self.permit.handle().set.name()
+    fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
+        Ok(object::content::<Permit>(this)?.set_name())
     }
 
-    fn __bool__(&self) -> bool {
-        true
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let taken = self.taken(py)?.repr()?;
-        Ok(format!("<Permit of {}: {taken}>", self.set_name()))
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (exception_type=None, *_exception))]
-    fn __exit__(
-        &mut self,
-        py: Python<'_>,
-        exception_type: Option<&Bound<'_, PyAny>>,
-        _exception: &Bound<'_, PyTuple>,
-    ) -> PyResult<bool> {
-        // A generator that is closed early, a task that is cancelled, a program that is ended: the work did not fail.
-        let failure = PyException::type_object(py);
-        let has_failed = match exception_type.map(|raised| raised.cast::<PyType>()) {
-            Some(Ok(raised)) => raised.is_subclass(&failure)?,
-            Some(Err(_)) => true,
-            None => false,
-        };
-        match self.release(py, has_failed) {
-            // What the block raised matters more than that the segment was retired meanwhile.
-            Err(error) if exception_type.is_some() => {
-                let message = format!(
-                    "a permit of set {} was not released when its block failed: {error}",
-                    self.set_name()
-                );
-                log::warning(py, &message).map(|()| false)
-            }
-            released => released.map(|()| false),
-        }
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        let taken = Self::taken(this)?.repr()?;
+        Ok(format!("<Permit of {}: {taken}>", Self::set_name(this)?))
     }
 
     fn __aenter__(this: Py<Self>) -> Ready {
         Ready::new(this.into_any())
     }
 
-    #[pyo3(signature = (exception_type=None, *exception))]
+    #[pyo3(signature = (exception_type=None, *_exception))]
     fn __aexit__(
-        &mut self,
-        py: Python<'_>,
+        this: &Bound<'_, Self>,
         exception_type: Option<&Bound<'_, PyAny>>,
-        exception: &Bound<'_, PyTuple>,
+        _exception: &Bound<'_, PyTuple>,
     ) -> PyResult<Ready> {
-        self.__exit__(py, exception_type, exception)?;
+        let py = this.py();
+        object::content::<Permit>(this)?.leave(py, exception_type)?;
         Ok(Ready::new(py.None()))
     }
 }

@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shmlimit::http::{Advertise, Fields, Problem};
 
-use crate::check::Checked;
+use crate::check::{Checked, CheckedMethods};
 use crate::error::chosen;
-use crate::permit::Permit;
-use crate::refusal::Refusal;
+use crate::permit::{Permit, PermitMethods};
+use crate::refusal::{Refusal, RefusalMethods};
 use crate::set::Limits;
 
 /// The header fields and the problems of responses to requests that a set of limits decides.
@@ -26,15 +26,15 @@ pub struct PolicyHeaders {
 /// A request that went on.
 #[derive(FromPyObject)]
 enum Admitted<'py> {
-    Permit(PyRef<'py, Permit>),
-    Checked(Bound<'py, Checked>),
+    Permit(Bound<'py, PermitMethods>),
+    Checked(Bound<'py, CheckedMethods>),
 }
 
 /// A request that was refused.
 #[derive(FromPyObject)]
 enum Refused<'py> {
-    Refusal(Bound<'py, Refusal>),
-    Checked(Bound<'py, Checked>),
+    Refusal(Bound<'py, RefusalMethods>),
+    Checked(Bound<'py, CheckedMethods>),
 }
 
 type HeaderFields = Vec<(&'static str, String)>;
@@ -70,7 +70,7 @@ impl PolicyHeaders {
         prefix: &str,
     ) -> PyResult<Self> {
         let advertise: Advertise = chosen("advertise", advertise)?;
-        let headers = shmlimit::http::PolicyHeaders::new(&limits.get().handle().set).with_prefix(prefix);
+        let headers = shmlimit::http::PolicyHeaders::new(&limits.get().of_set().set).with_prefix(prefix);
         let units = quota_units.into_iter().flatten();
         let headers = units.fold(headers, |headers, (limit, unit)| {
             headers.with_quota_unit(limit, unit)
@@ -81,9 +81,12 @@ impl PolicyHeaders {
     /// The header fields of the response to a request that was admitted.
     fn admission(&self, admitted: Admitted<'_>) -> PyResult<HeaderFields> {
         let fields = match admitted {
-            Admitted::Permit(permit) => self.headers.admission(permit.library_verdicts(), self.advertise),
+            Admitted::Permit(permit) => {
+                let permit = Permit::of_object(&permit)?;
+                self.headers.admission(permit.verdicts(), self.advertise)
+            }
             Admitted::Checked(checked) => {
-                let checked = checked.get().library_check()?;
+                let checked = Checked::of_object(&checked)?;
                 if !checked.is_admitted() {
                     return Err(PyValueError::new_err("it was refused"));
                 }
@@ -98,9 +101,9 @@ impl PolicyHeaders {
         let problem = match refused {
             Refused::Refusal(refusal) => self
                 .headers
-                .refusal(refusal.get().library_refusal(), self.advertise),
+                .refusal(Refusal::of_object(&refusal)?, self.advertise),
             Refused::Checked(checked) => {
-                let refusal = checked.get().library_check()?.refusal();
+                let refusal = Checked::of_object(&checked)?.refusal();
                 let refusal = refusal.ok_or_else(|| PyValueError::new_err("it was admitted"))?;
                 self.headers.refusal(&refusal, self.advertise)
             }

@@ -42,7 +42,7 @@ impl Pool {
     ) -> PyResult<WithHandle<Outcome<'static>>> {
         let logged = self.handle.log_requests(py);
         let outcome = match answer.separate(|answer| answer) {
-            Ok(chosen) => Ok(chosen.map_to_member(|Chosen { index, outcome }| (index, outcome))),
+            Ok(chosen) => Ok(chosen.map_to_member(py, |Chosen { index, outcome }| (index, outcome))),
             Err(error) => Err(error),
         };
         match (logged, outcome) {
@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    fn first(&self, py: Python<'_>) -> PyResult<&Arc<Handle>> {
+    fn first(&self, py: Python<'_>) -> PyResult<&Py<Handle>> {
         let first = self.handle.members.first();
         first.ok_or_else(|| raised(py, &Error::Request(RequestError::EmptyPool)))
     }
@@ -73,14 +73,20 @@ impl Pool {
         worker_index: Option<usize>,
     ) -> PyResult<Self> {
         let strategy: PoolStrategy = chosen("strategy", strategy)?;
-        let members: Vec<_> = members.iter().map(|member| Arc::clone(member.handle())).collect();
-        let sets = members.iter().map(|member| member.set.clone());
+        let members: Vec<_> = members
+            .iter()
+            .map(|member| member.handle().clone_ref(py))
+            .collect();
+        let sets = members.iter().map(|member| member.get().set.clone());
         let mut pool = LimitPool::new(sets, strategy).or_raise(py)?.failover(failover);
         if let Some(index) = worker_index {
             pool = pool.start_at(index);
         }
         Ok(Self {
-            default: members.iter().map(|member| member.default.clone()).collect(),
+            default: members
+                .iter()
+                .map(|member| member.get().default.clone())
+                .collect(),
             handle: Arc::new(PoolHandle { pool, members }),
         })
     }
@@ -102,39 +108,57 @@ impl Pool {
     /// Raises:
     ///     RequestError: No set could ever admit it.
     #[pyo3(signature = (costs=None, *, heartbeat=false))]
-    fn try_acquire(
+    fn try_acquire<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         costs: Option<&Bound<'_, PyAny>>,
         heartbeat: bool,
-    ) -> PyResult<Py<PyAny>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let request = self.prepare(costs)?;
-        let chosen = WithHandle::of_pool(&self.handle, self.first(py)?, |pool| pool.try_acquire(&request));
+        let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
+            pool.try_acquire(&request)
+        });
         permit::answer(py, self.answered(py, chosen)?, heartbeat)
     }
 
-    /// Waits; gives a permit or a refusal.
-    #[pyo3(signature = (costs, timeout, heartbeat))]
-    fn _acquire(
+    /// Chooses a set and waits in its queue. With failover, every set is first asked without waiting.
+    ///
+    /// Args:
+    ///     costs: What to take of each limit.
+    ///     timeout: Seconds to wait at most, from 0, which does not wait; as long as it takes unless given.
+    ///     heartbeat: Whether the leases of what is held are renewed until it is released.
+    ///
+    /// Returns:
+    ///     The permit.
+    ///
+    /// Raises:
+    ///     AcquireTimeout: Time was up.
+    ///     Refused: The queue is full.
+    ///     RequestError: No waiting could help.
+    ///     ValueError: The timeout is negative.
+    #[pyo3(signature = (costs=None, *, timeout=None, heartbeat=false))]
+    fn acquire<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         costs: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
         heartbeat: bool,
-    ) -> PyResult<Py<PyAny>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
-        let mut interruption = Interruption::new(py);
-        let chosen = WithHandle::of_pool(&self.handle, self.first(py)?, |pool| {
-            pool.acquire_while(&request, timeout, || interruption.keep_waiting())
+        let mut interrupted = Ok(());
+        let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
+            let mut interruption = Interruption::new(py);
+            let chosen = pool.acquire_while(&request, timeout, || interruption.keep_waiting());
+            interrupted = interruption.end();
+            chosen
         });
-        let interrupted = interruption.end();
         let answered = self.answered(py, chosen);
         if let Err(raised) = interrupted {
             let _ = answered.map(permit::undo);
             return Err(raised);
         }
-        permit::answer(py, answered?, heartbeat)
+        permit::granted(py, answered?, heartbeat)
     }
 
     /// A request of a task, to look after.
@@ -148,7 +172,7 @@ impl Pool {
     ) -> PyResult<Waiting> {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
-        let future = WithHandle::of_pool(&self.handle, self.first(py)?, |pool| {
+        let future = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
             Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture
         });
         Ok(Waiting::of_pool(&self.handle, future, heartbeat))

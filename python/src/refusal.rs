@@ -1,84 +1,110 @@
 //! Refusals as Python meets them.
 
+use std::ffi::CStr;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::exception_of;
 use crate::handle::WithHandle;
+use crate::object::{self, Class, Content};
 use crate::seconds::seconds;
 use crate::verdict;
 
-/// A request was refused: nothing was taken. It is false, and holds nothing. Entered as a context manager it raises
-/// `Refused`, so that the body of a `with` never runs without a permit.
-#[pyclass(frozen, module = "shmlimit._native")]
+/// A request was refused: nothing was taken. What it says is worked out when it is asked.
 pub struct Refusal {
     refusal: WithHandle<shmlimit::Refusal>,
 }
 
+impl Content for Refusal {
+    type Methods = RefusalMethods;
+    const NAME: &'static CStr = c"shmlimit._native.Refusal";
+    const DOC: &'static CStr =
+        c"A request was refused: nothing was taken. It is false, and holds nothing. Entered as a \
+context manager it raises `Refused`, so that the body of a `with` never runs without a permit.";
+
+    fn class() -> &'static Class {
+        static CLASS: Class = Class::new();
+        &CLASS
+    }
+
+    fn is_true(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn end(self, py: Python<'_>) {
+        self.refusal.end(py);
+    }
+}
+
+/// What refusals have.
+#[pyclass(subclass, frozen, name = "_Refusal", module = "shmlimit._native")]
+pub struct RefusalMethods;
+
 impl Refusal {
+    #[inline]
     pub fn new(refusal: WithHandle<shmlimit::Refusal>) -> Self {
         Self { refusal }
     }
 
-    /// The refusal, as the library has it.
-    pub fn library_refusal(&self) -> &shmlimit::Refusal {
-        self.refusal.get()
+    /// The refusal that an object is, as the library has it.
+    pub fn of_object<'a>(object: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a shmlimit::Refusal> {
+        Ok(refusal(object)?.get())
     }
 }
 
 #[pymethods]
-impl Refusal {
+impl RefusalMethods {
     /// The limit that bound; None where a table was full, or it was throttled.
     #[getter]
-    fn binding(&self) -> Option<&str> {
-        self.refusal.get().binding()
+    fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
+        Ok(refusal(this)?.get().binding())
     }
 
     /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"` or `"throttled"`.
     #[getter]
-    fn reason(&self) -> &'static str {
-        self.refusal.get().reason().as_str()
+    fn reason(this: &Bound<'_, Self>) -> PyResult<&'static str> {
+        Ok(refusal(this)?.get().reason().as_str())
     }
 
     /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
     /// help.
     #[getter]
-    fn retry_after(&self) -> Option<f64> {
-        self.refusal.get().retry_after().map(seconds)
+    fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
+        Ok(refusal(this)?.get().retry_after().map(seconds))
     }
 
     /// What remained of the limit that bound.
     #[getter]
-    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let refusal = self.refusal.get();
-        verdict::remaining(py, self.refusal.handle(), refusal.binding(), refusal.verdicts())
+    fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let kept = refusal(this)?;
+        let refusal = kept.get();
+        verdict::remaining(this.py(), kept.handle(), refusal.binding(), refusal.verdicts())
     }
 
     /// What each limit said.
     #[getter]
-    fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        verdict::by_limit(py, self.refusal.handle(), self.refusal.get().verdicts())
+    fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let kept = refusal(this)?;
+        verdict::by_limit(this.py(), kept.handle(), kept.get().verdicts())
     }
 
     /// The set that was asked.
     #[getter]
-    fn set_name(&self) -> &str {
-        self.refusal.handle().set.name()
+    fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
+        Ok(refusal(this)?.handle().set.name())
     }
 
     /// Does nothing: a refusal holds nothing.
     fn release(&self) {}
 
-    fn __bool__(&self) -> bool {
-        false
+    fn __str__(this: &Bound<'_, Self>) -> PyResult<String> {
+        Ok(refusal(this)?.get().to_string())
     }
 
-    fn __str__(&self) -> String {
-        self.refusal.get().to_string()
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<Refusal: {}>", self.refusal.get())
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        Ok(format!("<Refusal: {}>", refusal(this)?.get()))
     }
 
     /// Raises `Refused`.
@@ -101,3 +127,8 @@ impl Refusal {
         false
     }
 }
+
+fn refusal<'a>(this: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a WithHandle<shmlimit::Refusal>> {
+    Ok(&object::content::<Refusal>(this)?.refusal)
+}
+

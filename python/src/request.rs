@@ -17,19 +17,24 @@ use crate::handle::Handle;
 use crate::log;
 
 /// As [`prepare`], for a key that is to be in a tier, and to have capacities of its own, where these are named.
+#[inline]
 pub fn prepare_for_key<'a>(
     py: Python<'_>,
     handle: &'a Handle,
     costs: Option<&Bound<'_, PyAny>>,
     tier: Option<&str>,
     limits: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Cow<'a, Request>> {
-    let mut request = prepare(handle, costs)?;
+    made: &'a mut Option<Request>,
+) -> PyResult<&'a Request> {
+    if tier.is_none() && limits.is_none() {
+        return prepare(handle, costs, made);
+    }
+    let request = made.insert(handle.default.clone());
+    costs.map_or(Ok(()), |costs| set_costs(handle, costs, request))?;
     if let Some(tier) = tier {
-        request.to_mut().set_tier(tier).or_raise(py)?;
+        request.set_tier(tier).or_raise(py)?;
     }
     if let Some(limits) = limits {
-        let request = request.to_mut();
         for_each(limits, |name, capacity| {
             warn_of_unknown(handle, name, capacity)?;
             let own = match capacity.is_none() {
@@ -42,18 +47,27 @@ pub fn prepare_for_key<'a>(
     Ok(request)
 }
 
-/// The request for costs by limit name; for none, the one that names nothing.
-pub fn prepare<'a>(handle: &'a Handle, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Cow<'a, Request>> {
+/// The request for costs by limit name; for none, the one that names nothing, which is not made anew.
+#[inline]
+pub fn prepare<'a>(
+    handle: &'a Handle,
+    costs: Option<&Bound<'_, PyAny>>,
+    made: &'a mut Option<Request>,
+) -> PyResult<&'a Request> {
     let Some(costs) = costs else {
-        return Ok(Cow::Borrowed(&handle.default));
+        return Ok(&handle.default);
     };
-    let mut request = handle.default.clone();
+    let request = made.insert(handle.default.clone());
+    set_costs(handle, costs, request)?;
+    Ok(request)
+}
+
+fn set_costs(handle: &Handle, costs: &Bound<'_, PyAny>, request: &mut Request) -> PyResult<()> {
     for_each(costs, |name, amount| {
         warn_of_unknown(handle, name, amount)?;
         let units = units(handle, name, amount)?;
         request.set_cost(name, units).or_raise(amount.py())
-    })?;
-    Ok(Cow::Owned(request))
+    })
 }
 
 /// Amounts by limit name, in units. Names that the set does not have are among them, for the library to deal with.
@@ -92,6 +106,10 @@ fn for_each(
 ) -> PyResult<()> {
     if let Ok(mapping) = mapping.cast::<PyDict>() {
         // Read before anything is done with it: to read an amount may run what changes the mapping.
+        if mapping.len() == 1 {
+            let only = mapping.iter().next();
+            return only.map_or(Ok(()), |(name, value)| visit(&limit_name(&name)?, &value));
+        }
         let items: Vec<_> = mapping.iter().collect();
         for (name, value) in items {
             visit(&limit_name(&name)?, &value)?;

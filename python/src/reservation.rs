@@ -5,6 +5,7 @@ use shmlimit::ReserveOutcome;
 
 use crate::error::{OrRaise, exception};
 use crate::handle::WithHandle;
+use crate::object;
 use crate::permit::Permit;
 use crate::refusal::Refusal;
 use crate::seconds::seconds;
@@ -16,14 +17,17 @@ pub struct Reservation {
 }
 
 /// The reservation or the refusal that an outcome is, as an object.
-pub fn answer(py: Python<'_>, outcome: WithHandle<ReserveOutcome<'static>>) -> PyResult<Py<PyAny>> {
-    Ok(match outcome.separate(ReserveOutcome::into_result) {
+pub fn answer<'py>(
+    py: Python<'py>,
+    outcome: WithHandle<ReserveOutcome<'static>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match outcome.separate(ReserveOutcome::into_result) {
         Ok(reservation) => {
             let reservation = Some(reservation);
-            Py::new(py, Reservation { reservation })?.into_any()
+            Ok(Bound::new(py, Reservation { reservation })?.into_any())
         }
-        Err(refusal) => Py::new(py, Refusal::new(refusal))?.into_any(),
-    })
+        Err(refusal) => object::make(py, Refusal::new(refusal)),
+    }
 }
 
 impl Reservation {
@@ -68,9 +72,9 @@ impl Reservation {
     /// Returns:
     ///     The permit.
     #[pyo3(name = "into_permit")]
-    fn permit(&mut self, py: Python<'_>) -> PyResult<Permit> {
+    fn permit<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let kept = self.reservation.take().ok_or_else(|| is_gone(py))?;
-        Ok(Permit::new(kept.map(shmlimit::Reservation::into_permit)))
+        object::make(py, Permit::new(kept.map(shmlimit::Reservation::into_permit)))
     }
 
     fn __bool__(&self) -> bool {

@@ -1,57 +1,71 @@
 //! Sets as Python meets them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
-use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet, Outcome};
+use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet};
 
 use crate::amount::natural_of;
 use crate::check::{Checked, forecasts};
 use crate::credit::LocalCredit;
 use crate::error::{OrRaise, exception};
 use crate::handle::{Handle, WithHandle};
-use crate::interruption::Interruption;
 use crate::segment::Segment;
 use crate::waiting::Waiting;
-use crate::{key, permit, request, reservation, response, seconds, verdict};
+use crate::{key, request, reservation, response, seconds, verdict};
 
 /// A set of limits that are taken together.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
 pub struct Limits {
-    handle: Arc<Handle>,
+    handle: Py<Handle>,
 }
 
 impl Limits {
-    pub fn handle(&self) -> &Arc<Handle> {
+    pub fn handle(&self) -> &Py<Handle> {
         &self.handle
+    }
+
+    /// The set, and what was worked out for it.
+    #[inline]
+    pub fn of_set(&self) -> &Handle {
+        self.handle.get()
+    }
+
+    /// Keeps what the set answers.
+    #[inline(always)]
+    pub fn ask_set<T>(
+        &self,
+        py: Python<'_>,
+        of_set: impl FnOnce(&'static LimitSet) -> Result<T, Error>,
+    ) -> PyResult<WithHandle<T>> {
+        self.answered(py, WithHandle::try_new(py, &self.handle, of_set))
     }
 
     /// Keeps what the set answers where no key is named, and what the key answers where one is.
     #[inline]
-    fn ask<T>(
+    pub fn ask<T>(
         &self,
         py: Python<'_>,
         key: Object<'_, '_>,
         of_set: impl FnOnce(&'static LimitSet) -> Result<T, Error>,
         of_key: impl FnOnce(Key<'static>) -> Result<T, Error>,
     ) -> PyResult<WithHandle<T>> {
-        let kept = match key {
-            None => WithHandle::try_new(&self.handle, of_set),
+        match key {
+            None => self.ask_set(py, of_set),
             Some(key) => {
                 let key = key::bytes(key)?;
-                WithHandle::try_new(&self.handle, |set| of_key(set.key(key)?))
+                self.ask_set(py, |set| of_key(set.key(key)?))
             }
-        };
-        self.answered(py, kept)
+        }
     }
 
     /// What the set or the key answered, once what was notified of that is logged.
+    #[inline(always)]
     fn answered<T>(&self, py: Python<'_>, answer: Result<T, Error>) -> PyResult<T> {
-        self.handle.log_requests(py)?;
+        self.of_set().log_requests(py)?;
         answer.or_raise(py)
     }
 
@@ -68,7 +82,8 @@ enum Source<'py> {
     Handle(Bound<'py, Limits>),
 }
 
-type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+/// An argument that need not be given.
+pub type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 #[pymethods]
 impl Limits {
@@ -84,7 +99,7 @@ impl Limits {
         let source = match source {
             Source::Segment(segment) => segment,
             Source::Handle(limits) => {
-                let handle = limits.get().handle.labelled(label);
+                let handle = limits.get().of_set().labelled(py, label)?;
                 return Ok(Self { handle });
             }
         };
@@ -93,20 +108,20 @@ impl Limits {
         // No set has a name that is not Unicode.
         let name = name.to_string_lossy();
         let set = segment.set(&name).or_raise(py)?;
-        let handle = Handle::new(set, segment.path(), strict, label, source.request_log());
+        let handle = Handle::new(py, set, segment.path(), strict, label, source.request_log())?;
         Ok(Self { handle })
     }
 
     /// The name of the set.
     #[getter]
     fn name(&self) -> &str {
-        self.handle.set.name()
+        self.of_set().set.name()
     }
 
     /// The file of the segment, as an absolute path.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.handle
+        self.of_set()
             .path
             .as_os_str()
             .into_pyobject(py)
@@ -117,110 +132,43 @@ impl Limits {
     /// Whether a limit that the set does not have is an error, in place of a warning.
     #[getter]
     fn strict(&self) -> bool {
-        self.handle.strict
+        self.of_set().strict
     }
 
     /// What its requests are labelled with; None for those of most handles.
     #[getter]
     fn label(&self) -> Option<&str> {
-        self.handle.label.as_deref()
+        self.of_set().label.as_deref()
     }
 
     /// Whether its segment was removed and another is at the path, which this process has open by now.
     fn _has_successor(&self, py: Python<'_>) -> PyResult<bool> {
-        let successor = py.detach(|| self.handle.set.successor());
+        let successor = py.detach(|| self.of_set().set.successor());
         successor.transpose().or_raise(py).map(|set| set.is_some())
     }
 
     /// Whether each key has limits of its own.
     #[getter]
     fn keyed(&self) -> bool {
-        self.handle.set.is_keyed()
+        self.of_set().set.is_keyed()
     }
 
     /// Whether its limits are those of the networks of an address, which are taken and not held.
     #[getter]
     fn _counts_networks(&self) -> bool {
-        self.handle.is_by_address
+        self.of_set().is_by_address
     }
 
     /// What the set was declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(self.handle.set.metadata().into_pyobject(py)?.into_any())
+        Ok(self.of_set().set.metadata().into_pyobject(py)?.into_any())
     }
 
     /// The names of the limits, in the order of the declaration.
     #[getter]
     fn limit_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
-        pyo3::types::PyTuple::new(py, self.handle.set.limits().collect::<Vec<_>>())
-    }
-
-    /// Takes everything that the request names, or nothing, and answers at once.
-    ///
-    /// Args:
-    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
-    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    ///     key: Who is limited, where the set is keyed: str, bytes or int.
-    ///     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
-    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-    ///     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
-    ///         them. What it has already costs a look. Of those that it does not name, it keeps what it has.
-    ///
-    /// Returns:
-    ///     A permit, which is true, or a refusal, which is false.
-    ///
-    /// Raises:
-    ///     RequestError: No waiting could help: a cost that can never be admitted, a rate that is not named.
-    ///     SegmentError: The segment cannot be used.
-    #[pyo3(signature = (costs=None, *, key=None, heartbeat=false, tier=None, limits=None))]
-    fn try_acquire(
-        &self,
-        py: Python<'_>,
-        costs: Object<'_, '_>,
-        key: Object<'_, '_>,
-        heartbeat: bool,
-        tier: Option<PyBackedStr>,
-        limits: Object<'_, '_>,
-    ) -> PyResult<Py<PyAny>> {
-        let request = request::prepare_for_key(py, &self.handle, costs, tier.as_deref(), limits)?;
-        let of_key = |key: Key<'static>| key.try_acquire(&request);
-        let outcome = self.ask(py, key, |set| set.try_acquire(&request), of_key)?;
-        permit::answer(py, outcome, heartbeat)
-    }
-
-    /// Waits; gives a permit or a refusal.
-    #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
-    #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
-    fn _acquire(
-        &self,
-        py: Python<'_>,
-        costs: Object<'_, '_>,
-        key: Object<'_, '_>,
-        timeout: Object<'_, '_>,
-        heartbeat: bool,
-        tier: Option<PyBackedStr>,
-        limits: Object<'_, '_>,
-    ) -> PyResult<Py<PyAny>> {
-        let handle = &self.handle;
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
-        let timeout = seconds::timeout(timeout)?;
-        let key = key.map(key::bytes).transpose()?;
-        let mut interruption = Interruption::new(py);
-        let outcome = WithHandle::try_new(handle, |set| -> Result<Outcome<'static>, Error> {
-            let keep_waiting = || interruption.keep_waiting();
-            match key {
-                None => set.acquire_while(&request, timeout, keep_waiting),
-                Some(key) => set.key(key)?.acquire_while(&request, timeout, keep_waiting),
-            }
-        });
-        let interrupted = interruption.end();
-        let logged = handle.log_requests(py);
-        if let Err(raised) = interrupted.and(logged) {
-            let _ = outcome.map(permit::undo);
-            return Err(raised);
-        }
-        permit::answer(py, outcome.or_raise(py)?, heartbeat)
+        pyo3::types::PyTuple::new(py, self.of_set().set.limits().collect::<Vec<_>>())
     }
 
     /// A request of a task, to look after.
@@ -236,11 +184,12 @@ impl Limits {
         tier: Option<PyBackedStr>,
         limits: Object<'_, '_>,
     ) -> PyResult<Waiting> {
-        let request = request::prepare_for_key(py, &self.handle, costs, tier.as_deref(), limits)?;
+        let (handle, mut made) = (self.of_set(), None);
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits, &mut made)?;
         let timeout = seconds::timeout(timeout)?;
-        let of_key = |key: Key<'static>| Ok(key.acquire_async(&request, timeout));
-        let future = self.ask(py, key, |set| Ok(set.acquire_async(&request, timeout)), of_key)?;
-        Ok(Waiting::of_set(future, heartbeat))
+        let of_key = |key: Key<'static>| Ok(key.acquire_async(request, timeout));
+        let future = self.ask(py, key, |set| Ok(set.acquire_async(request, timeout)), of_key)?;
+        Ok(Waiting::of_set(self.handle.clone_ref(py), future, heartbeat))
     }
 
     /// Charges everything now, if it is available within a time, and says how long to wait before using it: for
@@ -261,57 +210,21 @@ impl Limits {
     /// Raises:
     ///     RequestError: The request takes what cannot be reserved, or can never be met.
     #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None, limits=None))]
-    fn reserve(
+    fn reserve<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         costs: Object<'_, '_>,
         key: Object<'_, '_>,
         max_delay: &Bound<'_, PyAny>,
         tier: Option<PyBackedStr>,
         limits: Object<'_, '_>,
-    ) -> PyResult<Py<PyAny>> {
-        let request = request::prepare_for_key(py, &self.handle, costs, tier.as_deref(), limits)?;
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (handle, mut made) = (self.of_set(), None);
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits, &mut made)?;
         let max_delay = seconds::duration(max_delay)?;
-        let of_key = |key: Key<'static>| key.reserve(&request, max_delay);
-        let outcome = self.ask(py, key, |set| set.reserve(&request, max_delay), of_key)?;
+        let of_key = |key: Key<'static>| key.reserve(request, max_delay);
+        let outcome = self.ask(py, key, |set| set.reserve(request, max_delay), of_key)?;
         reservation::answer(py, outcome)
-    }
-
-    /// Takes everything that the request names for good, or nothing: for what is not held.
-    ///
-    /// Args:
-    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
-    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    ///     key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
-    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-    ///     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
-    ///         them. What it has already costs a look. Of those that it does not name, it keeps what it has.
-    ///
-    /// Returns:
-    ///     Whether it was taken, and what each limit said.
-    ///
-    /// Raises:
-    ///     MustBeHeld: The request takes of a concurrency limit.
-    ///     RequestError: The request can never be met.
-    #[pyo3(signature = (costs=None, *, key=None, tier=None, limits=None))]
-    fn check(
-        &self,
-        py: Python<'_>,
-        costs: Object<'_, '_>,
-        key: Object<'_, '_>,
-        tier: Option<PyBackedStr>,
-        limits: Object<'_, '_>,
-    ) -> PyResult<Checked> {
-        let handle = &self.handle;
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
-        if let Some(key) = key.filter(|_| handle.is_by_address) {
-            let address = key::address(key)?;
-            let checked = WithHandle::try_new(handle, |set| set.address(address)?.check(&request));
-            return self.answered(py, checked.map(Checked::new));
-        }
-        let of_key = |key: Key<'static>| key.check(&request);
-        let checked = self.ask(py, key, |set| set.check(&request), of_key)?;
-        Ok(Checked::new(checked))
     }
 
     /// As `check` for each of many keys, decided at one instant, faster than one after the other.
@@ -331,22 +244,25 @@ impl Limits {
     ///     NeverAdmissible: No key can ever be admitted that cost. None was charged.
     ///     RequestError: As `check`. Some keys may have been charged then.
     #[pyo3(signature = (keys, costs=None, *, tier=None, limits=None))]
-    fn check_many(
+    fn check_many<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         keys: &Bound<'_, PyAny>,
         costs: Object<'_, '_>,
         tier: Option<PyBackedStr>,
         limits: Object<'_, '_>,
-    ) -> PyResult<Vec<Checked>> {
-        let handle = &self.handle;
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (handle, mut made) = (self.of_set(), None);
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits, &mut made)?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
         let answers: Result<WithHandle<Vec<LibraryChecked<'static>>>, Error> =
-            WithHandle::try_new(handle, |set| set.check_many(&keys, &request));
+            WithHandle::try_new(py, &self.handle, |set| set.check_many(&keys, request));
         let answers = self.answered(py, answers)?;
-        Ok(answers.each().map(Checked::new).collect())
+        answers
+            .each(py)
+            .map(|answer| Checked::answer(py, answer))
+            .collect()
     }
 
     /// Asks what each limit would say. Takes and counts nothing. A rate has no default cost here either: `forecast` says
@@ -369,20 +285,16 @@ impl Limits {
         costs: Object<'_, 'py>,
         key: Object<'_, 'py>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
+        let (handle, mut made) = (self.of_set(), None);
+        let request = request::prepare(handle, costs, &mut made)?;
         let set = &handle.set;
         let peek = || match key {
-            None => set.peek(&request).or_raise(py),
+            None => set.peek(request).or_raise(py),
             Some(key) if handle.is_by_address => {
                 let address = set.address(key::address(key)?).or_raise(py)?;
-                address.peek(&request).or_raise(py)
+                address.peek(request).or_raise(py)
             }
-            Some(key) => set
-                .key(key::bytes(key)?)
-                .or_raise(py)?
-                .peek(&request)
-                .or_raise(py),
+            Some(key) => set.key(key::bytes(key)?).or_raise(py)?.peek(request).or_raise(py),
         };
         verdict::by_limit(py, handle, peek()?.into_iter())
     }
@@ -396,12 +308,12 @@ impl Limits {
     ///     The forecasts by the names of their limits.
     #[pyo3(signature = (*, key=None))]
     fn forecast<'py>(&self, py: Python<'py>, key: Object<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
-        let set = &self.handle.set;
+        let set = &self.of_set().set;
         let forecast = || match key {
             None => set.forecast().or_raise(py),
             Some(key) => set.key(key::bytes(key)?).or_raise(py)?.forecast().or_raise(py),
         };
-        forecasts(py, &self.handle, &forecast()?)
+        forecasts(py, self.of_set(), &forecast()?)
     }
 
     /// Debits a budget what was used, while any of it remains. The debit that crosses the line counts in full.
@@ -417,23 +329,23 @@ impl Limits {
     /// Raises:
     ///     RequestError: The limit is no budget.
     #[pyo3(signature = (limit, used, *, key=None))]
-    fn debit(
+    fn debit<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         limit: &str,
         used: &Bound<'_, PyAny>,
         key: Object<'_, '_>,
-    ) -> PyResult<Checked> {
-        let units = request::units(&self.handle, limit, used)?;
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let units = request::units(self.of_set(), limit, used)?;
         let of_key = |key: Key<'static>| key.debit(limit, units);
         let checked = self.ask(py, key, |set| set.debit(limit, units), of_key)?;
-        Ok(Checked::new(checked))
+        Checked::answer(py, checked)
     }
 
     /// The names of the tiers that keys can be in, `default` first.
     #[getter]
     fn tiers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
-        pyo3::types::PyTuple::new(py, self.handle.set.tiers().collect::<Vec<_>>())
+        pyo3::types::PyTuple::new(py, self.of_set().set.tiers().collect::<Vec<_>>())
     }
 
     /// Puts a key into a tier of the set, in which it stays until it is assigned to another or a request names one.
@@ -449,7 +361,7 @@ impl Limits {
     ///     UnknownTier: There is none of that name.
     ///     RequestError: The table of keys has no row for it.
     fn assign(&self, py: Python<'_>, key: &Bound<'_, PyAny>, tier: PyBackedStr) -> PyResult<()> {
-        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         key.assign(&*tier).or_raise(py)
     }
 
@@ -458,7 +370,7 @@ impl Limits {
     /// Args:
     ///     key: Which key: str, bytes or int.
     fn tier(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
-        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         key.tier().or_raise(py)
     }
 
@@ -528,10 +440,10 @@ impl Limits {
         limit: &str,
         capacity: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         match capacity {
             Some(capacity) => {
-                let units = request::units(&self.handle, limit, capacity)?;
+                let units = request::units(self.of_set(), limit, capacity)?;
                 key.override_capacity(limit, units).or_raise(py)
             }
             None => key.clear_override(limit).or_raise(py),
@@ -543,10 +455,10 @@ impl Limits {
     /// Args:
     ///     key: Which key: str, bytes or int.
     fn overrides<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         let overrides = PyDict::new(py);
         for (limit, capacity) in key.overrides().or_raise(py)? {
-            let capacity = natural_of(py, &self.handle, &limit, capacity)?;
+            let capacity = natural_of(py, self.of_set(), &limit, capacity)?;
             overrides.set_item(limit, capacity)?;
         }
         Ok(overrides)
@@ -570,14 +482,14 @@ impl Limits {
         counters: bool,
     ) -> PyResult<()> {
         let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-        let set: &LimitSet = &self.handle.set;
+        let set: &LimitSet = &self.of_set().set;
         match key {
             Some(_) if counters => {
                 let message = "counters are those of the whole set: reset them without a key".to_owned();
                 Err(exception(py, "RequestError", message))
             }
             None => set.reset(&limits, counters).or_raise(py),
-            Some(key) if self.handle.is_by_address => {
+            Some(key) if self.of_set().is_by_address => {
                 let address = set.address(key::address(key)?).or_raise(py)?;
                 address.reset(&limits).or_raise(py).map(drop)
             }
@@ -595,7 +507,7 @@ impl Limits {
     ///     and how many were evicted since the segment was made: `evicted_unused` when their key had nothing used any more,
     ///     and `evicted_in_use`. None where the set is not keyed.
     fn table_usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, pyo3::types::PyDict>>> {
-        let Some(usage) = self.handle.set.table_usage() else {
+        let Some(usage) = self.of_set().set.table_usage() else {
             return Ok(None);
         };
         let capacities = pyo3::types::PyDict::new(py);
@@ -630,7 +542,7 @@ impl Limits {
         min_units: u64,
         max_units: u64,
     ) -> PyResult<LocalCredit> {
-        LocalCredit::new(py, &self.handle.set, limit, min_units, max_units)
+        LocalCredit::new(py, &self.of_set().set, limit, min_units, max_units)
     }
 
     fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<String> {
@@ -641,7 +553,7 @@ impl Limits {
         Ok(format!(
             "<{class} {:?} of {}{}>",
             this.name(),
-            this.handle.path.display(),
+            this.of_set().path.display(),
             label.unwrap_or_default()
         ))
     }

@@ -29,14 +29,14 @@ pub struct Waiting {
 }
 
 enum Asked {
-    Set(Arc<Handle>),
+    Set(Py<Handle>),
     Pool(Arc<PoolHandle>),
 }
 
 impl Asked {
     fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
         match self {
-            Self::Set(handle) => handle.log_requests(py),
+            Self::Set(handle) => handle.get().log_requests(py),
             Self::Pool(pool) => pool.log_requests(py),
         }
     }
@@ -48,9 +48,9 @@ enum Request {
 }
 
 impl Waiting {
-    pub fn of_set(future: WithHandle<AcquireFuture<'static>>, heartbeat: bool) -> Self {
+    pub fn of_set(handle: Py<Handle>, future: WithHandle<AcquireFuture<'static>>, heartbeat: bool) -> Self {
         Self {
-            asked: Asked::Set(Arc::clone(future.handle())),
+            asked: Asked::Set(handle),
             request: Mutex::new(Some(Request::OfSet(future))),
             heartbeat,
         }
@@ -74,8 +74,17 @@ impl Waiting {
 
 #[pymethods]
 impl Waiting {
-    /// Looks: the permit or the refusal, or None where the task is to wait until the event says its number.
-    fn look(&mut self, py: Python<'_>, wake_event: &WakeEvent, number: u64) -> PyResult<Option<Py<PyAny>>> {
+    /// Looks: the permit, or None where the task is to wait until the event says its number.
+    ///
+    /// Raises:
+    ///     AcquireTimeout: Time was up.
+    ///     Refused: The queue or the table of keys is full.
+    fn look<'py>(
+        &mut self,
+        py: Python<'py>,
+        wake_event: &WakeEvent,
+        number: u64,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let waker = wake_event.waker(number);
         let mut context = Context::from_waker(&waker);
         let request = self.request();
@@ -99,7 +108,7 @@ impl Waiting {
                     return Ok(None);
                 }
                 Poll::Ready(chosen) => {
-                    chosen.map(|Chosen { index, outcome }| future.map_to_member(|_| (index, outcome)))
+                    chosen.map(|Chosen { index, outcome }| future.map_to_member(py, |_| (index, outcome)))
                 }
             },
         };
@@ -107,7 +116,7 @@ impl Waiting {
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
-        permit::answer(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
+        permit::granted(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
     }
 
     /// Leaves the queue; what was granted and not seen is given back.

@@ -275,8 +275,9 @@ impl<'a> Permit<'a> {
         self.release_as(true)
     }
 
+    #[inline]
     fn release_as(&mut self, failed: bool) -> Result<(), Error> {
-        if !self.is_own() {
+        if self.is_released() || !self.is_own() {
             return Ok(());
         }
         let shard = self.set.engine_set().shard(self.decision.shard());

@@ -1,0 +1,259 @@
+//! What is called for every decision of a set.
+
+use std::ffi::CStr;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyStringMethods};
+use pyo3::{Borrowed, intern};
+use shmlimit::{Error, Key, Outcome};
+
+use crate::call::{self, Arguments, Method};
+use crate::check::Checked;
+use crate::error::OrRaise;
+use crate::handle::WithHandle;
+use crate::interruption::Interruption;
+use crate::set::Limits;
+use crate::{key, permit, request, seconds};
+
+/// Puts these methods into the class.
+pub fn add_to_class(py: Python<'_>) -> PyResult<()> {
+    call::add_to_class::<TryAcquire>(py)?;
+    call::add_to_class::<Acquire>(py)?;
+    call::add_to_class::<Check>(py)
+}
+
+type Given<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
+
+/// A switch; false unless it is given.
+fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
+    match given {
+        None => Ok(false),
+        Some(given) => given
+            .extract()
+            .map_err(|error| PyTypeError::new_err(format!("argument '{name}': {error}"))),
+    }
+}
+
+/// The name of a tier.
+fn tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<std::borrow::Cow<'a, str>>> {
+    let Some(given) = given else { return Ok(None) };
+    match (**given).cast::<PyString>() {
+        Ok(name) => name.to_cow().map(Some),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "argument 'tier': {} is no name: give a str",
+            given.repr()?
+        ))),
+    }
+}
+
+struct TryAcquire;
+
+impl Method for TryAcquire {
+    type Of = Limits;
+    const NAME: &'static CStr = c"try_acquire";
+    const DOC: &'static CStr =
+        c"try_acquire($self, costs=None, *, key=None, heartbeat=False, tier=None, limits=None)
+--
+
+Takes everything that the request names, or nothing, and answers at once.
+
+Args:
+    costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
+        names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
+    key: Who is limited, where the set is keyed: str, bytes or int.
+    heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
+    tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+    limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
+        them. What it has already costs a look. Of those that it does not name, it keeps what it has.
+
+Returns:
+    A permit, which is true, or a refusal, which is false.
+
+Raises:
+    RequestError: No waiting could help: a cost that can never be admitted, a rate that is not named.
+    SegmentError: The segment cannot be used.";
+
+    #[inline]
+    fn call<'py>(
+        this: Borrowed<'_, 'py, Limits>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, limits) = (this.py(), this.get());
+        if arguments.is_empty() {
+            let request = &limits.of_set().default;
+            let outcome = limits.ask_set(py, |set| set.try_acquire(request))?;
+            return permit::answer(py, outcome, false);
+        }
+        let parameters = [
+            intern!(py, "costs"),
+            intern!(py, "key"),
+            intern!(py, "heartbeat"),
+            intern!(py, "tier"),
+            intern!(py, "limits"),
+        ];
+        let [costs, key, heartbeat, named_tier, own] = arguments.read("try_acquire", 1, parameters)?;
+        let heartbeat = switch("heartbeat", heartbeat)?;
+        let (tier, mut made) = (tier(&named_tier)?, None);
+        let request = request::prepare_for_key(
+            py,
+            limits.of_set(),
+            costs.as_deref(),
+            tier.as_deref(),
+            own.as_deref(),
+            &mut made,
+        )?;
+        let of_key = |key: Key<'static>| key.try_acquire(request);
+        let outcome = limits.ask(py, key.as_deref(), |set| set.try_acquire(request), of_key)?;
+        permit::answer(py, outcome, heartbeat)
+    }
+}
+
+struct Acquire;
+
+impl Method for Acquire {
+    type Of = Limits;
+    const NAME: &'static CStr = c"acquire";
+    const DOC: &'static CStr =
+        c"acquire($self, costs=None, *, key=None, timeout=None, heartbeat=False, tier=None, limits=None)
+--
+
+Takes everything that the request names, waiting in the queue for it, over all threads and processes.
+
+Args:
+    costs: What to take of each limit; as for `try_acquire`.
+    key: Who is limited, where the set is keyed; each key has a queue of its own.
+    timeout: Seconds to wait at most, from 0, which does not wait; unless given, as long as it takes where there
+        is room in the queue, which has the `waiters` of the set's declaration.
+    heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
+        for work of unknown length. A holder that hangs keeps its place then, until its process ends.
+    tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+    limits: Which capacities the key has of its own, by the names of limits, None for what is declared. It gets
+        those that it does not have before it is decided on, and keeps them; of calls at the same time that say
+        different numbers, the last one wins. The set is declared with `keyed=Keyed(..., overrides=True)`.
+
+Returns:
+    The permit.
+
+Raises:
+    AcquireTimeout: Time was up. Its `refusal` says what bound at the end.
+    Refused: The queue or the table of keys is full.
+    RequestError: No waiting could help.
+    ValueError: The timeout is negative.";
+
+    #[inline]
+    fn call<'py>(
+        this: Borrowed<'_, 'py, Limits>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, limits) = (this.py(), this.get());
+        let parameters = [
+            intern!(py, "costs"),
+            intern!(py, "key"),
+            intern!(py, "timeout"),
+            intern!(py, "heartbeat"),
+            intern!(py, "tier"),
+            intern!(py, "limits"),
+        ];
+        let [costs, key, timeout, heartbeat, named_tier, own] = arguments.read("acquire", 1, parameters)?;
+        let heartbeat = switch("heartbeat", heartbeat)?;
+        let (tier, mut made) = (tier(&named_tier)?, None);
+        let handle = limits.of_set();
+        let request = request::prepare_for_key(
+            py,
+            handle,
+            costs.as_deref(),
+            tier.as_deref(),
+            own.as_deref(),
+            &mut made,
+        )?;
+        let timeout = seconds::timeout(timeout.as_deref())?;
+        let key = key.as_deref().map(key::bytes).transpose()?;
+        let mut interrupted = Ok(());
+        let outcome = WithHandle::try_new(py, limits.handle(), |set| -> Result<Outcome<'static>, Error> {
+            // What waits ends here, so that the interpreter's lock is held again for what follows.
+            let mut interruption = Interruption::new(py);
+            let keep_waiting = || interruption.keep_waiting();
+            let outcome = match key {
+                None => set.acquire_while(request, timeout, keep_waiting),
+                Some(key) => set
+                    .key(key)
+                    .and_then(|key| key.acquire_while(request, timeout, keep_waiting)),
+            };
+            interrupted = interruption.end();
+            outcome
+        });
+        let logged = handle.log_requests(py);
+        if let Err(raised) = interrupted.and(logged) {
+            let _ = outcome.map(permit::undo);
+            return Err(raised);
+        }
+        permit::granted(py, outcome.or_raise(py)?, heartbeat)
+    }
+}
+
+struct Check;
+
+impl Method for Check {
+    type Of = Limits;
+    const NAME: &'static CStr = c"check";
+    const DOC: &'static CStr = c"check($self, costs=None, *, key=None, tier=None, limits=None)
+--
+
+Takes everything that the request names for good, or nothing: for what is not held.
+
+Args:
+    costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
+        names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
+    key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
+    tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+    limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
+        them. What it has already costs a look. Of those that it does not name, it keeps what it has.
+
+Returns:
+    Whether it was taken, and what each limit said.
+
+Raises:
+    MustBeHeld: The request takes of a concurrency limit.
+    RequestError: The request can never be met.";
+
+    #[inline]
+    fn call<'py>(
+        this: Borrowed<'_, 'py, Limits>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, limits) = (this.py(), this.get());
+        let handle = limits.of_set();
+        if arguments.is_empty() {
+            let checked = limits.ask_set(py, |set| set.check(&handle.default))?;
+            return Checked::answer(py, checked);
+        }
+        let parameters = [
+            intern!(py, "costs"),
+            intern!(py, "key"),
+            intern!(py, "tier"),
+            intern!(py, "limits"),
+        ];
+        let [costs, key, named_tier, own] = arguments.read("check", 1, parameters)?;
+        let (tier, mut made) = (tier(&named_tier)?, None);
+        let request = request::prepare_for_key(
+            py,
+            handle,
+            costs.as_deref(),
+            tier.as_deref(),
+            own.as_deref(),
+            &mut made,
+        )?;
+        let checked = match key.as_deref() {
+            Some(key) if handle.is_by_address => {
+                let address = key::address(key)?;
+                limits.ask_set(py, |set| set.address(address)?.check(request))?
+            }
+            key => {
+                let of_key = |key: Key<'static>| key.check(request);
+                limits.ask(py, key, |set| set.check(request), of_key)?
+            }
+        };
+        Checked::answer(py, checked)
+    }
+}

@@ -1,0 +1,161 @@
+//! Methods that are called for every decision: the interpreter calls them without what surrounds other methods, and
+//! without a tuple or a dictionary of what they are given.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::panic::PanicException;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::{Borrowed, PyTypeInfo, ffi};
+
+/// A method of a class.
+pub trait Method {
+    /// What has the method: every object that is an instance of the class that it was put into.
+    type Of;
+    const NAME: &'static CStr;
+    /// The signature, as the interpreter reads it, and the documentation.
+    const DOC: &'static CStr;
+
+    /// Does what the method is for.
+    fn call<'py>(
+        this: Borrowed<'_, 'py, Self::Of>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>>;
+}
+
+/// How the interpreter calls a method.
+pub const fn definition<M: Method>() -> ffi::PyMethodDef {
+    ffi::PyMethodDef {
+        ml_name: M::NAME.as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer {
+            PyCFunctionFastWithKeywords: enter::<M>,
+        },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: M::DOC.as_ptr(),
+    }
+}
+
+/// Puts a method into the class that it is of.
+pub fn add_to_class<M: Method<Of: PyTypeInfo>>(py: Python<'_>) -> PyResult<()> {
+    let class: Bound<'_, PyType> = M::Of::type_object(py);
+    // The interpreter refers to it for as long as it runs.
+    let definition = Box::leak(Box::new(definition::<M>()));
+    // SAFETY: the thread is attached; the class is alive, and the definition stays where it is for ever. `enter` is called
+    // with instances of the class, which the descriptor sees to.
+    let method =
+        unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyDescr_NewMethod(class.as_type_ptr(), definition))? };
+    class.setattr(PyString::new(py, &M::NAME.to_string_lossy()), method)
+}
+
+/// What the interpreter calls.
+///
+/// # Safety
+///
+/// As the interpreter calls methods of this kind: with its lock, with an instance of the class, and with as many objects as it
+/// says, of which those behind the first `positional` have the names in the tuple `names`, if there is one.
+unsafe extern "C" fn enter<M: Method>(
+    this: *mut ffi::PyObject,
+    given: *const *mut ffi::PyObject,
+    positional: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: by what the caller promises.
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: by what the caller promises; the references are those of the caller, which outlive the call.
+    let (this, names) = unsafe {
+        (
+            Borrowed::from_ptr(py, this).cast_unchecked::<M::Of>(),
+            Borrowed::from_ptr_or_opt(py, names).map(|names| names.cast_unchecked::<PyTuple>()),
+        )
+    };
+    let arguments = Arguments {
+        py,
+        given,
+        positional: usize::try_from(positional).unwrap_or(0),
+        names,
+    };
+    answer(py, || M::call(this, arguments))
+}
+
+/// What the interpreter is answered: the result, or null once the exception is raised.
+pub fn answer<'py>(
+    py: Python<'py>,
+    call: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> *mut ffi::PyObject {
+    // As elsewhere, a panic is an exception: it must not leave through the interpreter.
+    let error = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(result)) => return result.into_ptr(),
+        Ok(Err(error)) => error,
+        Err(_) => PanicException::new_err("a panic, whose message is on the standard error output"),
+    };
+    error.restore(py);
+    ptr::null_mut()
+}
+
+/// What a method is called with.
+pub struct Arguments<'a, 'py> {
+    py: Python<'py>,
+    given: *const *mut ffi::PyObject,
+    positional: usize,
+    names: Option<Borrowed<'a, 'py, PyTuple>>,
+}
+
+impl<'a, 'py> Arguments<'a, 'py> {
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.positional == 0 && self.names.is_none()
+    }
+
+    /// What was given, in the order of the parameters' names, of which the first `by_position` can be given without theirs.
+    /// None stands for what was not given, and for what was given as None.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` where something else was given, or something twice.
+    pub fn read<const N: usize>(
+        &self,
+        method: &str,
+        by_position: usize,
+        parameters: [&Bound<'py, PyString>; N],
+    ) -> PyResult<[Option<Borrowed<'a, 'py, PyAny>>; N]> {
+        let mut read = [None; N];
+        if self.positional > by_position {
+            return Err(PyTypeError::new_err(format!(
+                "{method}() takes at most {by_position} positional arguments, and {} were given",
+                self.positional
+            )));
+        }
+        for (index, place) in read.iter_mut().enumerate().take(self.positional) {
+            *place = Some(self.at(index));
+        }
+        for (index, name) in self.names.iter().flat_map(|names| names.iter()).enumerate() {
+            let same = |parameter: &&Bound<'py, PyString>| parameter.as_ptr() == name.as_ptr();
+            let found = match parameters.iter().position(same) {
+                Some(found) => Some(found),
+                // The names in calls are nearly always interned, as the parameters are.
+                None => parameters
+                    .iter()
+                    .position(|parameter| parameter.as_any().eq(&name).unwrap_or(false)),
+            };
+            let place = found
+                .and_then(|found| read.get_mut(found))
+                .ok_or_else(|| PyTypeError::new_err(format!("{method}() has no parameter '{}'", name)))?;
+            if place.replace(self.at(self.positional + index)).is_some() {
+                return Err(PyTypeError::new_err(format!("{method}() got '{}' twice", name)));
+            }
+        }
+        Ok(read.map(|given| given.filter(|given| !given.is_none())))
+    }
+
+    /// One of those that were given; the index is less than there are.
+    #[inline]
+    fn at(&self, index: usize) -> Borrowed<'a, 'py, PyAny> {
+        // SAFETY: the caller of `enter` gave at least as many objects, and keeps them for as long as the call takes.
+        unsafe { Borrowed::from_ptr(self.py, *self.given.add(index)) }
+    }
+}
