@@ -15,7 +15,7 @@ use shmlimit::SegmentSnapshot;
 
 use crate::words::{
     bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label,
-    participant, row, ticket,
+    lock_kind, participant, row, ticket,
 };
 
 /// Every word of a segment.
@@ -107,6 +107,7 @@ impl RawFile {
 pub struct Layout {
     participants: usize,
     participant_count: usize,
+    has_slot_lock: bool,
     control: usize,
     counters: usize,
     /// What a user can see of the set: everything but what is counted, the words that change without changing what the set
@@ -191,6 +192,7 @@ impl Layout {
         let image = file.copy();
         let byte_offset = |index: usize| usize::try_from(image[index] / 8).expect("small");
         let participants = byte_offset(header::PARTICIPANTS_OFFSET);
+        let has_slot_lock = image[header::LOCK_KIND] == lock_kind::SLOT;
         assert_eq!(image[header::SETS], 1, "the proof works on segments of one set");
         let directory = byte_offset(header::DIRECTORY_OFFSET);
         let participant_count = usize::try_from(image[header::PARTICIPANTS]).expect("small");
@@ -271,6 +273,7 @@ impl Layout {
             .collect();
         Self {
             participants,
+            has_slot_lock,
             participant_count,
             control,
             counters,
@@ -579,12 +582,49 @@ impl Layout {
 
     /// The byte at which the lock word lies.
     pub fn lock_word_offset(&self) -> usize {
-        self.lock_offset() + 4 * LOCK_WORD_INDEX
+        let index = if self.has_slot_lock { 0 } else { LOCK_WORD_INDEX };
+        self.lock_offset() + 4 * index
     }
 
-    /// Whether the thread holds the lock.
+    /// Whether the thread holds the lock, which is its process's only one with a participant.
     pub fn is_held_by(&self, image: &[u64], thread: u32) -> bool {
-        self.lock(image) & libc::FUTEX_TID_MASK == thread
+        self.holder(self.lock(image), |word| image[word]) == thread
+    }
+
+    /// The thread that a lock word names, or the process of the participant that it names; zero where the lock is free.
+    pub fn holder(&self, lock: u32, word: impl Fn(usize) -> u64) -> u32 {
+        if !self.has_slot_lock {
+            return lock & libc::FUTEX_TID_MASK;
+        }
+        match usize::try_from(lock & 0xffff).expect("small") {
+            0 => 0,
+            slot => u32::try_from(word(self.participant(slot - 1) + participant::PID)).expect("a process id"),
+        }
+    }
+
+    fn participant(&self, slot: usize) -> usize {
+        self.participants + slot * participant::SIZE
+    }
+
+    /// The lock word of a process that is attached, where the lock is a slot lock.
+    pub fn own_slot_lock(&self, process: u32, file: &RawFile) -> Option<u64> {
+        if !self.has_slot_lock {
+            return None;
+        }
+        let is_own = |slot: &usize| {
+            let participant = self.participant(*slot);
+            file.word(participant + participant::PID) == u64::from(process)
+                && file.word(participant + participant::STATE) & 3 == participant::LIVE
+        };
+        let slot = (0..self.participant_count).find(is_own).expect("attached");
+        let generation = file.word(self.participant(slot) + participant::STATE) >> 2;
+        let slot = u64::try_from(slot).expect("small") + 1;
+        Some((generation >> 15) << 32 | (generation & 0x7fff) << 16 | slot)
+    }
+
+    /// Whether a dead owner of the lock is found by asking for it, and not by the kernel.
+    pub fn has_slot_lock(&self) -> bool {
+        self.has_slot_lock
     }
 
     fn lock(&self, image: &[u64]) -> u32 {
@@ -602,6 +642,10 @@ impl Layout {
     /// of a dead owner is set. The links of the robust list in the rest of the mutex stay as they are, addresses of
     /// a process that is gone; the process that takes the lock next overwrites them before anything reads them.
     pub fn hand_on_lock(&self, image: &mut [u64]) {
+        if self.has_slot_lock {
+            // It stays as it is: its owner is dead.
+            return;
+        }
         let word = (self.lock(image) & libc::FUTEX_WAITERS) | libc::FUTEX_OWNER_DIED;
         let index = self.lock_word_offset() / 8;
         let start = self.lock_word_offset() % 8;
