@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use layout_mirror::RawSegment;
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, raise};
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
@@ -56,20 +57,14 @@ fn namespace() -> u64 {
 /// Runs `body` in the first process of a new PID namespace, where that is permitted: its process id is 1 in every one.
 fn in_new_namespace(body: impl FnOnce()) -> Child {
     Child::fork(|| {
-        // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
-        assert_eq!(
-            unsafe { libc::unshare(libc::CLONE_NEWPID) },
-            0,
-            "{}",
-            Errno::last()
-        );
+        // Only processes forked from now on are in the new namespace.
+        assert_eq!(unshare(CloneFlags::CLONE_NEWPID), Ok(()));
         Child::fork(body).succeed();
     })
 }
 
 fn has_namespaces() -> bool {
-    // SAFETY: no memory is involved, and the child only ends.
-    let mut child = Child::fork(|| assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0));
+    let mut child = Child::fork(|| assert_eq!(unshare(CloneFlags::CLONE_NEWPID), Ok(())));
     let is_permitted = matches!(child.wait(), nix::sys::wait::WaitStatus::Exited(_, 0));
     if !is_permitted {
         println!("skipped: no PID namespace of its own");
