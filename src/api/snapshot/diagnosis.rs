@@ -38,7 +38,7 @@ pub struct SegmentPlace {
     /// The PID namespace of its processes, by its inode; zero where the kernel does not say. Where they may be of several, that
     /// of its creator.
     pub pid_namespace: u64,
-    /// Whether processes of several PID namespaces may use it: see [`LockKind`](crate::LockKind).
+    /// Whether processes of several PID namespaces may use it: see [`LockKind`].
     pub any_pid_namespace: bool,
     /// That of this process.
     pub own_pid_namespace: u64,

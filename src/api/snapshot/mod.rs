@@ -239,7 +239,7 @@ pub struct HoldSnapshot {
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
     /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see
-    /// [`ProcessId`](crate::ProcessId).
+    /// [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
     /// Whether that process is alive; what a dead one holds is given back to the process that needs it.
@@ -274,7 +274,7 @@ pub struct TicketSnapshot {
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
     /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see
-    /// [`ProcessId`](crate::ProcessId).
+    /// [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
     /// Whether that process is alive; the place of a dead one goes to the next.
