@@ -324,6 +324,10 @@ fn main() -> ExitCode {
         .filter(|job| !only_stopped || job.way() == Way::Stopped)
         .filter(|job| names.is_empty() || names.iter().any(|name| job.name().contains(*name)))
         .collect();
+    if jobs.is_empty() {
+        println!("nothing was tried: no operation has {names:?} in its name");
+        return ExitCode::FAILURE;
+    }
     let started = Instant::now();
     let mut table = Table(Vec::new());
     for job in &jobs {

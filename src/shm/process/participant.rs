@@ -174,7 +174,7 @@ impl ParticipantTable {
         is_current.then_some(record.identity)
     }
 
-    /// A process, as people are told of it.
+    /// A process, as it is named to people.
     pub(crate) fn shown(&self, process: CopyIdentity) -> ProcessId {
         ProcessId {
             pid: process.pid,

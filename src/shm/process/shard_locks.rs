@@ -65,7 +65,7 @@ impl ParticipantTable {
         word.names(id.to_word()).then_some(id)
     }
 
-    /// The process of a participant, as people are told of it, where the slot still is its own.
+    /// The process of a participant, as it is named to people, where the slot still is its own.
     pub(crate) fn process_of(&self, id: ParticipantId) -> Option<ProcessId> {
         let record = self.read(id.slot).filter(|record| record.id == id)?;
         Some(self.shown(record.identity))
