@@ -203,7 +203,8 @@ class LockStuck(SegmentError):
 
     Attributes:
         pid: The process, where the system says.
-        pid_namespace: The PID namespace that the id is of, by its inode, where the segment is declared with `lock="slot"`.
+        pid_namespace: The PID namespace that the id is of, by its inode, where the segment is declared with
+            `lock="slot"`.
     """
 
     pid: int | None = None
