@@ -82,6 +82,7 @@ mod labels;
 mod marks;
 mod memory_call;
 mod operations;
+mod pieces;
 #[path = "../scene/process.rs"]
 mod process;
 mod report;

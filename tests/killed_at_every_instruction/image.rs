@@ -13,6 +13,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use shmlimit::SegmentSnapshot;
 
+use crate::pieces::{Pieces, Table};
 use crate::words::{
     bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label,
     lock_kind, participant, row, ticket,
@@ -137,20 +138,6 @@ pub struct Layout {
 
 /// What the definition of a set says whose processes draw batches.
 const CREDIT: &[u8] = b"credit";
-
-/// A table of records of the same size, in words.
-#[derive(Clone, Copy, Debug)]
-struct Table {
-    start: usize,
-    stride: usize,
-    count: usize,
-}
-
-impl Table {
-    fn records(self) -> impl Iterator<Item = usize> {
-        (0..self.count).map(move |index| self.start + index * self.stride)
-    }
-}
 
 /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
 /// left over. The bell means something always, and nothing to the process that is not asleep.
@@ -676,60 +663,4 @@ impl Layout {
 /// The state of a slot that was freed after this one.
 fn buried(state: u64) -> u64 {
     ((state >> 2) + 1) << 2
-}
-
-/// What follows the journal.
-struct Pieces {
-    tags: usize,
-    rows: Table,
-    is_keyed: bool,
-    holds: Table,
-    labels: Table,
-    tickets: Table,
-    end: usize,
-}
-
-impl Pieces {
-    fn of(counters: usize, entry: &[usize; 11], labels: usize) -> Self {
-        let [
-            ..,
-            limits,
-            state_words,
-            holds,
-            held_amounts,
-            tickets,
-            parts,
-            buckets,
-            name_words,
-        ] = *entry;
-        assert_eq!(parts, 1, "the proof works on sets of one shard");
-        let is_keyed = buckets > 0;
-        let mut end = counters + limits * counters::SIZE;
-        let mut table = |count: usize, stride: usize| {
-            let start = end;
-            end += (count * stride).next_multiple_of(8);
-            Table { start, stride, count }
-        };
-        let aligned = |words: usize| words.next_multiple_of(8);
-        let tags = table(buckets, bucket::TAG_WORDS);
-        let (row_count, row_head) = if is_keyed {
-            (buckets * bucket::ROWS, row::HEAD_SIZE)
-        } else {
-            (1, 0)
-        };
-        let rows = table(row_count, aligned(row_head + state_words));
-        table(if is_keyed { row_count } else { 0 }, name_words);
-        let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
-        let labels = table(labels, label::SIZE);
-        let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
-        Self {
-            tags: tags.start,
-            rows,
-            is_keyed,
-            holds,
-            labels,
-            tickets,
-            end,
-        }
-    }
 }
