@@ -203,6 +203,8 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         });
         let snapshot = || segment.snapshot().expect("a copy").sets.remove(0);
         eventually("the child waits", || !snapshot().tickets.is_empty());
+        // Takes the lock under which the child took its ticket: it is not stopped with it.
+        drop(api.forecast().expect("works"));
         child.send(Signal::SIGSTOP);
         child.wait_until_stopped();
         drop(held);
