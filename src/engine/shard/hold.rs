@@ -161,7 +161,7 @@ impl LockedShard<'_> {
     }
 
     /// Writes down what the request is labelled with that a decision's hold was taken for, where the set keeps that. The hold
-    /// is committed: if it were undone, the next one would have its serial number, and be taken for the one so labelled.
+    /// is committed: one that is undone is of no permit, and has no label.
     #[inline(always)]
     pub(in crate::engine) fn keep_label(&self, decision: &Decision, costs: &Costs) {
         if let Some(label) = &costs.label {
