@@ -100,7 +100,7 @@ mod words;
 pub use api::clock_check::ClockCheck;
 pub use api::declaration::{
     Adaptive, Algorithm, Align, Amount, Bound, ClockSource, Credit, Declaration, Keyed, Kind, Limit,
-    LimitOptions, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
+    LimitOptions, LockKind, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
 };
 pub use api::key::Key;
 pub use api::key::address::Address;
@@ -125,8 +125,8 @@ pub use api::snapshot::{
 pub use api::wait::acquire_future::AcquireFuture;
 pub use engine::{RefusalReason, Repairs, TableUsage};
 pub use error::{
-    ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, RemovalCause, RequestError,
-    SegmentError,
+    ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, ProcessId, RemovalCause,
+    RequestError, SegmentError,
 };
 pub use shm::time::virtual_clock::VirtualClock;
 pub use words::ParseError;

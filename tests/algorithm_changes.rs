@@ -13,7 +13,7 @@ const NAMES: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorith
 
 fn ten_a_minute(algorithm: Algorithm) -> Declaration {
     let limit = Limit::rate("units", 10, MINUTE).algorithm(algorithm);
-    Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit))
+    scene::declaration().add_set(SetDeclaration::new("api").add_limit(limit))
 }
 
 /// Calls `follow` with a segment that is declared so, its set as another attachment has it, and a clock at zero.

@@ -16,7 +16,7 @@ use shmlimit::{
 
 fn declaration(participants: u32) -> Declaration {
     let set = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 400));
-    Declaration::new().participants(participants).add_set(set)
+    scene::declaration().participants(participants).add_set(set)
 }
 
 fn take(segment: &Segment) -> Permit<'static> {
@@ -78,7 +78,7 @@ fn handles_with_other_options_share_the_attachment_and_keep_their_options() {
     let path = directory.path().join("limits");
     let second = Duration::from_secs(1);
     let set = SetDeclaration::new("api").add_limit(Limit::calls("requests", 1, second));
-    let _plain = Segment::create(&path, &Declaration::new().participants(1).add_set(set)).expect("created");
+    let _plain = Segment::create(&path, &scene::declaration().participants(1).add_set(set)).expect("created");
     let clock = VirtualClock::new(Duration::from_secs(1_000_000_000));
     let options = OpenOptions::new()
         .lock_timeout(second)

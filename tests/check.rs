@@ -15,7 +15,7 @@ use shmlimit::{
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn with_sets(sets: impl IntoIterator<Item = SetDeclaration>) -> Scene {
-    let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
+    let declaration = sets.into_iter().fold(scene::declaration(), Declaration::add_set);
     Scene::declared(NEW_YEAR, &declaration)
 }
 

@@ -5,7 +5,7 @@ mod scene;
 use std::time::Duration;
 
 use scene::expect_permit;
-use shmlimit::{Algorithm, Declaration, Keyed, Limit, Segment, SetDeclaration, WhenFull};
+use shmlimit::{Algorithm, Keyed, Limit, Segment, SetDeclaration, WhenFull};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const MANY: usize = 33;
 
 fn segment(directory: &tempfile::TempDir) -> Segment {
-    let declaration = Declaration::new().add_set(
+    let declaration = scene::declaration().add_set(
         SetDeclaration::new("api")
             .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
             .add_limit(Limit::rate("tokens", 1_000_000, HOUR).algorithm(Algorithm::TokenBucket)),

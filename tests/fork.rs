@@ -16,9 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid, pause};
 use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
-use shmlimit::{
-    Declaration, Error, Limit, LimitSet, OpenError, Permit, PermitError, Segment, SetDeclaration,
-};
+use shmlimit::{Error, Limit, LimitSet, OpenError, Permit, PermitError, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -28,7 +26,7 @@ fn segment(directory: &Path, slots: u64) -> Segment {
         .add_limit(Limit::rate("tokens", 1000, HOUR));
     Segment::create(
         directory.join("limits"),
-        &Declaration::new().participants(8).add_set(set),
+        &scene::declaration().participants(8).add_set(set),
     )
     .expect("a segment")
 }
@@ -426,7 +424,7 @@ fn too_many_participants_are_refused_until_one_of_them_is_dead() {
         let path = directory.join("limits");
         let set = SetDeclaration::new("api").add_limit(Limit::concurrency("slots", 9));
         let segment =
-            Segment::create(&path, &Declaration::new().participants(2).add_set(set)).expect("a segment");
+            Segment::create(&path, &scene::declaration().participants(2).add_set(set)).expect("a segment");
         let words = SharedWords::new(1);
         let second = Child::fork(|| {
             let _second = Segment::open(&path).expect("room for two");

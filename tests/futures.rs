@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use scene::clock::Scene;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use scene::{create, create_in, expect_permit, queued};
-use shmlimit::{Declaration, Keyed, Limit, LimitSet, Permit, RefusalReason, Segment, SetDeclaration};
+use shmlimit::{Keyed, Limit, LimitSet, Permit, RefusalReason, Segment, SetDeclaration};
 
 const FUTURES: u64 = 1_000;
 
@@ -204,7 +204,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
 fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
     let directory = tempfile::tempdir().expect("a directory");
     let places = || Limit::concurrency("places", 1);
-    let declaration = Declaration::new()
+    let declaration = scene::declaration()
         .add_set(SetDeclaration::new("set").add_limit(places()))
         .add_set(
             SetDeclaration::new("keyed")

@@ -6,14 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use scene::process::{TIMEOUT, eventually, in_own_process};
-use shmlimit::{Declaration, Error, Limit, Segment, SegmentError, SetDeclaration};
+use shmlimit::{Error, Limit, Segment, SegmentError, SetDeclaration};
 
 #[test]
 fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
     let test = "a_future_that_waits_in_a_segment_that_is_retired_ends_with_that";
     in_own_process(test, TIMEOUT, |directory| {
         let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1));
-        let declaration = Declaration::new().add_set(set);
+        let declaration = scene::declaration().add_set(set);
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("set").expect("declared");
         let _held = set.try_acquire(&set.request()).expect("works");

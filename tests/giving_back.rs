@@ -17,8 +17,8 @@ use nix::sys::signal::{Signal, raise};
 use scene::expect_permit;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    AcquireFuture, Adaptive, Batch, Declaration, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
-    Outcome, Permit, Segment, SetDeclaration, SetSnapshot,
+    AcquireFuture, Adaptive, Batch, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
+    Permit, Segment, SetDeclaration, SetSnapshot,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(1);
 fn create(path: &Path, set: SetDeclaration) -> Segment {
     OpenOptions::new()
         .lock_timeout(HOUR)
-        .create(path, &Declaration::new().participants(8).add_set(set))
+        .create(path, &scene::declaration().participants(8).add_set(set))
         .expect("a segment")
 }
 

@@ -8,8 +8,8 @@ use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
 use scene::{create, create_in, expect_permit, first_set, queued};
 use shmlimit::{
-    Declaration, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError,
-    ReserveOutcome, Segment, SetDeclaration,
+    Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError, ReserveOutcome,
+    Segment, SetDeclaration,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -127,7 +127,7 @@ fn an_empty_key_and_one_that_is_too_long_are_errors() {
 #[test]
 fn a_keyed_set_needs_a_key_and_another_knows_none() {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new()
+    let declaration = scene::declaration()
         .add_set(keyed(10).add_limit(calls(1)))
         .add_set(SetDeclaration::new("plain").add_limit(calls(1)));
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");

@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason,
-    Segment, SetDeclaration, WhenFull,
+    Algorithm, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason, Segment,
+    SetDeclaration, WhenFull,
 };
 
 const PROCESSES: usize = 4;
@@ -25,7 +25,7 @@ fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     let segment = OpenOptions::new()
         // A lock's holder may be off its processor for long on a busy machine, but it is never stopped.
         .lock_timeout(TIMEOUT)
-        .create(directory.join("limits"), &Declaration::new().add_set(set))
+        .create(directory.join("limits"), &scene::declaration().add_set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)

@@ -12,8 +12,8 @@ use scene::clock::Scene;
 use scene::process::{Child, TIMEOUT, die, in_own_process};
 use scene::{create, create_in, expect_permit};
 use shmlimit::{
-    AcquireFuture, Declaration, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment,
-    SegmentReader, SetDeclaration,
+    AcquireFuture, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment, SegmentReader,
+    SetDeclaration,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -227,7 +227,8 @@ fn only_sets_that_are_declared_to_keep_labels_do_and_others_need_no_memory_for_i
     let _permit = take(&work, &work.request().label("not kept"));
     assert_eq!(labels(&segment), [None]);
     let path = directory.path().join("others");
-    let others = Segment::create(&path, &Declaration::new().add_set(slots(1).holds(100))).expect("a segment");
+    let others =
+        Segment::create(&path, &scene::declaration().add_set(slots(1).holds(100))).expect("a segment");
     let holds_bytes = |path: &Path| SegmentReader::open(path).expect("a segment").memory()[0].holds_bytes;
     let without = holds_bytes(segment.path());
     // Rounded up to a cache line.

@@ -23,7 +23,7 @@ struct Live {
 }
 
 fn declare(set: SetDeclaration) -> Declaration {
-    Declaration::new().add_set(set)
+    scene::declaration().add_set(set)
 }
 
 fn plain(limit: Limit) -> SetDeclaration {

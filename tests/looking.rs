@@ -26,7 +26,7 @@ fn limits(set: SetDeclaration) -> Declaration {
         .add_limit(Limit::concurrency("slots", 2))
         .add_limit(tokens)
         .add_limit(Limit::rate("calls", 100, HOUR));
-    Declaration::new().participants(8).add_set(set)
+    scene::declaration().participants(8).add_set(set)
 }
 
 fn request(set: &LimitSet) -> Request {
@@ -229,7 +229,7 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
     let path = directory.path().join("limits");
     let clock = VirtualClock::new(HOUR);
     let minute = Duration::from_secs(60);
-    let declaration = Declaration::new().add_set(
+    let declaration = scene::declaration().add_set(
         SetDeclaration::new("api")
             .add_limit(Limit::concurrency("leased", 1).lease(minute))
             .add_limit(Limit::concurrency("kept", 3)),

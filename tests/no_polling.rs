@@ -78,7 +78,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
     let test = "who_waits_sleeps_and_each_release_wakes_exactly_one";
     in_own_process(test, 3 * TIMEOUT, |directory| {
         let places = Limit::concurrency("places", 1);
-        let declaration = Declaration::new().add_set(SetDeclaration::new("set").add_limit(places));
+        let declaration = scene::declaration().add_set(SetDeclaration::new("set").add_limit(places));
         let path = directory.join("limits");
         let segment = Segment::create(&path, &declaration).expect("a segment");
         let raw = RawSegment::open(&path);
@@ -184,7 +184,7 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
     in_own_process(test, 3 * TIMEOUT, |directory| {
         let sets =
             ["one", "other"].map(|name| SetDeclaration::new(name).add_limit(Limit::concurrency("places", 1)));
-        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
+        let declaration = sets.into_iter().fold(scene::declaration(), Declaration::add_set);
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let held: Vec<_> = segment
             .sets()
@@ -239,7 +239,7 @@ fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_i
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
     let places = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1));
-    let segment = Segment::create(&path, &Declaration::new().add_set(places)).expect("a segment");
+    let segment = Segment::create(&path, &scene::declaration().add_set(places)).expect("a segment");
     let raw = RawSegment::open(&path);
     let set = segment.set("set").expect("declared");
     let take = || expect_permit(set.try_acquire(&set.request()));
@@ -271,7 +271,7 @@ fn a_process_watches_for_the_deaths_of_others_only() {
     let test = "a_process_watches_for_the_deaths_of_others_only";
     in_own_process(test, 3 * TIMEOUT, |directory| {
         let places = Limit::concurrency("places", 1);
-        let declaration = Declaration::new().add_set(SetDeclaration::new("set").add_limit(places));
+        let declaration = scene::declaration().add_set(SetDeclaration::new("set").add_limit(places));
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("set").expect("declared");
         let waiting = || {

@@ -23,7 +23,7 @@ use shmlimit::{
 
 fn declaration() -> Declaration {
     let hour = Duration::from_secs(3600);
-    Declaration::new().participants(4).add_set(
+    scene::declaration().participants(4).add_set(
         SetDeclaration::new("api")
             .waiters(16)
             .add_limit(Limit::calls("calls", 10, hour)),
@@ -274,7 +274,7 @@ fn a_full_file_system_is_an_error_at_creation_and_leaves_nothing() {
     let test = "a_full_file_system_is_an_error_at_creation_and_leaves_nothing";
     on_small_file_system(test, c"size=64k", |directory| {
         let path = directory.join("limits");
-        let large = Declaration::new()
+        let large = scene::declaration()
             .add_set(SetDeclaration::new("api").add_limit(Limit::concurrency("slots", 2000)));
         let bytes = assert_no_space(Segment::create(&path, &large), &path);
         assert!(bytes > 64 * 1024, "{bytes}");
@@ -297,7 +297,7 @@ fn no_room_for_another_name_is_an_error_at_creation() {
 
 /// A segment whose tables are mostly zeros, which a sparse copy leaves out.
 fn mostly_zeros() -> Declaration {
-    Declaration::new().participants(4).add_set(
+    scene::declaration().participants(4).add_set(
         SetDeclaration::new("api")
             .waiters(4)
             .holds(500)

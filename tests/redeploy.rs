@@ -22,7 +22,7 @@ fn declaring(sets: &[&str], capacity: u64) -> Declaration {
     let set = |name: &&str| SetDeclaration::new(*name).add_limit(Limit::calls("requests", capacity, HOUR));
     sets.iter()
         .map(set)
-        .fold(Declaration::new(), Declaration::add_set)
+        .fold(scene::declaration(), Declaration::add_set)
 }
 
 fn api(capacity: u64) -> Declaration {
@@ -32,7 +32,7 @@ fn api(capacity: u64) -> Declaration {
 /// The same kind of limit by an algorithm that no live segment can change to.
 fn windowed(capacity: u64) -> Declaration {
     let requests = Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow);
-    Declaration::new().add_set(SetDeclaration::new("api").add_limit(requests))
+    scene::declaration().add_set(SetDeclaration::new("api").add_limit(requests))
 }
 
 fn options(on_mismatch: OnMismatch) -> OpenOptions {
@@ -53,7 +53,7 @@ fn in_force(path: &Path) -> Vec<(u64, Option<u64>, bool)> {
             .find(|capacity| {
                 let set = declaring(&[name], *capacity);
                 let declared = declaration.sets().iter().find(|set| set.name() == name);
-                let declared = Declaration::new().add_set(declared.expect("a set").clone());
+                let declared = scene::declaration().add_set(declared.expect("a set").clone());
                 set.differences(&declared).is_empty()
             })
             .expect("a capacity that was declared")

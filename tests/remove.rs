@@ -23,7 +23,10 @@ fn remove(path: &PathBuf, removal: Removal) -> Result<(), Error> {
 fn a_segment_in_use_stays_and_names_who_uses_it() {
     let (_directory, path, segment) = segment();
     match remove(&path, Removal::Unused) {
-        Err(Error::Open(OpenError::InUse { pids, .. })) => assert_eq!(pids, [u64::from(std::process::id())]),
+        Err(Error::Open(OpenError::InUse { processes, .. })) => {
+            let pids: Vec<u64> = processes.iter().map(|process| process.pid).collect();
+            assert_eq!(pids, [u64::from(std::process::id())]);
+        }
         other => panic!("{other:?}"),
     }
     let api = segment.set("api").expect("declared");

@@ -25,7 +25,7 @@ fn declaration() -> Declaration {
         .add_limit(Limit::calls("requests", 20, HOUR))
         .add_limit(Limit::rate("tokens", 1000, HOUR))
         .add_limit(Limit::concurrency("slots", 20));
-    Declaration::new().participants(8).add_set(set)
+    scene::declaration().participants(8).add_set(set)
 }
 
 fn open(path: &Path) -> (Segment, LimitSet) {
@@ -390,7 +390,7 @@ fn a_successor_that_takes_long_to_open_holds_up_one_thread_only() {
 fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_replaced() {
     let credit = Credit::batch(1_000_000);
     let limit = Limit::calls("requests", 2_000_000, HOUR).credit(credit);
-    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
+    let declaration = scene::declaration().add_set(SetDeclaration::new("api").add_limit(limit));
     for cause in [RemovalCause::Deleted, RemovalCause::Replaced] {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, aside) = (directory.path().join("limits"), directory.path().join("aside"));

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 
 use scene::process::{Child, TIMEOUT, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, Error, Limit, LimitSet, PermitError, RequestError, Reservation, Segment,
-    SetDeclaration,
+    Algorithm, Error, Limit, LimitSet, PermitError, RequestError, Reservation, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn with_set(set: SetDeclaration, body: impl FnOnce(&LimitSet)) {
     let directory = tempfile::tempdir().expect("a directory");
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set));
+    let segment = Segment::create(
+        directory.path().join("limits"),
+        &scene::declaration().add_set(set),
+    );
     body(&segment.expect("a segment").sets().next().expect("declared"));
 }
 
@@ -197,7 +199,10 @@ fn a_reservation_counts_as_a_request_does_that_is_admitted_at_once() {
         .algorithm(Algorithm::TokenBucket)
         .shadow(true);
     let set = tokens(Algorithm::TokenBucket).add_limit(in_shadow);
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set));
+    let segment = Segment::create(
+        directory.path().join("limits"),
+        &scene::declaration().add_set(set),
+    );
     let segment = segment.expect("a segment");
     let set = segment.set("set").expect("declared");
     let request = |units| {

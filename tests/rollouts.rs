@@ -14,7 +14,7 @@ use hyper::body::Bytes;
 use hyper::{Request, Response};
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::tower::{Demand, LimitLayer};
-use shmlimit::{Algorithm, Align, Declaration, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
+use shmlimit::{Algorithm, Align, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -61,7 +61,7 @@ fn api(limits: impl IntoIterator<Item = Limit>) -> SetDeclaration {
 }
 
 fn open(path: &Path, version: u64, set: SetDeclaration) -> Segment {
-    let declaration = Declaration::new().version(version).add_set(set);
+    let declaration = scene::declaration().version(version).add_set(set);
     let options = OpenOptions::new().on_mismatch(OnMismatch::Apply);
     options.open_or_create(path, &declaration).expect("a segment")
 }
@@ -299,7 +299,7 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
         crew.assert_limit_holds_at(600);
         crew.end();
         // At the next full stop the segment is made anew without it.
-        let without = Declaration::new().version(3).add_set(api([requests(600)]));
+        let without = scene::declaration().version(3).add_set(api([requests(600)]));
         let options = OpenOptions::new().on_mismatch(OnMismatch::RecreateIfUnused);
         let segment = options.open_or_create(&path, &without).expect("recreated");
         let names: Vec<_> = segment

@@ -27,7 +27,7 @@ fn declaration(max_sets: u32) -> Declaration {
     let fixed = SetDeclaration::new("fixed")
         .waiters(8)
         .add_limit(Limit::calls("requests", 1, HOUR));
-    Declaration::new()
+    scene::declaration()
         .add_set(fixed)
         .add_set(template())
         .sets_on_demand("operation", max_sets)
@@ -168,7 +168,7 @@ fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("limits");
     let keyed = template().keyed(Keyed::new(64));
-    let declared = Declaration::new().add_set(keyed).sets_on_demand("operation", 3);
+    let declared = scene::declaration().add_set(keyed).sets_on_demand("operation", 3);
     let segment = Segment::create(&path, &declared).expect("a segment");
     let reader = SegmentReader::open(&path).expect("a segment");
     assert!(matches!(
@@ -234,7 +234,7 @@ fn a_change_of_the_template_reaches_its_copies_which_keep_their_names_and_what_t
 
 fn template_of(limit: Limit) -> Declaration {
     let template = SetDeclaration::new("operation").waiters(8).add_limit(limit);
-    Declaration::new()
+    scene::declaration()
         .add_set(template)
         .sets_on_demand("operation", 3)
 }

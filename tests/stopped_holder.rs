@@ -12,9 +12,7 @@ use layout_mirror::RawSegment;
 use nix::sys::signal::{Signal, raise};
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{
-    Declaration, Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration,
-};
+use shmlimit::{Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SLOTS: u64 = 3;
@@ -25,7 +23,7 @@ fn create(path: &Path) -> Segment {
         .add_limit(Limit::rate("tokens", 1000, HOUR));
     OpenOptions::new()
         .lock_timeout(Duration::from_millis(20))
-        .create(path, &Declaration::new().participants(8).add_set(set))
+        .create(path, &scene::declaration().participants(8).add_set(set))
         .expect("a segment")
 }
 
@@ -39,8 +37,9 @@ fn open_api(directory: &Path) -> (PathBuf, Segment, LimitSet) {
 
 fn is_stuck<T>(result: Result<T, Error>, holder: &Child) -> bool {
     match result {
-        Err(Error::Segment(SegmentError::LockStuck { set, pid })) => {
-            assert_eq!((set.as_str(), pid), ("api", Some(holder.id())));
+        Err(Error::Segment(SegmentError::LockStuck { set, process })) => {
+            let pid = process.map(|process| process.pid);
+            assert_eq!((set.as_str(), pid), ("api", Some(holder.id().into())));
             true
         }
         Err(error) => panic!("another error: {error}"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use scene::expect_permit;
 use scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
-use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+use shmlimit::{Limit, Segment, SetDeclaration};
 
 /// How long a task holds its place.
 const TASK: Duration = Duration::from_millis(300);
@@ -30,7 +30,7 @@ fn now() -> u64 {
 /// they began.
 fn run(directory: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
     let places = SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity));
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().add_set(places));
+    let segment = Segment::create(directory.join("limits"), &scene::declaration().add_set(places));
     let segment = segment.expect("a segment");
     let set = segment.set("set").expect("declared");
     let log = SharedWords::new(2 * tasks);

@@ -28,6 +28,7 @@ Algorithm: TypeAlias = Literal[
 ]
 
 WhenFull: TypeAlias = Literal["refuse", "evict_least_used", "evict_oldest"]
+LockKind: TypeAlias = Literal["robust", "slot"]
 
 
 class _Declared:
@@ -297,7 +298,12 @@ Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Ma
 
 
 def declaration(
-    config: Config, *, mode: int | str | None = None, participants: int | None = None, version: int | None = None
+    config: Config,
+    *,
+    mode: int | str | None = None,
+    participants: int | None = None,
+    lock: LockKind | None = None,
+    version: int | None = None,
 ) -> _native.Declaration:
     """Reads a declaration, in whichever form it is.
 
@@ -305,6 +311,7 @@ def declaration(
         config: The declaration.
         mode: Permissions of the file, as a number or octal text, where the declaration is of sets alone.
         participants: How many processes may be attached at once, where the declaration is of sets alone.
+        lock: What the locks are, where the declaration is of sets alone.
         version: Of the declaration, in place of that in it.
 
     Returns:
@@ -313,7 +320,8 @@ def declaration(
     Raises:
         DeclarationError: Something in it cannot be, or it cannot be read.
     """
-    declared = _read(config, mode, participants)
+    permissions = None if mode is None else _permissions(mode)
+    declared = _read(config, {"mode": permissions, "participants": participants, "lock": lock})
     if version is None:
         return declared
     number = operator.index(version)
@@ -322,11 +330,10 @@ def declaration(
     return declared.with_version(number)
 
 
-def _read(config: Config, mode: int | str | None, participants: int | None) -> _native.Declaration:
-    segment = {"mode": None if mode is None else _permissions(mode), "participants": participants}
+def _read(config: Config, segment: dict[str, str | int | None]) -> _native.Declaration:
     is_whole = isinstance(config, (str, os.PathLike, Mapping))
     if is_whole and any(each is not None for each in segment.values()):
-        raise DeclarationError("a whole declaration says mode and participants itself: in [segment]")
+        raise DeclarationError("a whole declaration says mode, participants and lock itself: in [segment]")
     if isinstance(config, (str, os.PathLike)):
         return _native.Declaration.from_file(config)
     document: object

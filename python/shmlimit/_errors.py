@@ -175,9 +175,12 @@ class InUse(SegmentError):
 
     Attributes:
         pids: The processes.
+        pid_namespaces: The PID namespace that each of those ids is of, by its inode, where the segment is declared with
+            `lock="slot"`; otherwise None for each.
     """
 
     pids: list[int]
+    pid_namespaces: list[int | None]
 
 
 class Removed(SegmentError):
@@ -200,9 +203,12 @@ class LockStuck(SegmentError):
 
     Attributes:
         pid: The process, where the system says.
+        pid_namespace: The PID namespace that the id is of, by its inode, where the segment is declared with
+            `lock="slot"`.
     """
 
     pid: int | None = None
+    pid_namespace: int | None = None
 
 
 class Poisoned(SegmentError):

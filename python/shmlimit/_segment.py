@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
-from shmlimit._declaration import Config, declaration
+from shmlimit._declaration import Config, LockKind, declaration
 from shmlimit._errors import DeclarationError
 from shmlimit._limits import Limits
 
@@ -280,6 +280,7 @@ def open(  # noqa: A001
     *,
     mode: int | str | None = None,
     participants: int | None = None,
+    lock: LockKind | None = None,
     strict: bool = True,
     lock_timeout: float | timedelta = 2.0,
     trust_any_owner: bool = False,
@@ -296,6 +297,8 @@ def open(  # noqa: A001
         mode: Permissions of the file, such as 0o660 or `"0660"`; 0o600 unless given. Only beside `LimitSet`s. A file
             that exists keeps its own: a difference is in `mismatches` and logged, with the command that changes it.
         participants: How many processes may have it open at once; 256 unless given. Only beside `LimitSet`s.
+        lock: What the locks are: `"slot"` for processes of several PID namespaces or C libraries, such as those of two
+            containers that share a directory; `"robust"` unless given. Only beside `LimitSet`s.
         strict: Makes limits that are named and that a set does not have an error; otherwise they are skipped, with a
             warning once for each name.
         lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
@@ -323,11 +326,15 @@ def open(  # noqa: A001
         DeclarationError: The declaration is wrong, or no path is given.
         SegmentError: The file cannot be used.
     """
-    if config is None and not (mode is None and participants is None and version is None):
+    if config is None and any(each is not None for each in (mode, participants, lock, version)):
         raise DeclarationError(
-            "mode, participants and version are declared with what a segment is created with: give the sets, too"
+            "mode, participants, lock and version are declared with what a segment is created with: give the sets, too"
         )
-    declared = None if config is None else declaration(config, mode=mode, participants=participants, version=version)
+    declared = (
+        None
+        if config is None
+        else declaration(config, mode=mode, participants=participants, lock=lock, version=version)
+    )
     file = path if path is not None else declared and declared.path
     if file is None:
         raise DeclarationError("give the path of the segment, or declare it: path in [segment]")

@@ -43,7 +43,13 @@ pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
             Error::Change(ChangeError::CannotApply { differences, .. }) => {
                 value.setattr("differences", in_words(differences))?
             }
-            Error::Open(OpenError::InUse { pids, .. }) => value.setattr("pids", pids.clone())?,
+            Error::Open(OpenError::InUse { processes, .. }) => {
+                let pids: Vec<u64> = processes.iter().map(|process| process.pid).collect();
+                let namespaces: Vec<Option<u64>> =
+                    processes.iter().map(|process| process.namespace).collect();
+                value.setattr("pids", pids)?;
+                value.setattr("pid_namespaces", namespaces)?;
+            }
             Error::Segment(SegmentError::Removed { path, cause }) => {
                 value.setattr("cause", cause.as_str())?;
                 log::removal(py, path, error)?;
@@ -51,7 +57,13 @@ pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
             Error::Request(RequestError::NeverAdmissible { limit, .. }) => {
                 value.setattr("limit", limit.as_str())?
             }
-            Error::Segment(SegmentError::LockStuck { pid, .. }) => value.setattr("pid", *pid)?,
+            Error::Segment(SegmentError::LockStuck {
+                process: Some(process),
+                ..
+            }) => {
+                value.setattr("pid", process.pid)?;
+                value.setattr("pid_namespace", process.namespace)?;
+            }
             _ => {}
         }
         Ok(())

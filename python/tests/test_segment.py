@@ -97,6 +97,26 @@ def test_the_mode_of_the_file_and_its_participants_can_be_given(segment_path, tm
         sl.open(segment_path, mode=0o600)
 
 
+def test_a_segment_may_have_slot_locks_whose_processes_are_shown_with_their_namespace(segment_path):
+    declared = sl.LimitSet("set", [sl.Calls("c", 5, 60)])
+    segment = sl.open(segment_path, declared, lock="slot")
+    assert segment.declaration()["segment"]["lock"] == "slot"
+    assert segment["set"].check()
+    snapshot = segment.snapshot()
+    assert snapshot["lock_kind"] == "slot"
+    (own,) = snapshot["participants"]
+    assert (own["pid"], own["pid_namespace"]) == (os.getpid(), os.stat("/proc/self/ns/pid").st_ino)
+    # The kind is the segment's for good.
+    with pytest.raises(sl.ConfigMismatch, match="lock"):
+        sl.open(segment_path, declared, lock="robust")
+    with pytest.raises(sl.InUse) as raised:
+        sl.remove(segment_path)
+    assert raised.value.pids == [own["pid"]]
+    assert raised.value.pid_namespaces == [own["pid_namespace"]]
+    with pytest.raises(sl.DeclarationError, match="lock"):
+        sl.open(segment_path, declared, lock="spin")  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_declared_says_where_it_is_wrong(segment_path):
     with pytest.raises(sl.DeclarationError, match=r'set "s" / limit "c" / capacity') as raised:
         sl.open(segment_path, sl.LimitSet("s", [sl.Calls("c", 0, 60)]))

@@ -25,7 +25,6 @@ pub(crate) use definition::limit_rules::LimitRules;
 pub(crate) use definition::own_capacities::OwnCapacities;
 pub(crate) use observe::diagnose_shard::{Poison, ShardDiagnosis, diagnose_shard};
 pub(crate) use observe::load::Load;
-pub(crate) use observe::lock_state::LockState;
 pub use observe::observe_row::TableUsage;
 pub(crate) use observe::observe_row::{KeptName, ObservedKey, RowLooker};
 pub(crate) use observe::observe_shard::{ObservedHold, ObservedTicket, ShardObservation, observe_shard};

@@ -1,6 +1,7 @@
 //! Several names, differences or processes, in the words of a message.
 
 use super::difference::Difference;
+use super::process_id::ProcessId;
 
 pub(super) fn join(items: &[String]) -> String {
     items.join(", ")
@@ -20,10 +21,14 @@ pub(super) fn some_of(items: &[String]) -> String {
     }
 }
 
-pub(crate) fn processes(pids: &[u64]) -> String {
-    let noun = if pids.len() == 1 { "process" } else { "processes" };
-    let pids: Vec<String> = pids.iter().map(u64::to_string).collect();
-    format!("{noun} {}", join(&pids))
+pub(crate) fn processes(processes: &[ProcessId]) -> String {
+    let noun = if processes.len() == 1 {
+        "process"
+    } else {
+        "processes"
+    };
+    let ids: Vec<String> = processes.iter().map(ProcessId::to_string).collect();
+    format!("{noun} {}", join(&ids))
 }
 
 pub(super) fn live_processes(count: u64) -> String {

@@ -5,7 +5,9 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::PathBuf;
 
 use super::difference::Difference;
-use super::listing::{joined, live_processes, processes};
+use super::listing;
+use super::listing::{joined, live_processes};
+use super::process_id::ProcessId;
 
 /// A segment cannot be created, opened or removed. A forked child opens it again, at its first use there.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +86,7 @@ pub enum OpenError {
         expected: u64,
     },
     /// The segment is in use by processes of another namespace, in which process ids or clocks mean something else.
-    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): share it, for example with `--pid=host` or `shareProcessNamespace`, or use a segment of its own here", path.display())]
+    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): {}", path.display(), way_out(what))]
     ForeignNamespace {
         /// The file.
         path: PathBuf,
@@ -146,12 +148,12 @@ pub enum OpenError {
         processes: u64,
     },
     /// Processes are attached to the segment that is to be removed.
-    #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), processes(pids))]
+    #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), listing::processes(processes))]
     InUse {
         /// The file.
         path: PathBuf,
-        /// The processes, as their ids are in the segment's PID namespace.
-        pids: Vec<u64>,
+        /// The processes.
+        processes: Vec<ProcessId>,
     },
     /// Another process is initialising or attaching and does not come to an end.
     #[error("{} is being attached by another process that does not finish: see whether that is stopped, and end it", path.display())]
@@ -177,6 +179,16 @@ pub enum OpenError {
         /// What to do, with the commands.
         remedy: String,
     },
+}
+
+/// What to do where processes of two namespaces are to use one segment.
+fn way_out(what: &str) -> &'static str {
+    if what == "PID" {
+        "share it, for example with `--pid=host` or `shareProcessNamespace`, or declare the segment with `lock = \"slot\"`, \
+         which processes of several PID namespaces can use"
+    } else {
+        "share it, or use a segment of its own here"
+    }
 }
 
 // An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.

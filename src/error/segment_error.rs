@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::process_id::ProcessId;
 use super::removal_cause::RemovalCause;
 
 /// A segment, or a set of it, cannot be used: not now, or not any more.
@@ -26,12 +27,12 @@ pub enum SegmentError {
         cause: RemovalCause,
     },
     /// The holder of a set's lock is alive and does not release it: it is stopped, or writes a core dump.
-    #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*pid))]
+    #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*process))]
     LockStuck {
         /// The set.
         set: String,
-        /// The process that holds it, where the system says.
-        pid: Option<u32>,
+        /// The process that holds it, where that is known.
+        process: Option<ProcessId>,
     },
     /// The lock of a set can never be taken again.
     #[error("the lock of set `{set}` is beyond recovery: create a new segment")]
@@ -55,9 +56,9 @@ pub enum SegmentError {
     },
 }
 
-fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(
+fn holder(process: Option<ProcessId>) -> String {
+    process.map_or_else(
         || "a process that cannot be named".to_owned(),
-        |pid| format!("process {pid}"),
+        |process| format!("process {process}"),
     )
 }

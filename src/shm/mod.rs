@@ -8,6 +8,7 @@
 //! - `file/file_system.rs` (a system call without a wrapper)
 //! - `process/fork_identity.rs` (the page that a fork wipes)
 //! - `wake/futex.rs` (system calls on one half of a 64-bit word)
+//! - `lock/guard.rs` (the end of a lock that is held)
 //! - `lock/image_lock.rs` (the page that keeps a lock)
 //! - `layout/records.rs` (the marker for records)
 //! - `layout/prefetch.rs` (a processor's instruction)

@@ -39,7 +39,7 @@ const MAX_CALLS: u64 = 2_000;
 const SHORT: Duration = Duration::from_millis(20);
 
 fn declaration() -> Declaration {
-    Declaration::new().participants(4).add_set(
+    scene::declaration().participants(4).add_set(
         SetDeclaration::new("api")
             .add_limit(Limit::concurrency("slots", 1).lease(Duration::from_secs(60)))
             .waiters(4),

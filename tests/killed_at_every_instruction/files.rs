@@ -75,7 +75,7 @@ pub const FILE_OPERATIONS: &[FileOperation] = &[
 
 /// Two processes can be attached: one too few if a dead one's place is lost.
 fn declaration() -> Declaration {
-    Declaration::new().participants(2).add_set(
+    crate::room::declaration().participants(2).add_set(
         SetDeclaration::new(SET)
             .add_limit(Limit::calls(
                 "requests",
@@ -89,7 +89,7 @@ fn declaration() -> Declaration {
 /// Another one, of which no live segment can be changed to the first.
 fn former_declaration() -> Declaration {
     let requests = Limit::calls("requests", 1, std::time::Duration::from_secs(60));
-    Declaration::new().add_set(SetDeclaration::new(SET).add_limit(requests))
+    crate::room::declaration().add_set(SetDeclaration::new(SET).add_limit(requests))
 }
 
 /// A segment of another declaration is replaced, since no other process is attached.

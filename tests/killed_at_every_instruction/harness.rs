@@ -82,6 +82,7 @@ mod labels;
 mod marks;
 mod memory_call;
 mod operations;
+mod pieces;
 #[path = "../scene/process.rs"]
 mod process;
 mod report;
@@ -324,6 +325,10 @@ fn main() -> ExitCode {
         .filter(|job| !only_stopped || job.way() == Way::Stopped)
         .filter(|job| names.is_empty() || names.iter().any(|name| job.name().contains(*name)))
         .collect();
+    if jobs.is_empty() {
+        println!("nothing was tried: no operation has {names:?} in its name");
+        return ExitCode::FAILURE;
+    }
     let started = Instant::now();
     let mut table = Table(Vec::new());
     for job in &jobs {

@@ -13,9 +13,10 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use shmlimit::SegmentSnapshot;
 
+use crate::pieces::{Pieces, Table};
 use crate::words::{
     bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label,
-    participant, row, ticket,
+    lock_kind, participant, row, ticket,
 };
 
 /// Every word of a segment.
@@ -107,6 +108,7 @@ impl RawFile {
 pub struct Layout {
     participants: usize,
     participant_count: usize,
+    has_slot_lock: bool,
     control: usize,
     counters: usize,
     /// What a user can see of the set: everything but what is counted, the words that change without changing what the set
@@ -136,20 +138,6 @@ pub struct Layout {
 
 /// What the definition of a set says whose processes draw batches.
 const CREDIT: &[u8] = b"credit";
-
-/// A table of records of the same size, in words.
-#[derive(Clone, Copy, Debug)]
-struct Table {
-    start: usize,
-    stride: usize,
-    count: usize,
-}
-
-impl Table {
-    fn records(self) -> impl Iterator<Item = usize> {
-        (0..self.count).map(move |index| self.start + index * self.stride)
-    }
-}
 
 /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
 /// left over. The bell means something always, and nothing to the process that is not asleep.
@@ -191,6 +179,7 @@ impl Layout {
         let image = file.copy();
         let byte_offset = |index: usize| usize::try_from(image[index] / 8).expect("small");
         let participants = byte_offset(header::PARTICIPANTS_OFFSET);
+        let has_slot_lock = image[header::LOCK_KIND] == lock_kind::SLOT;
         assert_eq!(image[header::SETS], 1, "the proof works on segments of one set");
         let directory = byte_offset(header::DIRECTORY_OFFSET);
         let participant_count = usize::try_from(image[header::PARTICIPANTS]).expect("small");
@@ -271,6 +260,7 @@ impl Layout {
             .collect();
         Self {
             participants,
+            has_slot_lock,
             participant_count,
             control,
             counters,
@@ -579,12 +569,49 @@ impl Layout {
 
     /// The byte at which the lock word lies.
     pub fn lock_word_offset(&self) -> usize {
-        self.lock_offset() + 4 * LOCK_WORD_INDEX
+        let index = if self.has_slot_lock { 0 } else { LOCK_WORD_INDEX };
+        self.lock_offset() + 4 * index
     }
 
-    /// Whether the thread holds the lock.
+    /// Whether the thread holds the lock, which is its process's only one with a participant.
     pub fn is_held_by(&self, image: &[u64], thread: u32) -> bool {
-        self.lock(image) & libc::FUTEX_TID_MASK == thread
+        self.holder(self.lock(image), |word| image[word]) == thread
+    }
+
+    /// The thread that a lock word names, or the process of the participant that it names; zero where the lock is free.
+    pub fn holder(&self, lock: u32, word: impl Fn(usize) -> u64) -> u32 {
+        if !self.has_slot_lock {
+            return lock & libc::FUTEX_TID_MASK;
+        }
+        match usize::try_from(lock & 0xffff).expect("small") {
+            0 => 0,
+            slot => u32::try_from(word(self.participant(slot - 1) + participant::PID)).expect("a process id"),
+        }
+    }
+
+    fn participant(&self, slot: usize) -> usize {
+        self.participants + slot * participant::SIZE
+    }
+
+    /// The lock word of a process that is attached, where the lock is a slot lock.
+    pub fn own_slot_lock(&self, process: u32, file: &RawFile) -> Option<u64> {
+        if !self.has_slot_lock {
+            return None;
+        }
+        let is_own = |slot: &usize| {
+            let participant = self.participant(*slot);
+            file.word(participant + participant::PID) == u64::from(process)
+                && file.word(participant + participant::STATE) & 3 == participant::LIVE
+        };
+        let slot = (0..self.participant_count).find(is_own).expect("attached");
+        let generation = file.word(self.participant(slot) + participant::STATE) >> 2;
+        let slot = u64::try_from(slot).expect("small") + 1;
+        Some((generation >> 15) << 32 | (generation & 0x7fff) << 16 | slot)
+    }
+
+    /// Whether a dead owner of the lock is found by asking for it, and not by the kernel.
+    pub fn has_slot_lock(&self) -> bool {
+        self.has_slot_lock
     }
 
     fn lock(&self, image: &[u64]) -> u32 {
@@ -602,6 +629,10 @@ impl Layout {
     /// of a dead owner is set. The links of the robust list in the rest of the mutex stay as they are, addresses of
     /// a process that is gone; the process that takes the lock next overwrites them before anything reads them.
     pub fn hand_on_lock(&self, image: &mut [u64]) {
+        if self.has_slot_lock {
+            // It stays as it is: its owner is dead.
+            return;
+        }
         let word = (self.lock(image) & libc::FUTEX_WAITERS) | libc::FUTEX_OWNER_DIED;
         let index = self.lock_word_offset() / 8;
         let start = self.lock_word_offset() % 8;
@@ -632,60 +663,4 @@ impl Layout {
 /// The state of a slot that was freed after this one.
 fn buried(state: u64) -> u64 {
     ((state >> 2) + 1) << 2
-}
-
-/// What follows the journal.
-struct Pieces {
-    tags: usize,
-    rows: Table,
-    is_keyed: bool,
-    holds: Table,
-    labels: Table,
-    tickets: Table,
-    end: usize,
-}
-
-impl Pieces {
-    fn of(counters: usize, entry: &[usize; 11], labels: usize) -> Self {
-        let [
-            ..,
-            limits,
-            state_words,
-            holds,
-            held_amounts,
-            tickets,
-            parts,
-            buckets,
-            name_words,
-        ] = *entry;
-        assert_eq!(parts, 1, "the proof works on sets of one shard");
-        let is_keyed = buckets > 0;
-        let mut end = counters + limits * counters::SIZE;
-        let mut table = |count: usize, stride: usize| {
-            let start = end;
-            end += (count * stride).next_multiple_of(8);
-            Table { start, stride, count }
-        };
-        let aligned = |words: usize| words.next_multiple_of(8);
-        let tags = table(buckets, bucket::TAG_WORDS);
-        let (row_count, row_head) = if is_keyed {
-            (buckets * bucket::ROWS, row::HEAD_SIZE)
-        } else {
-            (1, 0)
-        };
-        let rows = table(row_count, aligned(row_head + state_words));
-        table(if is_keyed { row_count } else { 0 }, name_words);
-        let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
-        let labels = table(labels, label::SIZE);
-        let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
-        Self {
-            tags: tags.start,
-            rows,
-            is_keyed,
-            holds,
-            labels,
-            tickets,
-            end,
-        }
-    }
 }

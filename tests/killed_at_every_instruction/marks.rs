@@ -3,6 +3,7 @@
 //! others find was done without it.
 #![allow(unsafe_code, reason = "takes the lock of a segment beside the library")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::libc;
@@ -36,23 +37,41 @@ fn with_places(places: Limit) -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
 }
 
-/// The lock of the victim's set, as pthread sees it, on any mapping of it: the library may have it on another.
-struct OwnLock(*mut libc::pthread_mutex_t);
+/// The lock of the victim's set, on any mapping of it: the library may have it on another.
+struct OwnLock {
+    mutex: *mut libc::pthread_mutex_t,
+    /// What it is held by, where it is a slot lock.
+    slot: Option<u64>,
+}
 
 impl OwnLock {
     fn of(victim: &Victim) -> Self {
         let path = victim.path();
-        let start = Layout::of(&RawFile::open(path)).lock_offset();
-        let address = usize::try_from(address_in("self", path)).expect("64 bits") + start;
-        Self(std::ptr::with_exposed_provenance_mut(address))
+        let file = RawFile::open(path);
+        let layout = Layout::of(&file);
+        let address = usize::try_from(address_in("self", path)).expect("64 bits") + layout.lock_offset();
+        Self {
+            mutex: std::ptr::with_exposed_provenance_mut(address),
+            slot: layout.own_slot_lock(std::process::id(), &file),
+        }
     }
 
     fn keep_from_everybody(&self, act: impl FnOnce()) {
+        if let Some(own) = self.slot {
+            // SAFETY: the library has a word there, mapped for as long as the victim is attached, and uses it as an atomic.
+            let word = unsafe { &*self.mutex.cast::<AtomicU64>() };
+            let taken = word.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed);
+            assert_eq!(taken, Ok(0), "it is free");
+            act();
+            // Whom it finds asleep there looks again by himself.
+            word.store(0, Ordering::Release);
+            return;
+        }
         // SAFETY: the library has a mutex there, mapped for as long as the victim is attached.
-        assert_eq!(unsafe { libc::pthread_mutex_lock(self.0) }, 0);
+        assert_eq!(unsafe { libc::pthread_mutex_lock(self.mutex) }, 0);
         act();
         // SAFETY: this thread took it above.
-        assert_eq!(unsafe { libc::pthread_mutex_unlock(self.0) }, 0);
+        assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex) }, 0);
     }
 }
 

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Amount, Batch, Declaration, Limit, LimitSet, OnDeath, Permit, Request, Segment,
-    SetDeclaration,
+    Algorithm, Align, Amount, Batch, Limit, LimitSet, OnDeath, Permit, Request, Segment, SetDeclaration,
 };
 
 use crate::changes::ADAPTING;
-use crate::room::with_room;
+use crate::room::{declaration, with_room};
 use crate::stage::PARTICIPANTS;
 use crate::subject::Subject;
 use crate::tracee::mark;
@@ -135,7 +134,7 @@ impl Victim {
     /// Brings another definition of the set into force.
     pub fn apply(&self, set: SetDeclaration) {
         let set = if self.has_crew { with_room(set) } else { set };
-        let declaration = Declaration::new().participants(PARTICIPANTS).add_set(set);
+        let declaration = declaration().participants(PARTICIPANTS).add_set(set);
         self.begins();
         let applied = self
             .segment

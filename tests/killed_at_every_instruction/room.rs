@@ -1,7 +1,7 @@
-//! Declarations with room for the crew: as much more of everything as it holds, so that the victim finds what it
+//! Declarations, and with room for the crew: as much more of everything as it holds, so that the victim finds what it
 //! finds alone.
 
-use shmlimit::{Declaration, SetDeclaration};
+use shmlimit::{Declaration, LockKind, SetDeclaration};
 use toml::{Table, Value};
 
 /// Places that the crew takes of each concurrency limit, and units of each rate, of a set without keys.
@@ -11,6 +11,15 @@ pub const UNITS: u64 = 60;
 /// Holds and tickets that it has at once.
 const HOLDS: u64 = 8;
 const TICKETS: u64 = 4;
+
+/// A declaration of no sets yet, of a segment with the locks that this run is about.
+pub fn declaration() -> Declaration {
+    let lock = match std::env::var("SHMLIMIT_TEST_LOCK") {
+        Ok(word) => word.parse().expect("a kind of lock"),
+        Err(_) => LockKind::default(),
+    };
+    Declaration::new().lock(lock)
+}
 
 /// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.
 pub fn with_room(set: SetDeclaration) -> SetDeclaration {

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use shmlimit::{Declaration, Segment, SetDeclaration};
+use shmlimit::{Segment, SetDeclaration};
 
 use crate::bystanders::{Line, MAX_WAITERS, SHARED_WORDS, TIMEOUT, pause_for_a_moment};
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
-use crate::room::with_room;
+use crate::room::{declaration, with_room};
 use crate::survivor::Survivor;
 use crate::tracee::{Tracee, live_and_die, mark};
 
@@ -64,7 +64,7 @@ impl Stage {
 
     fn with_set(operation: Operation, set: SetDeclaration, recoverer: Option<Recoverer>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let declaration = Declaration::new().participants(PARTICIPANTS).add_set(set);
+        let declaration = declaration().participants(PARTICIPANTS).add_set(set);
         let path = directory.path().join("victims");
         let copies = directory.path().join("copies");
         let admitted_at = directory.path().join("admitted_at");
@@ -162,7 +162,7 @@ impl Stage {
             line.lose(operation.dying);
         }
         victim.run_to_mark();
-        if operation.applies {
+        if operation.applies && !self.layout.has_slot_lock() {
             // Before that texts are read, which is most of what it does and changes nothing.
             victim.run_to_lock();
         }

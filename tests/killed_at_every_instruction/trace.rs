@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use nix::libc;
-
 use crate::bystanders::pause_for_a_moment;
 use crate::image::{Image, Layout};
 use crate::stage::Stage;
@@ -62,12 +60,16 @@ impl Trace {
         // On whichever mapping the list has the lock, it is this lock.
         let would_hand_on = |tracee: &Tracee| {
             let offset = layout.lock_word_offset() as u64;
-            mappings
-                .iter()
-                .any(|address| tracee.would_hand_on(address + offset))
+            layout.has_slot_lock()
+                || mappings
+                    .iter()
+                    .any(|address| tracee.would_hand_on(address + offset))
         };
         let lock_word = stage.file.lock_word(layout);
-        let holder = || lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK;
+        let holder = || {
+            let lock = lock_word.load(std::sync::atomic::Ordering::Relaxed);
+            layout.holder(lock, |word| stage.file.word(word))
+        };
         // The thread that sleeps for the futures of a process looks at the line now and then.
         while holder() != 0 {
             pause_for_a_moment();

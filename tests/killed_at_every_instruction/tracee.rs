@@ -126,7 +126,7 @@ impl Tracee {
         stop
     }
 
-    /// Runs to where it takes the lock, at full speed. Where the processor has no breakpoints, it stays where it is.
+    /// Runs to where it takes the lock, a mutex, at full speed. Where the processor has no breakpoints, it stays where it is.
     pub fn run_to_lock(&mut self) {
         // It is this process's child, which has everything at the same addresses.
         let lock = libc::pthread_mutex_trylock as *const () as u64;

@@ -1,16 +1,16 @@
 //! A segment file as bytes, by the offsets in `words`, without the library: to damage it, to
 //! take its locks, and to make it look older than it is.
-#![allow(unsafe_code, reason = "takes the locks of a segment beside the library")]
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+mod lock;
 pub mod words;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use memmap2::MmapRaw;
+pub use lock::RawLock;
 use words::{
     LINE, control, control_start, counters, definition_checksum, entry, header, header_checksum, hold,
     journal, participant, ticket,
@@ -151,35 +151,13 @@ impl RawSegment {
         }
     }
 
+    /// Whether some process sleeps until the lock of the first set is released: a slot lock.
+    pub fn has_lock_waiters(&self) -> bool {
+        self.word(self.control()) & lock::WAITERS != 0
+    }
+
     /// The lock of the first set, for a process that takes it without the library.
     pub fn lock(&self) -> RawLock {
-        RawLock {
-            offset: 8 * self.control(),
-            map: MmapRaw::map_raw(&self.file).expect("a mapping"),
-        }
-    }
-}
-
-/// A set's lock, as pthread sees it.
-#[derive(Debug)]
-pub struct RawLock {
-    map: MmapRaw,
-    offset: usize,
-}
-
-impl RawLock {
-    fn mutex(&self) -> *mut libc::pthread_mutex_t {
-        // SAFETY: the offset comes from the directory of a segment that the library made, and lies in the mapping.
-        unsafe { self.map.as_mut_ptr().add(self.offset).cast() }
-    }
-
-    pub fn take(&self) {
-        // SAFETY: the library initialised a mutex there.
-        assert_eq!(unsafe { libc::pthread_mutex_lock(self.mutex()) }, 0);
-    }
-
-    pub fn let_go(&self) {
-        // SAFETY: this thread took it.
-        assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex()) }, 0);
+        RawLock::new(self, self.control())
     }
 }

@@ -42,11 +42,19 @@ pub mod header {
     pub const SIZE: usize = 4096 / 8;
 }
 
+pub mod lock_kind {
+    pub const ROBUST_MUTEX: u64 = 1;
+    pub const SLOT: u64 = 2;
+}
+
 pub mod participant {
     pub const STATE: usize = 0;
     pub const PID: usize = 1;
     pub const START_TIME: usize = 2;
     pub const DOORBELL: usize = 8;
+    pub const PID_NAMESPACE: usize = 11;
+    pub const JOINING: u64 = 1;
+    pub const LIVE: u64 = 2;
     pub const SIZE: usize = 48;
 }
 

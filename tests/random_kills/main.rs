@@ -1,31 +1,31 @@
 //! Eight processes work a segment while a ninth kills, restarts and stops them at random, and a tenth looks on.
 //!
 //! Runs for 20 seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
+#![allow(unsafe_code, reason = "enters namespaces")]
 
 mod plans;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod supervisor;
 mod truth;
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use plans::Plans;
-use scene::process::{Child, Dice, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Declaration, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
-    SegmentSnapshot, SetDeclaration, SetSnapshot,
+    Declaration, Limit, LimitSet, LockKind, OnDeath, OpenOptions, Outcome, Permit, Request, Segment,
+    SegmentReader, SegmentSnapshot, SetDeclaration, SetSnapshot,
 };
+use supervisor::Supervisor;
 use truth::{Pool, Truth};
 
 const WORKERS: usize = 8;
 const MIN_KILLS_PER_SECOND: u64 = 200;
-const KILLS_PER_PHASE: u64 = 500;
-const ROUNDS_PER_STOP: u64 = 16;
 const SLOTS: u64 = 5;
 const SEATS: u64 = 7;
 const SECOND: Duration = Duration::from_secs(1);
@@ -36,8 +36,9 @@ fn seconds() -> u64 {
 }
 
 /// More participants than processes at any time, fewer than would hide slots that the dead do not give up.
-fn declaration() -> Declaration {
+fn declaration(lock: LockKind) -> Declaration {
     Declaration::new()
+        .lock(lock)
         .participants(WORKERS as u32 + 4)
         .add_set(SetDeclaration::new("plain").add_limit(Limit::concurrency("slots", SLOTS)))
         .add_set(
@@ -214,147 +215,85 @@ fn check_held(set: &SetSnapshot, capacity: u64) {
     );
 }
 
-/// The workers, and what restarts them.
-struct Supervisor<'a> {
-    truth: &'a Truth,
-    path: PathBuf,
-    inherited: Segment,
-    workers: Vec<Child>,
-    dice: Dice,
-    kills: u64,
-    stops: u64,
-}
-
-impl Supervisor<'_> {
-    fn start(&mut self, worker: usize) -> Child {
-        self.truth.restart(worker);
-        let seed = self.dice.roll();
-        let inherited = (self.dice.below(2) == 0).then(|| self.inherited.clone());
-        Child::fork(|| work(self.truth, worker, inherited, &self.path, seed))
-    }
-
-    /// Kills a few at the same moment, so that those who recover for the dead die as well, and replaces them.
-    fn kill_some(&mut self) {
-        let count = 1 + self.dice.below(4) as usize;
-        let first = self.dice.below(WORKERS as u64) as usize;
-        let condemned: Vec<usize> = (first..first + count).map(|worker| worker % WORKERS).collect();
-        for worker in &condemned {
-            self.truth.revoke(*worker);
-        }
-        for worker in &condemned {
-            self.workers[*worker].send(Signal::SIGKILL);
-        }
-        for worker in condemned {
-            assert!(
-                matches!(
-                    self.workers[worker].wait(),
-                    WaitStatus::Signaled(_, Signal::SIGKILL, _)
-                ),
-                "worker {worker} had failed before it was killed"
-            );
-            self.kills += 1;
-            self.workers[worker] = self.start(worker);
-        }
-    }
-
-    /// Stops a few wherever they are, with the lock perhaps, while the others give back: often for longer than a call
-    /// without a result waits for a lock. Some die as they stand, and the others go on.
-    fn stop_some(&mut self) {
-        let count = 1 + self.dice.below(2) as usize;
-        let first = self.dice.below(WORKERS as u64) as usize;
-        let stopped: Vec<usize> = (first..first + count).map(|worker| worker % WORKERS).collect();
-        for worker in &stopped {
-            self.workers[*worker].send(Signal::SIGSTOP);
-            self.workers[*worker].wait_until_stopped();
-        }
-        // Not to synchronise: the others need time to meet what was stopped.
-        std::thread::sleep(Duration::from_millis(self.dice.below(30)));
-        for worker in stopped {
-            self.stops += 1;
-            if self.dice.below(4) == 0 {
-                self.truth.revoke(worker);
-                self.workers[worker].send(Signal::SIGKILL);
-                self.workers[worker].wait();
-                self.kills += 1;
-                self.workers[worker] = self.start(worker);
-            } else {
-                self.workers[worker].send(Signal::SIGCONT);
-            }
-        }
-    }
-
-    /// No process hangs: every worker that is alive gets on.
-    fn wait_for_progress_of_all(&self) {
-        for worker in 0..WORKERS {
-            let progress = self.truth.progress(worker);
-            let before = progress.load(Ordering::Relaxed);
-            eventually(&format!("worker {worker} got on"), || {
-                progress.load(Ordering::Relaxed) > before
-            });
-        }
-    }
-}
-
 #[test]
 fn random_kills_leak_nothing_and_hang_nobody() {
     let test = "random_kills_leak_nothing_and_hang_nobody";
-    in_own_process(
-        test,
-        Duration::from_secs(4 * seconds()) + 3 * TIMEOUT,
-        |directory| {
-            let path = directory.join("limits");
-            let truth = Truth::new();
-            let seed = u64::from(std::process::id());
-            println!("seed {seed}");
-            let mut supervisor = Supervisor {
-                truth: &truth,
-                inherited: Segment::create(&path, &declaration()).expect("a segment"),
-                path,
-                workers: Vec::new(),
-                dice: Dice(seed),
-                kills: 0,
-                stops: 0,
-            };
-            let onlooker = Child::fork(|| look_on(&truth, &supervisor.path));
-            for worker in 0..WORKERS {
-                let child = supervisor.start(worker);
-                supervisor.workers.push(child);
+    let timeout = Duration::from_secs(4 * seconds()) + 3 * TIMEOUT;
+    in_own_process(test, timeout, |directory| {
+        let path = directory.join("limits");
+        let segment = Segment::create(&path, &declaration(scene::lock_kind())).expect("a segment");
+        check_killing(&path, &segment, |truth, seed| {
+            let mut supervisor = Supervisor::new(truth, &path, &segment, seed);
+            supervisor.start_all(WORKERS);
+            supervisor.kill_for(Duration::from_secs(seconds()), MIN_KILLS_PER_SECOND * seconds());
+            (supervisor.kills, supervisor.stops)
+        });
+    });
+}
+
+/// Half of the processes are in one PID namespace and half in another, and all of them have a few ids between them.
+#[test]
+fn random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either() {
+    let test = "random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either";
+    let timeout = Duration::from_secs(4 * seconds()) + 3 * TIMEOUT;
+    in_own_process(test, timeout, |directory| {
+        // SAFETY: no memory is involved, and the child only ends.
+        let mut child = Child::fork(|| assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0));
+        if !matches!(child.wait(), WaitStatus::Exited(_, 0)) {
+            println!("skipped: no PID namespace of its own");
+            return;
+        }
+        let path = directory.join("limits");
+        let segment = Segment::create(&path, &declaration(LockKind::Slot)).expect("a segment");
+        check_killing(&path, &segment, |truth, seed| {
+            let counts = SharedWords::new(2);
+            let half = WORKERS / 2;
+            let namespaces = [0, half].map(|first| {
+                Child::fork(|| {
+                    // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
+                    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
+                    Child::fork(|| {
+                        let seed = seed + first as u64;
+                        let mut supervisor =
+                            Supervisor::new(truth, &path, &segment, seed).in_namespace(first);
+                        supervisor.start_all(half);
+                        let min_kills = MIN_KILLS_PER_SECOND * seconds() / 2;
+                        supervisor.kill_for(Duration::from_secs(seconds()), min_kills);
+                        counts[0].fetch_add(supervisor.kills, Ordering::Relaxed);
+                        counts[1].fetch_add(supervisor.stops, Ordering::Relaxed);
+                    })
+                    .succeed();
+                })
+            });
+            for namespace in namespaces {
+                namespace.succeed();
             }
-            let started = Instant::now();
-            let max = Duration::from_secs(seconds());
-            let mut next_phase = KILLS_PER_PHASE;
-            while started.elapsed() < max || supervisor.kills < MIN_KILLS_PER_SECOND * seconds() {
-                supervisor.kill_some();
-                if supervisor.dice.below(ROUNDS_PER_STOP) == 0 {
-                    supervisor.stop_some();
-                }
-                if supervisor.kills >= next_phase {
-                    supervisor.wait_for_progress_of_all();
-                    next_phase = supervisor.kills + KILLS_PER_PHASE;
-                }
-                // Not to synchronise: the survivors need time to work between the kills.
-                std::thread::sleep(Duration::from_micros(supervisor.dice.below(1000)));
-            }
-            let elapsed = started.elapsed();
-            supervisor.wait_for_progress_of_all();
-            for (worker, child) in supervisor.workers.drain(..).enumerate() {
-                truth.revoke(worker);
-                child.kill();
-            }
-            let kills = supervisor.kills + WORKERS as u64;
-            truth.is_over().store(1, Ordering::Relaxed);
-            onlooker.succeed();
-            println!(
-                "{kills} kills and {} stops in {:.1} s: {:.0} kills/s, {} moments at which all that was held was known",
-                supervisor.stops,
-                elapsed.as_secs_f64(),
-                kills as f64 / elapsed.as_secs_f64(),
-                truth.moments().load(Ordering::Relaxed),
-            );
-            assert!(truth.moments().load(Ordering::Relaxed) > kills);
-            check_that_nothing_is_left(&supervisor.inherited, &truth, kills);
-        },
+            let count = |index: usize| counts[index].load(Ordering::Relaxed);
+            (count(0), count(1))
+        });
+    });
+}
+
+/// Checks what is known while processes are killed, and what is left after that; `kill` answers how many kills and stops
+/// there were.
+fn check_killing(path: &Path, segment: &Segment, kill: impl FnOnce(&Truth, u64) -> (u64, u64)) {
+    let truth = Truth::new();
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let onlooker = Child::fork(|| look_on(&truth, path));
+    let started = Instant::now();
+    let (kills, stops) = kill(&truth, seed);
+    let elapsed = started.elapsed();
+    truth.is_over().store(1, Ordering::Relaxed);
+    onlooker.succeed();
+    println!(
+        "{kills} kills and {stops} stops in {:.1} s: {:.0} kills/s, {} moments at which all that was held was known",
+        elapsed.as_secs_f64(),
+        kills as f64 / elapsed.as_secs_f64(),
+        truth.moments().load(Ordering::Relaxed),
     );
+    assert!(truth.moments().load(Ordering::Relaxed) > kills);
+    check_that_nothing_is_left(segment, &truth, kills);
 }
 
 fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {

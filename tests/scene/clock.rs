@@ -26,7 +26,7 @@ impl Scene {
     }
 
     pub fn at(start: Duration, set: SetDeclaration) -> Self {
-        Self::declared(start, &Declaration::new().add_set(set))
+        Self::declared(start, &super::declaration().add_set(set))
     }
 
     pub fn declared(start: Duration, declaration: &Declaration) -> Self {

@@ -9,9 +9,31 @@ pub mod process;
 use std::path::Path;
 
 use shmlimit::{
-    Declaration, Error, LimitSet, Outcome, Permit, Refusal, Segment, SetDeclaration, SetSnapshot,
+    Declaration, Error, LimitSet, LockKind, Outcome, Permit, Refusal, Segment, SetDeclaration, SetSnapshot,
 };
 use tempfile::TempDir;
+
+/// What the locks of segments are in this run of the tests: `SHMLIMIT_TEST_LOCK`, and robust mutexes without it.
+pub fn lock_kind() -> LockKind {
+    match std::env::var("SHMLIMIT_TEST_LOCK") {
+        Ok(word) => word.parse().expect("a kind of lock"),
+        Err(_) => LockKind::default(),
+    }
+}
+
+/// Whether this run has robust mutexes, for a test that is about what is so with these alone; says that it is skipped otherwise.
+pub fn has_mutexes() -> bool {
+    let has_mutexes = lock_kind() == LockKind::RobustMutex;
+    if !has_mutexes {
+        println!("skipped: no mutexes in this run");
+    }
+    has_mutexes
+}
+
+/// A declaration of no sets yet, of a segment with such locks.
+pub fn declaration() -> Declaration {
+    Declaration::new().lock(lock_kind())
+}
 
 /// A segment with one set, in a directory that is removed in the end.
 pub fn create(set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
@@ -22,8 +44,7 @@ pub fn create(set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
 
 /// A segment with one set: the file `limits` of a directory.
 pub fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment =
-        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
+    let segment = Segment::create(directory.join("limits"), &declaration().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }

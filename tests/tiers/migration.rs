@@ -151,12 +151,18 @@ impl Twins {
             Change::Own(None) => key.clear_override("units").expect("no error"),
             Change::Declared(_) => {
                 let set = Self::tiered(self.kind, next.tiers, self.has_overrides);
-                let applied = self.scene.segment.apply(&Declaration::new().add_set(set));
+                let applied = self
+                    .scene
+                    .segment
+                    .apply(&crate::scene::declaration().add_set(set));
                 assert!(!applied.expect("applicable").is_empty());
             }
         }
         let beside = Self::plain(self.kind, next.terms());
-        let applied = self.beside.segment.apply(&Declaration::new().add_set(beside));
+        let applied = self
+            .beside
+            .segment
+            .apply(&crate::scene::declaration().add_set(beside));
         assert!(!applied.expect("applicable").is_empty());
         *now = next;
     }
@@ -405,7 +411,9 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
     let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let apply = |gold| {
-        let applied = scene.segment.apply(&Declaration::new().add_set(of(gold)));
+        let applied = scene
+            .segment
+            .apply(&crate::scene::declaration().add_set(of(gold)));
         assert!(!applied.expect("applicable").is_empty());
     };
     let take = || expect_permit(key.try_acquire(&five));
@@ -458,7 +466,7 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     };
     let changes = scene
         .segment
-        .apply(&Declaration::new().add_set(of(10, 30)))
+        .apply(&crate::scene::declaration().add_set(of(10, 30)))
         .expect("applicable");
     assert_eq!(
         changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -467,7 +475,7 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     assert_eq!((remaining("rich"), remaining("other")), (15, 5));
     scene
         .segment
-        .apply(&Declaration::new().add_set(of(7, 16)))
+        .apply(&crate::scene::declaration().add_set(of(7, 16)))
         .expect("applicable");
     assert_eq!((remaining("rich"), remaining("other")), (1, 2));
 }
@@ -479,7 +487,7 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
     set.assign("a", "gold").expect("a tier");
     let more = plans().add_tier(Tier::new("platinum").capacity("requests", 1_000));
     other
-        .apply(&Declaration::new().add_set(more))
+        .apply(&crate::scene::declaration().add_set(more))
         .expect("applicable");
     assert_eq!(
         set.tiers().collect::<Vec<_>>(),
@@ -495,15 +503,17 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
 
 #[test]
 fn no_tier_goes_and_the_first_does_not_come_while_the_segment_is_in_use() {
-    let refused =
-        |scene: &Scene, set: SetDeclaration| match scene.segment.apply(&Declaration::new().add_set(set)) {
-            Err(Error::Change(ChangeError::CannotApply { differences, .. })) => differences
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("; "),
-            other => panic!("{other:?}"),
-        };
+    let refused = |scene: &Scene, set: SetDeclaration| match scene
+        .segment
+        .apply(&crate::scene::declaration().add_set(set))
+    {
+        Err(Error::Change(ChangeError::CannotApply { differences, .. })) => differences
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
+        other => panic!("{other:?}"),
+    };
     let limit = || Limit::calls("requests", 10, MINUTE);
     let gold = || Tier::new("gold").capacity("requests", 20);
     let without = Scene::new(keyed(10).add_limit(limit()));

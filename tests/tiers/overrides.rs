@@ -351,7 +351,7 @@ fn a_capacity_of_its_own_survives_another_declaration() {
     assert_eq!(admitted_calls(&set, "a"), 30);
     let other = scene.other();
     other
-        .apply(&Declaration::new().add_set(of(500, 30)))
+        .apply(&crate::scene::declaration().add_set(of(500, 30)))
         .expect("applicable");
     // The window is that of the declaration: 30 in 30 seconds.
     scene.pass(Duration::from_secs(10));
@@ -533,7 +533,7 @@ fn a_declaration_says_whether_keys_have_capacities_of_their_own_for_good() {
         (&with, keyed(10).add_limit(limit())),
         (&without, with_overrides(10).add_limit(limit())),
     ] {
-        match scene.segment.apply(&Declaration::new().add_set(asked)) {
+        match scene.segment.apply(&crate::scene::declaration().add_set(asked)) {
             Err(Error::Change(ChangeError::CannotApply { differences, .. })) => {
                 assert!(
                     differences
@@ -556,18 +556,18 @@ fn a_declaration_says_whether_keys_have_capacities_of_their_own_for_good() {
           window = "1m"
     "#;
     let read = Declaration::from_toml(toml).expect("valid");
-    let declared = Declaration::new().add_set(with_overrides(10).add_limit(limit()));
+    let declared = crate::scene::declaration().add_set(with_overrides(10).add_limit(limit()));
     assert_eq!(read.differences(&declared), []);
-    let not = Declaration::new().add_set(keyed(10).add_limit(limit()));
+    let not = crate::scene::declaration().add_set(keyed(10).add_limit(limit()));
     let explicitly = SetDeclaration::new("api").keyed(Keyed::new(10).overrides(false));
-    let explicitly = Declaration::new().add_set(explicitly.add_limit(limit()));
+    let explicitly = crate::scene::declaration().add_set(explicitly.add_limit(limit()));
     assert_eq!(explicitly.differences(&not), []);
 }
 
 #[test]
 fn what_no_key_can_have_of_its_own_is_not_declared() {
     let invalid = |set: SetDeclaration| {
-        let invalid = Declaration::new().add_set(set).validate();
+        let invalid = crate::scene::declaration().add_set(set).validate();
         invalid.expect_err("invalid").to_string()
     };
     let networks = with_overrides(10).add_limit(Limit::calls("requests", 1, MINUTE).prefix(24, 64));

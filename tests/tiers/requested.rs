@@ -401,7 +401,7 @@ fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_
         })
     };
     assert!(set.key("known").expect("keyed").check(&named(PLENTY)).is_ok());
-    let longest = Declaration::new().add_set(tokens(Duration::from_nanos(u64::MAX - 2)));
+    let longest = crate::scene::declaration().add_set(tokens(Duration::from_nanos(u64::MAX - 2)));
     scene.segment.apply(&longest).expect("applicable");
     assert_eq!(refused(&named(PLENTY)), [true; 2]);
     let others = named(PLENTY).with_override("requests", 8).expect("a capacity");

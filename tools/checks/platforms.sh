@@ -1,6 +1,6 @@
 #!/bin/sh
 # The other platforms. With --thorough the suite and the crash harness run on x86_64 with musl, and what an emulator can
-# do runs on aarch64; otherwise all is compiled and nothing is run. Targets come from `rustup target add`.
+# do runs on aarch64; otherwise all is compiled, and nothing is run but what programs with two C libraries do to one segment. Targets come from `rustup target add`.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -31,6 +31,16 @@ done
 # Tests and examples have all features, and users need not: the library without any is checked here, at least for the host.
 # shellcheck disable=SC2086
 step cargo clippy --locked --package shmlimit --lib $compiled_alike -- -D warnings
+
+if has_target $MUSL; then
+    describe "limitctl, static, with musl"
+    step cargo build --locked --package limitctl --target $MUSL
+    describe "one segment with slot locks, used by programs with glibc and with musl"
+    step env SHMLIMIT_MUSL_LIMITCTL="${CARGO_TARGET_DIR:-$PWD/target}/$MUSL/debug/limitctl" \
+        cargo test --locked --package limitctl --test c_libraries
+else
+    skip "programs with two C libraries" "target $MUSL"
+fi
 
 [ "$thorough" = --thorough ] || exit 0
 

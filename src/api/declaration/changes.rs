@@ -54,6 +54,9 @@ impl Declaration {
         if self.segment.clock.is_none() {
             asked.segment.clock = stored.segment.clock;
         }
+        if self.segment.lock.is_none() {
+            asked.segment.lock = stored.segment.lock;
+        }
         for (asked, declared) in asked.sets.iter_mut().zip(&self.sets) {
             let Some(stored) = stored.sets.iter().find(|set| set.name == declared.name) else {
                 continue;

@@ -6,6 +6,7 @@ mod clock_source;
 mod comparison;
 mod compile;
 mod limit;
+mod lock_kind;
 mod place;
 pub(crate) mod set;
 pub(crate) mod stored;
@@ -30,6 +31,7 @@ pub use limit::kind::{Adaptive, Kind};
 pub use limit::limit_options::LimitOptions;
 pub use limit::window::{Weekday, Window};
 pub use limit::{Algorithm, Align, Limit, OnDeath};
+pub use lock_kind::LockKind;
 use place::{check_name, check_range};
 pub use set::SetDeclaration;
 pub use set::keyed::{Keyed, WhenFull};
@@ -73,6 +75,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///     mode = "0660"
 ///     participants = 256
 ///     clock = "counter"               # or "system": see `ClockSource`
+///     lock = "robust"                 # or "slot": see `LockKind`
 ///
 ///     [[set]]
 ///     name = "openai"
@@ -118,6 +121,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `path` | where the file is | the process that opens it says |
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
+/// | `lock` | `"robust"`, or `"slot"` for processes of several containers: see [`LockKind`] | `"robust"` |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
 /// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::RequestError::UnknownSet) |
 /// | `max_sets_on_demand` | how many copies there is room for: 1 to 1023, with the declared sets at most 1024 | 64 |
@@ -225,9 +229,16 @@ impl Declaration {
         self
     }
 
+    /// What its locks are; [`LockKind::RobustMutex`] unless declared. Of a segment that exists they stay as they are.
+    pub fn lock(mut self, lock: LockKind) -> Self {
+        self.segment.lock = Some(lock);
+        self
+    }
+
     /// With what a segment was created with for good.
     pub(crate) fn created_with(self, options: CreationOptions) -> Self {
         self.participants(options.participants)
+            .lock(options.lock_kind.into())
             .clock(if options.uses_system_clock {
                 ClockSource::System
             } else {
@@ -385,6 +396,7 @@ impl Declaration {
             mode: Some(Octal(self.segment.mode())),
             participants: Some(self.segment.participants()),
             clock: Some(self.segment.clock()),
+            lock: Some(self.segment.lock()),
             version: self.segment.version,
             sets_on_demand: self.segment.sets_on_demand.clone(),
             max_sets_on_demand: self.sets_on_demand_count(),
@@ -410,6 +422,8 @@ pub struct SegmentOptions {
     participants: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     clock: Option<ClockSource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock: Option<LockKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -450,10 +464,16 @@ impl SegmentOptions {
         self.clock.unwrap_or_default()
     }
 
+    /// What its locks are.
+    pub fn lock(&self) -> LockKind {
+        self.lock.unwrap_or_default()
+    }
+
     pub(crate) fn creation_options(&self) -> CreationOptions {
         CreationOptions {
             participants: self.participants(),
             uses_system_clock: self.clock() == ClockSource::System,
+            lock_kind: self.lock().into(),
         }
     }
 

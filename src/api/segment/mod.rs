@@ -459,6 +459,7 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
             } else {
                 0
             },
+            lock_kind: options.lock_kind,
         },
     )
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use super::super::declaration::LockKind;
 use super::{LockSnapshot, SegmentReader, kernel_time};
 use crate::engine;
 use crate::error::Error;
 use crate::shm::process::host::Place;
 use crate::shm::process::same_place::{SegmentOrigin, current_place};
+use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::segment_clock::SegmentClock;
 
 /// Whether a segment can be used, and whether each of its parts moves: see [`SegmentReader::diagnose`].
@@ -33,8 +35,11 @@ pub struct SegmentPlace {
     pub same_boot: bool,
     /// Whether the file is the one that was created, and no copy of it.
     pub same_file: bool,
-    /// The PID namespace of its processes, by its inode; zero where the kernel does not say.
+    /// The PID namespace of its processes, by its inode; zero where the kernel does not say. Where they may be of several, that
+    /// of its creator.
     pub pid_namespace: u64,
+    /// Whether processes of several PID namespaces may use it: see [`LockKind`].
+    pub any_pid_namespace: bool,
     /// That of this process.
     pub own_pid_namespace: u64,
     /// The time namespace of its processes, by its inode; zero where the kernel has none.
@@ -109,17 +114,28 @@ impl SegmentReader {
         let uses_system_clock = self.observed.verified.creation_options.uses_system_clock;
         let reads_counter = !uses_system_clock && matches!(SegmentClock::fastest(), SegmentClock::Counter);
         let definitions = self.definitions();
+        let table = self.observed.verified.participants();
         let mut shards = Vec::new();
         for (_, set) in definitions.named(&self.sets) {
             definitions.keep_up(set);
             for shard in set.shards() {
+                let lock = table.lock_state(&shard.memory.control().lock, |id| self.is_alive(&table, id));
                 let seen = engine::diagnose_shard(shard, kernel_time(header));
-                shards.push(ShardDiagnosis::new(set.name.to_string(), shard.index(), seen));
+                shards.push(ShardDiagnosis::new(
+                    set.name.to_string(),
+                    shard.index(),
+                    lock,
+                    seen,
+                ));
             }
         }
         Ok(Diagnosis {
             obstacles: self.observed.obstacles(&self.path),
-            place: SegmentPlace::new(self.observed.origin(&self.path)?, current_place(&self.path)?),
+            place: SegmentPlace::new(
+                self.observed.origin(&self.path)?,
+                current_place(&self.path)?,
+                self.declaration.segment().lock() == LockKind::Slot,
+            ),
             reads_counter,
             shards,
         })
@@ -127,11 +143,12 @@ impl SegmentReader {
 }
 
 impl SegmentPlace {
-    fn new(origin: SegmentOrigin, own: Place) -> Self {
+    fn new(origin: SegmentOrigin, own: Place, any_pid_namespace: bool) -> Self {
         Self {
             same_boot: origin.place.boot_id == own.boot_id,
             same_file: origin.is_original_file,
             pid_namespace: origin.place.pid_namespace,
+            any_pid_namespace,
             own_pid_namespace: own.pid_namespace,
             time_namespace: origin.place.time_namespace,
             own_time_namespace: own.time_namespace,
@@ -140,17 +157,20 @@ impl SegmentPlace {
 
     /// Whether process ids mean in this process what they mean in the segment.
     pub fn same_pids(&self) -> bool {
-        self.same_boot && self.same_file && self.pid_namespace == self.own_pid_namespace
+        self.same_boot
+            && self.same_file
+            && !self.any_pid_namespace
+            && self.pid_namespace == self.own_pid_namespace
     }
 }
 
 impl ShardDiagnosis {
-    fn new(set: String, shard: u32, seen: engine::ShardDiagnosis) -> Self {
+    fn new(set: String, shard: u32, lock: LockState, seen: engine::ShardDiagnosis) -> Self {
         Self {
             set,
             shard,
-            lock: LockSnapshot::of(seen.lock),
-            lock_lost: seen.lock.is_lost,
+            lock: LockSnapshot::of(lock),
+            lock_lost: lock.is_lost,
             changes: seen.changes,
             half_done: seen.is_half_done,
             decided_before: Duration::from_nanos(seen.decided_before),

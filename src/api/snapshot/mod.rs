@@ -17,20 +17,20 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::declaration::stored::StoredDeclaration;
-use super::declaration::{Declaration, Kind};
+use super::declaration::{Declaration, Kind, LockKind};
 use super::segment::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
-    DeadHolds, Definitions, LimitRules, LockState, ObservedHold, ObservedTicket, RowCopy, RuledShard,
-    SetEngine, ShardAt, ShardObservation, observe_shard, place_sets,
+    DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
+    ShardAt, ShardObservation, observe_shard, place_sets,
 };
-use crate::error::{Error, OpenError};
+use crate::error::{Error, OpenError, ProcessId};
 use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::{FORMAT, Header, SET_UNCHECKED, WAIT_BUCKETS};
-use crate::shm::process::host::process_of_thread;
-use crate::shm::process::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
+use crate::shm::process::participant::{ParticipantId, ParticipantTable};
+use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 
 use counts::load;
@@ -63,6 +63,8 @@ pub struct SegmentSnapshot {
     pub same_place: bool,
     /// How often it was started cold.
     pub cold_starts: u64,
+    /// What its locks are.
+    pub lock_kind: LockKind,
     /// How many processes may be attached.
     pub participant_capacity: u64,
     /// The processes attached, and those that died attached.
@@ -79,8 +81,11 @@ pub struct ParticipantSnapshot {
     pub slot: u64,
     /// Which life of the slot.
     pub generation: u64,
-    /// Its process id in the segment's PID namespace.
+    /// Its process id.
     pub pid: u64,
+    /// The PID namespace that `pid` is of, where the segment's processes may be of several: see [`ProcessId`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<u64>,
     /// Its name when it attached. Not sanitised.
     pub name: String,
     /// When it attached, as the time since the Unix epoch.
@@ -164,10 +169,37 @@ pub struct KeysSnapshot {
 pub struct LockSnapshot {
     /// The process that holds it, where it is held and the process can be named.
     pub holder_pid: Option<u32>,
-    /// The thread that holds it.
+    /// The PID namespace that `holder_pid` is of, where the segment's processes may be of several: see [`ProcessId`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder_namespace: Option<u64>,
+    /// The thread that holds it, where the lock is a [robust mutex](crate::LockKind::RobustMutex).
     pub holder_thread: Option<u32>,
     /// Its holder died, and no process has taken it since.
     pub owner_died: bool,
+}
+
+impl LockSnapshot {
+    const FREE: Self = Self {
+        holder_pid: None,
+        holder_namespace: None,
+        holder_thread: None,
+        owner_died: false,
+    };
+
+    fn of(state: LockState) -> Self {
+        let process = state.holder.and_then(|holder| holder.process);
+        Self {
+            holder_pid: process.and_then(|process| process.pid.try_into().ok()),
+            holder_namespace: process.and_then(|process| process.namespace),
+            holder_thread: state.holder.and_then(|holder| holder.thread),
+            owner_died: state.owner_died,
+        }
+    }
+
+    /// Whether a process holds it that did not die with it.
+    pub fn is_held(&self) -> bool {
+        self.holder_pid.is_some() || self.holder_thread.is_some()
+    }
 }
 
 /// A limit, copied.
@@ -206,6 +238,10 @@ pub struct HoldSnapshot {
     pub owner_slot: Option<u64>,
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
+    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see
+    /// [`ProcessId`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_namespace: Option<u64>,
     /// Whether that process is alive; what a dead one holds is given back to the process that needs it.
     pub owner_alive: bool,
     /// The key whose limits are held, where the set is keyed.
@@ -237,6 +273,10 @@ pub struct TicketSnapshot {
     pub owner_slot: Option<u64>,
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
+    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see
+    /// [`ProcessId`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_namespace: Option<u64>,
     /// Whether that process is alive; the place of a dead one goes to the next.
     pub owner_alive: bool,
     /// It has what it asked for and has not come for it yet.
@@ -404,6 +444,7 @@ impl SnapshotSource<'_> {
                 slot: record.id.slot,
                 generation: record.id.generation,
                 pid: record.identity.pid,
+                pid_namespace: self.table.shown(record.identity).namespace,
                 alive: self.owners.is_alive(record.id.to_word()),
                 name: record.name,
                 joined_utc: Duration::from_nanos(record.joined_utc),
@@ -417,6 +458,7 @@ impl SnapshotSource<'_> {
             retired: load(&header.retired) != 0,
             same_place: self.same_place,
             cold_starts: load(&header.cold_starts),
+            lock_kind: self.declaration.segment().lock(),
             participant_capacity: u64::from(self.declaration.segment().participants()),
             participants,
             sets,
@@ -434,10 +476,19 @@ impl SnapshotSource<'_> {
         self.definitions.keep_up(set);
         let mut snapshot = SetSnapshot::of_nothing(set);
         for shard in set.shards() {
+            // The first that is held stands for all: who looks for a stuck lock finds it.
+            if !snapshot.lock.is_held() {
+                snapshot.lock = self.lock_of(shard);
+            }
             let observation = observe_shard(self.region, shard).map_err(failed)?;
             self.add(&mut snapshot, &observation);
         }
         Ok(snapshot)
+    }
+
+    fn lock_of(&self, shard: Shard<'_>) -> LockSnapshot {
+        let is_alive = |id: ParticipantId| self.owners.is_alive(id.to_word());
+        LockSnapshot::of(self.table.lock_state(&shard.memory.control().lock, is_alive))
     }
 
     /// Adds what one part of a set holds.
@@ -446,10 +497,6 @@ impl SnapshotSource<'_> {
         let ShardAt { shard, now } = at;
         let control = shard.memory.control();
         snapshot.torn |= observation.torn;
-        // The first that is held stands for all: who looks for a stuck lock finds it.
-        if snapshot.lock.holder_thread.is_none() {
-            snapshot.lock = LockSnapshot::of(observation.lock);
-        }
         snapshot.words_in_flight = snapshot
             .words_in_flight
             .zip(observation.words_in_flight())
@@ -502,20 +549,18 @@ impl SnapshotSource<'_> {
         }
     }
 
-    fn owner(&self, word: u64) -> (Option<ParticipantId>, Option<ParticipantRecord>) {
+    fn owner(&self, word: u64) -> (Option<ParticipantId>, Option<ProcessId>) {
         let owner = ParticipantId::from_word(word);
-        let record = owner
-            .and_then(|id| self.table.read(id.slot))
-            .filter(|record| Some(record.id) == owner);
-        (owner, record)
+        (owner, owner.and_then(|owner| self.table.process_of(owner)))
     }
 
     fn ticket(&self, shard: RuledShard<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
-        let (owner, record) = self.owner(ticket.owner);
+        let (owner, process) = self.owner(ticket.owner);
         TicketSnapshot {
             number: ticket.number,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.identity.pid),
+            owner_pid: process.map(|process| process.pid),
+            owner_namespace: process.and_then(|process| process.namespace),
             owner_alive: self.owners.is_alive(ticket.owner),
             granted: ticket.is_granted,
             key: KeyLabel::of_row(shard, ticket.row),
@@ -529,12 +574,13 @@ impl SnapshotSource<'_> {
     }
 
     fn hold(&self, shard: RuledShard<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
-        let (owner, record) = self.owner(hold.owner);
+        let (owner, process) = self.owner(hold.owner);
         HoldSnapshot {
             index: hold.index,
             serial: hold.serial,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.identity.pid),
+            owner_pid: process.map(|process| process.pid),
+            owner_namespace: process.and_then(|process| process.namespace),
             owner_alive: self.owners.is_alive(hold.owner),
             key: KeyLabel::of_row(shard, hold.row),
             held_for: Duration::from_nanos(now.monotonic.saturating_sub(hold.taken_at)),
@@ -549,16 +595,6 @@ impl SnapshotSource<'_> {
                 .into_iter()
                 .map(|(limit, amount)| (shard.set.limit_name(limit), amount))
                 .collect(),
-        }
-    }
-}
-
-impl LockSnapshot {
-    fn of(lock: LockState) -> Self {
-        Self {
-            holder_pid: lock.holder.and_then(process_of_thread),
-            holder_thread: lock.holder,
-            owner_died: lock.owner_died,
         }
     }
 }
@@ -605,11 +641,7 @@ impl SetSnapshot {
             version: set.shown().plan.version,
             edited: set.shown().plan.is_edited,
             torn: false,
-            lock: LockSnapshot {
-                holder_pid: None,
-                holder_thread: None,
-                owner_died: false,
-            },
+            lock: LockSnapshot::FREE,
             words_in_flight: Some(0),
             poisoned: false,
             throttled_for: Duration::ZERO,

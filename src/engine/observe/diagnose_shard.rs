@@ -3,7 +3,6 @@
 
 use std::sync::atomic::Ordering;
 
-use super::lock_state::LockState;
 use crate::engine::recover::repairs::{Extent, POISONED_BY_JOURNAL};
 use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
 use crate::limit::{Assessment, Now};
@@ -27,7 +26,6 @@ pub(crate) enum Poison {
 /// What is known of a shard beside what it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardDiagnosis {
-    pub(crate) lock: LockState,
     /// Moves on with each change: two looks that find the same saw no operation come to its end.
     pub(crate) changes: u64,
     pub(crate) is_half_done: bool,
@@ -45,7 +43,6 @@ pub(crate) struct ShardDiagnosis {
 /// Looks at what guards a shard. Neither locks nor writes.
 pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
     let control = shard.memory.control();
-    let lock = LockState::of(control);
     let ruled = shard.by_its_definition();
     let at = ShardAt {
         shard: ruled,
@@ -53,7 +50,6 @@ pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
     };
     let last_seen = control.last_seen.load(Ordering::Relaxed);
     ShardDiagnosis {
-        lock,
         changes: control.journal.load(Ordering::Relaxed),
         is_half_done: shard.memory.journal().state() != JournalState::Idle,
         decided_before: now.monotonic.saturating_sub(last_seen),

@@ -2,6 +2,5 @@
 
 pub(super) mod diagnose_shard;
 pub(super) mod load;
-pub(super) mod lock_state;
 pub(super) mod observe_row;
 pub(super) mod observe_shard;

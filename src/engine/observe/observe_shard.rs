@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::lock_state::LockState;
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::limit::Now;
@@ -26,13 +25,11 @@ pub(crate) struct ShardObservation<'a> {
     rules: &'a SetRules,
     /// The shard changed during every attempt: its pieces may not belong together.
     pub(crate) torn: bool,
-    pub(crate) lock: LockState,
 }
 
 /// Copies a shard. Never locks, never writes to `region`.
 pub(crate) fn observe_shard<'a>(region: &Region, shard: Shard<'a>) -> io::Result<ShardObservation<'a>> {
     let target = Arc::new(Region::private(shard.memory.geometry.extent_size)?);
-    let lock = LockState::of(shard.memory.control());
     let torn = !(0..ATTEMPTS).any(|_| copy_consistently(region, &target, shard).unwrap_or(false));
     if torn {
         fence(Ordering::Acquire);
@@ -49,7 +46,6 @@ pub(crate) fn observe_shard<'a>(region: &Region, shard: Shard<'a>) -> io::Result
         rules: shard.by_its_definition().rules,
         memory,
         torn,
-        lock,
     })
 }
 
@@ -182,7 +178,7 @@ fn copy_consistently(region: &Region, target: &Region, shard: Shard<'_>) -> Resu
 fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), OutOfRegion> {
     let geometry = &shard.memory.geometry;
     let copy = |offset, size| copy_words(region, target, geometry, offset, size);
-    // The lock is not copied: it is accessed as the C library does, and a copy of it would mean nothing.
+    // The lock is not copied: a copy of it would mean nothing.
     let start = geometry.control_offset + size_of::<LockArea>() as u64;
     let size = shard.memory.touched_holds() * geometry.hold_stride;
     copy(geometry.holds_offset, size)?;

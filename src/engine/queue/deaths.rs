@@ -11,7 +11,7 @@ use crate::engine::shard::set_engine::Shard;
 use crate::queue;
 use crate::shm::file::region::Mapped;
 use crate::shm::layout::shard_memory::ShardMemory;
-use crate::shm::process::participant::ParticipantId;
+use crate::shm::process::participant::{ParticipantId, Watchable};
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_death};
 
@@ -41,7 +41,7 @@ pub(crate) enum DeathNotice {
     Watched,
     /// One of them is dead already.
     DeadAlready,
-    /// The kernel cannot do it, or they are too many.
+    /// The kernel cannot do it, or they are too many, or some are of another PID namespace.
     Unwatched,
 }
 
@@ -68,14 +68,23 @@ impl SegmentEngine {
             return DeathNotice::Watched;
         }
         deaths.watch = None;
-        let is_too_many = owners.len() > MAX_PROCESSES;
-        let owners: BTreeSet<u64> = owners.into_iter().take(MAX_PROCESSES).collect();
-        let pid_of = |owner: &u64| self.membership.table().pid_of(ParticipantId::from_word(*owner)?);
-        let Some(pids) = owners.iter().map(pid_of).collect::<Option<Vec<u64>>>() else {
-            // The slot is free, or has a new life already: the process that had it before is gone.
-            return DeathNotice::DeadAlready;
-        };
-        deaths.watched = owners;
+        let mut has_unwatched = owners.len() > MAX_PROCESSES;
+        let mut pids = Vec::new();
+        deaths.watched = BTreeSet::new();
+        for owner in owners.into_iter().take(MAX_PROCESSES) {
+            let id = ParticipantId::from_word(owner);
+            match id.map_or(Watchable::Gone, |id| self.membership.watchable(id)) {
+                Watchable::Here(pid) => {
+                    pids.push(pid);
+                    deaths.watched.insert(owner);
+                }
+                Watchable::Elsewhere => has_unwatched = true,
+                Watchable::Gone => return DeathNotice::DeadAlready,
+            }
+        }
+        if pids.is_empty() {
+            return DeathNotice::Unwatched;
+        }
         let Some(futex) = futex() else {
             return DeathNotice::Unwatched;
         };
@@ -83,7 +92,7 @@ impl SegmentEngine {
             Watched::Watching(watch) => {
                 deaths.watch = Some(watch);
                 // The others are found by looking.
-                if is_too_many {
+                if has_unwatched {
                     DeathNotice::Unwatched
                 } else {
                     DeathNotice::Watched

@@ -4,8 +4,6 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use raw_sync::Timeout;
-
 use super::segment_engine::SegmentEngine;
 use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::queue::pending_wake::PendingWake;
@@ -13,9 +11,9 @@ use crate::engine::recover::recovery_report::Repairs;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
 use crate::shm::layout::records::SET_UNCHECKED;
+use crate::shm::lock::guard::{Guard, LockError};
 use crate::shm::lock::journal::JournalState;
-use crate::shm::lock::robust_mutex::{Guard, LockError};
-use crate::shm::process::host::process_of_thread;
+use crate::shm::lock::lock_holder::LockHolder;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
@@ -382,13 +380,13 @@ impl SegmentEngine {
         let owner = self.membership.owner()?;
         let control = shard.memory.control();
         let mut deadline = 0;
-        let guard = match control.lock.try_lock() {
+        let guard = match self.membership.try_lock(&control.lock, owner) {
             Ok(Some(guard)) => guard,
             Ok(None) => {
                 if wait == LockWait::Briefly {
                     deadline = boot_nanos().saturating_add(BRIEFLY);
                 }
-                let guard = self.wait_for_lock(shard, wait)?;
+                let guard = self.wait_for_lock(shard, owner, wait)?;
                 // The wait may have been long: what is decided is decided now.
                 reading = reading.map(|_| self.now(shard));
                 guard
@@ -458,21 +456,23 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn wait_for_lock<'a>(&self, shard: Shard<'a>, wait: LockWait) -> Result<Guard<'a>, Box<Error>> {
+    fn wait_for_lock<'a>(
+        &self,
+        shard: Shard<'a>,
+        owner: u64,
+        wait: LockWait,
+    ) -> Result<Guard<'a>, Box<Error>> {
         let longest = match wait {
             LockWait::Timeout => Duration::MAX,
             LockWait::Briefly => Duration::from_nanos(BRIEFLY),
             LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
         };
-        if longest.is_zero() {
-            // Whose it is matters to no process that does not wait for it.
-            return Err(self.lock_failure(shard, LockError::TimedOut { holder: None }));
-        }
         let control = shard.memory.control();
-        control.lock_waits.fetch_add(1, Ordering::Relaxed);
-        control
-            .lock
-            .lock(Timeout::Val(longest.min(self.lock_timeout())))
+        if !longest.is_zero() {
+            control.lock_waits.fetch_add(1, Ordering::Relaxed);
+        }
+        self.membership
+            .lock(&control.lock, owner, longest.min(self.lock_timeout()))
             .map_err(|error| self.lock_failure(shard, error))
     }
 
@@ -482,8 +482,7 @@ impl SegmentEngine {
         Box::new(match error {
             LockError::TimedOut { holder } => Error::Segment(SegmentError::LockStuck {
                 set: name,
-                // A thread that is gone names no process, but its number is all there is to say.
-                pid: holder.map(|thread| process_of_thread(thread).unwrap_or(thread)),
+                process: holder.and_then(LockHolder::named),
             }),
             LockError::Unrecoverable => Error::Segment(SegmentError::LockLost { set: name }),
             LockError::System(source) => Error::Open(OpenError::Io {

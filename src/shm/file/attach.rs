@@ -14,7 +14,7 @@ use super::segment_file::{
     AttachLock, damaged, identity, io_error, open_again, open_for_reading, open_for_writing,
 };
 use super::verified::{CreationOptions, Verified, check_file, check_header, read_definitions, verify};
-use crate::error::{Error, OpenError, RemovalCause, SegmentError};
+use crate::error::{Error, OpenError, ProcessId, RemovalCause, SegmentError};
 use crate::shm::layout::definition_text::Definition;
 use crate::shm::layout::records::{HEADER_SPACE, Header};
 use crate::shm::process::attachments;
@@ -70,11 +70,12 @@ impl Candidate<'_> {
     }
 
     /// The other processes that are attached.
-    pub(crate) fn other_processes(&self) -> Vec<u64> {
+    pub(crate) fn other_processes(&self) -> Vec<ProcessId> {
         let own = CopyIdentity::own();
-        let mut pids = self.verified.live_processes(self.file);
-        pids.retain(|process| !own.is_same_process(*process));
-        pids.into_iter().map(|process| process.pid).collect()
+        let mut others = self.verified.live_processes(self.file);
+        others.retain(|process| !own.is_same_process(*process));
+        let table = self.verified.participants();
+        others.into_iter().map(|process| table.shown(process)).collect()
     }
 }
 
@@ -221,7 +222,8 @@ impl Observed {
         if self.same_place || self.verified.live_processes(&self.file).is_empty() {
             return Ok(());
         }
-        ensure_same_namespaces(self.header(path)?, current_place(path)?, path)?;
+        let lock_kind = self.verified.creation_options.lock_kind;
+        ensure_same_namespaces(self.header(path)?, lock_kind, current_place(path)?, path)?;
         Err(Error::Open(OpenError::ForeignBoot {
             path: path.to_owned(),
         }))
@@ -236,7 +238,12 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     check_header(&region, size, path)?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let same_place = is_same_place(header, current_place(path)?, identity(&file, path)?);
+    let same_place = is_same_place(
+        header,
+        verified.creation_options.lock_kind,
+        current_place(path)?,
+        identity(&file, path)?,
+    );
     Ok(Observed {
         verified,
         file,

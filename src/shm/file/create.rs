@@ -23,8 +23,9 @@ use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{
     BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, Header,
-    INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, SetControl, WORD_SIZE, fingerprint,
+    INCOMPATIBLE_FEATURES, MAGIC, SetControl, WORD_SIZE, fingerprint,
 };
+use crate::shm::lock::dispatch::LockKind;
 use crate::shm::lock::file_lock::{ByteRange, try_lock};
 use crate::shm::process::host::own_start_time;
 use crate::shm::process::same_place::current_place;
@@ -44,6 +45,7 @@ pub(crate) struct Blueprint<'a> {
     pub(crate) mode: u32,
     /// Of [`COMPATIBLE_FEATURES`].
     pub(crate) features: u64,
+    pub(crate) lock_kind: LockKind,
 }
 
 /// Creates the segment at `path`. Exactly one of any number of processes that try at once succeeds.
@@ -224,9 +226,9 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         write_definition(region, set, entry, 0, text).map_err(outside)?;
         for shard in &set.shards {
             let control: &SetControl = region.record(shard.control_offset).map_err(outside)?;
-            control
-                .lock
-                .initialise()
+            blueprint
+                .lock_kind
+                .initialise(&control.lock)
                 .map_err(|source| io_error("initialise the locks of", path, source))?;
         }
     }
@@ -242,7 +244,10 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| (word << 8) | u64::from(*byte));
     for (word, value) in [
         (&header.format, FORMAT),
-        (&header.fingerprint, fingerprint()),
+        (
+            &header.fingerprint,
+            fingerprint(blueprint.lock_kind.is_of_one_namespace()),
+        ),
         (&header.incompatible_features, INCOMPATIBLE_FEATURES),
         (
             &header.compatible_features,
@@ -253,7 +258,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         (&header.byte_order, BYTE_ORDER),
         (&header.word_size, WORD_SIZE),
         (&header.c_library, C_LIBRARY),
-        (&header.lock_kind, LOCK_KIND_ROBUST_MUTEX),
+        (&header.lock_kind, blueprint.lock_kind.to_word()),
         (&header.clock_id, CLOCK_BOOT_TIME),
         (&header.created_utc, created_utc),
         (&header.created_at, created_at),

@@ -9,7 +9,7 @@ use super::region::{Region, load_acquire};
 use super::removal::retire;
 use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
 use super::verified::{Verified, check_file, check_header, verify};
-use crate::error::{Error, OpenError, SegmentError};
+use crate::error::{Error, OpenError, ProcessId, SegmentError};
 use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
 
 /// Removes the segment at `path`. This process need not be attached, and does not become so.
@@ -71,13 +71,17 @@ fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
 
 fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<(), Error> {
     let processes = verified.live_processes(file);
-    let pids: Vec<u64> = processes.into_iter().map(|process| process.pid).collect();
-    if pids.is_empty() {
+    let table = verified.participants();
+    let processes: Vec<ProcessId> = processes
+        .into_iter()
+        .map(|process| table.shown(process))
+        .collect();
+    if processes.is_empty() {
         Ok(())
     } else {
         Err(Error::Open(OpenError::InUse {
             path: path.to_owned(),
-            pids,
+            processes,
         }))
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::file_system::ensure_local;
 use super::region::{OutOfRegion, Region, load_acquire};
@@ -18,6 +18,7 @@ use crate::shm::layout::records::{
     HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, MAX_PARTICIPANTS, MAX_SETS,
     SYSTEM_CLOCK, WORD_SIZE, checksum_step, fingerprint,
 };
+use crate::shm::lock::dispatch::LockKind;
 use crate::shm::process::participant::ParticipantTable;
 use crate::shm::process::process_identity::CopyIdentity;
 
@@ -37,6 +38,7 @@ pub(crate) struct CreationOptions {
     pub(crate) participants: u32,
     /// No process may tell the time by a counter.
     pub(crate) uses_system_clock: bool,
+    pub(crate) lock_kind: LockKind,
 }
 
 impl Verified {
@@ -44,6 +46,7 @@ impl Verified {
     pub(crate) fn participants(&self) -> ParticipantTable {
         ParticipantTable {
             region: Arc::clone(&self.region),
+            lock_kind: self.creation_options.lock_kind,
             offset: self.geometry.participants_offset,
             count: self.geometry.participants,
         }
@@ -175,26 +178,31 @@ pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<()
             expected: MAGIC,
         }));
     }
-    for (what, word, expected) in [
-        ("byte order", &header.byte_order, BYTE_ORDER),
-        ("format number", &header.format, FORMAT),
-        ("word size", &header.word_size, WORD_SIZE),
-        ("C library", &header.c_library, C_LIBRARY),
-        ("layout", &header.fingerprint, fingerprint()),
-        ("lock kind", &header.lock_kind, LOCK_KIND_ROBUST_MUTEX),
-        ("clock", &header.clock_id, CLOCK_BOOT_TIME),
-        ("header size", &header.header_size, size_of::<Header>() as u64),
-    ] {
+    let ensure = |what, word: &AtomicU64, expected| {
         let found = word.load(Ordering::Relaxed);
-        if found != expected {
-            return Err(Error::Open(OpenError::Incompatible {
-                path: path.to_owned(),
-                what,
-                found,
-                expected,
-            }));
+        if found == expected {
+            return Ok(());
         }
+        Err(Error::Open(OpenError::Incompatible {
+            path: path.to_owned(),
+            what,
+            found,
+            expected,
+        }))
+    };
+    ensure("byte order", &header.byte_order, BYTE_ORDER)?;
+    ensure("format number", &header.format, FORMAT)?;
+    ensure("word size", &header.word_size, WORD_SIZE)?;
+    let Some(lock_kind) = LockKind::from_word(header.lock_kind.load(Ordering::Relaxed)) else {
+        return ensure("lock kind", &header.lock_kind, LOCK_KIND_ROBUST_MUTEX);
+    };
+    let has_mutexes = lock_kind.is_of_one_namespace();
+    if has_mutexes {
+        ensure("C library", &header.c_library, C_LIBRARY)?;
     }
+    ensure("layout", &header.fingerprint, fingerprint(has_mutexes))?;
+    ensure("clock", &header.clock_id, CLOCK_BOOT_TIME)?;
+    ensure("header size", &header.header_size, size_of::<Header>() as u64)?;
     let features = header.incompatible_features.load(Ordering::Relaxed);
     if features & !INCOMPATIBLE_FEATURES != 0 {
         let what = "set of features that must be known";
@@ -275,6 +283,8 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
     let creation_options = CreationOptions {
         participants: participants as u32,
         uses_system_clock: header.compatible_features.load(Ordering::Relaxed) & SYSTEM_CLOCK != 0,
+        // It is one that this build knows: the header was checked.
+        lock_kind: LockKind::from_word(header.lock_kind.load(Ordering::Relaxed)).unwrap_or_default(),
     };
     Ok(Verified {
         region,

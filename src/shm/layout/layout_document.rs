@@ -149,6 +149,7 @@ fn every_constant_is_documented() {
         ("MAX_ROWS", geometry::MAX_ROWS),
         ("MAX_BYTES", geometry::MAX_BYTES),
         ("LOCK_KIND_ROBUST_MUTEX", records::LOCK_KIND_ROBUST_MUTEX),
+        ("LOCK_KIND_SLOT", records::LOCK_KIND_SLOT),
         ("CLOCK_BOOT_TIME", records::CLOCK_BOOT_TIME),
         ("COMPATIBLE_FEATURES", records::COMPATIBLE_FEATURES),
         ("SYSTEM_CLOCK", records::SYSTEM_CLOCK),
@@ -178,18 +179,21 @@ fn packed_words_are_packed_as_documented() {
     assert_eq!(ParticipantId::from_word(5 << 16), None);
 }
 
-/// A change of this number is a change of the format: old files are refused. It also changes in the document, with
+/// A change of these numbers is a change of the format: old files are refused. They also change in the document, with
 /// an entry in the history of formats.
 #[test]
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn the_fingerprint_is_the_documented_one() {
-    let documented = DOCUMENT
-        .lines()
-        .filter_map(cells)
-        .find(|cells| cells[0] == "x86_64, glibc")
-        .expect("a row for this target");
-    assert_eq!(
-        code(documented[1]),
-        Some(format!("{:#018x}", fingerprint()).as_str())
-    );
+#[cfg(target_pointer_width = "64")]
+fn the_fingerprints_are_the_documented_ones() {
+    let documented = |target: &str| {
+        let mut rows = DOCUMENT.lines().filter_map(cells);
+        let row = rows
+            .find(|cells| cells[0] == target)
+            .expect("a row for this target");
+        code(row[1]).map(str::to_owned)
+    };
+    let stated = |has_mutexes| Some(format!("{:#018x}", fingerprint(has_mutexes)));
+    assert_eq!(documented("`slot` locks: any"), stated(false));
+    if cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        assert_eq!(documented("robust mutexes: x86_64, glibc"), stated(true));
+    }
 }

@@ -35,6 +35,9 @@ pub(crate) const C_LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
 /// The process-shared robust mutex.
 pub(crate) const LOCK_KIND_ROBUST_MUTEX: u64 = 1;
 
+/// The word that names a participant.
+pub(crate) const LOCK_KIND_SLOT: u64 = 2;
+
 /// `CLOCK_BOOTTIME`.
 pub(crate) const CLOCK_BOOT_TIME: u64 = libc::CLOCK_BOOTTIME as u64;
 
@@ -183,7 +186,9 @@ shared_records! {
         copy: AtomicU64,
         /// How many tickets were written into `wake_list`.
         wake_count: AtomicU64,
-        reserved: [AtomicU64; 5],
+        /// The PID namespace that `pid` is of, by its inode; zero where the process could not tell.
+        pid_namespace: AtomicU64,
+        reserved: [AtomicU64; 4],
         /// The tickets that the process futex was advanced for: see [`wake_list`](crate::shm::wake::wake_list).
         wake_list: [AtomicU64; WAKE_LIST],
     }
@@ -216,7 +221,7 @@ shared_records! {
         reserved: [AtomicU64; 7],
     }
 
-    /// Room for one process-shared robust mutex, whatever the C library makes of it.
+    /// Room for one lock of either kind: a process-shared robust mutex, whatever the C library makes of it, or one word.
     struct LockArea {
         words: [AtomicU64; 8],
     }
@@ -450,8 +455,8 @@ pub(crate) const fn checksum_step(hash: u64, value: u64) -> u64 {
 pub(crate) const CHECKSUM_SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// A number that changes with every offset, size and alignment of the format, so that builds that disagree refuse
-/// one another.
-pub(crate) const fn fingerprint() -> u64 {
+/// one another. What only the C library's mutex is made of plays no part where the locks are of another kind.
+pub(crate) const fn fingerprint(has_mutexes: bool) -> u64 {
     let mut hash = CHECKSUM_SEED;
     let mut record = 0;
     while record < RECORDS.len() {
@@ -470,6 +475,9 @@ pub(crate) const fn fingerprint() -> u64 {
     hash = checksum_step(hash, JOURNAL_ENTRIES as u64);
     hash = checksum_step(hash, BUCKET_ROWS);
     hash = checksum_step(hash, BUCKET_TAG_WORDS);
+    if !has_mutexes {
+        return hash;
+    }
     hash = checksum_step(hash, size_of::<libc::pthread_mutex_t>() as u64);
     checksum_step(hash, align_of::<libc::pthread_mutex_t>() as u64)
 }

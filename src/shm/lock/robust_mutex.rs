@@ -6,30 +6,20 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::pthread_mutex_t;
 use raw_sync::Timeout;
 
+use super::guard::{Guard, LockError};
+use super::spin::{Look, spin};
 use crate::shm::layout::records::LockArea;
 
 /// The longest single wait in the kernel: some kernels can lose a wake-up when an owner dies, so a waiter looks for
 /// itself now and then.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// Pauses of the processor before blocking, where another processor may be about to unlock.
-const SPINS: u32 = 500;
-
-/// Pauses without a sign of progress after which the holder is taken to be off its processor.
-const SPINS_WITHOUT_PROGRESS: u32 = 300;
-
-/// Pauses before the first look at a contended lock, and the most between two looks.
-const FIRST_PAUSES: u32 = 32;
-const MAX_PAUSES: u32 = 128;
 
 /// glibc's word for "the last owner left the data inconsistent for good".
 #[cfg(not(target_env = "musl"))]
@@ -38,20 +28,9 @@ const OWNER_OF_UNRECOVERABLE: u32 = (i32::MAX - 1) as u32;
 /// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
 const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
 
-/// Why the lock was not taken.
-#[derive(Debug)]
-pub(crate) enum LockError {
-    /// No process release it in time. The thread that holds it, where the lock word names one.
-    TimedOut { holder: Option<u32> },
-    /// The lock word says that no process can ever take it again. No code of this library leaves it so.
-    Unrecoverable,
-    /// An answer that pthread does not document.
-    System(io::Error),
-}
-
 /// What the lock word says, read without touching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LockWord {
+pub(crate) struct MutexWord {
     /// The thread id of the holder.
     pub(crate) holder: Option<u32>,
     /// The holder died with the lock, and no process has taken it since.
@@ -60,10 +39,8 @@ pub(crate) struct LockWord {
 
 impl LockArea {
     /// Makes an unlocked mutex of whatever is here. Only for memory that no other thread or process uses as a lock.
-    pub(crate) fn initialise(&self) -> io::Result<()> {
-        for word in &self.words {
-            word.store(0, Ordering::Relaxed);
-        }
+    pub(super) fn initialise_mutex(&self) -> io::Result<()> {
+        self.clear();
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         // SAFETY: the attribute object is initialised by the first call before the others use it and destroyed by
         // the last; the mutex lies in `self`, which is large enough and aligned (asserted in layout.rs), made of
@@ -93,23 +70,23 @@ impl LockArea {
         }
     }
 
-    /// Takes the lock, waiting as long as `timeout` says. A guard whose [`Guard::owner_died`] is true protects data
-    /// that may be half changed.
+    /// Takes the lock, waiting as long as `timeout` says; `None` where it was not to be had in that time. A guard whose
+    /// [`Guard::owner_died`] is true protects data that may be half changed.
     #[inline]
-    pub(crate) fn lock(&self, timeout: Timeout) -> Result<Guard<'_>, LockError> {
-        match self.try_lock()? {
-            Some(guard) => Ok(guard),
-            None => self.lock_contended(timeout),
+    pub(super) fn lock_mutex(&self, timeout: Timeout) -> Result<Option<Guard<'_>>, LockError> {
+        match self.try_lock_mutex()? {
+            None if !matches!(timeout, Timeout::Val(Duration::ZERO)) => self.lock_contended(timeout),
+            guard => Ok(guard),
         }
     }
 
     /// Takes the lock if no process holds it.
     #[inline(always)]
-    pub(crate) fn try_lock(&self) -> Result<Option<Guard<'_>>, LockError> {
+    pub(super) fn try_lock_mutex(&self) -> Result<Option<Guard<'_>>, LockError> {
         if self.is_unrecoverable() {
             return Err(LockError::Unrecoverable);
         }
-        // SAFETY: `self` holds a mutex made by `initialise`: attach has checked the segment's lock kind, C library and
+        // SAFETY: `self` holds a mutex made by `initialise_mutex`: attach has checked the segment's lock kind, C library and
         // word size, and the process that may write the file is trusted to leave the lock area to the C library. The
         // mapping outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is
         // not `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
@@ -118,10 +95,10 @@ impl LockArea {
     }
 
     /// What the lock word says.
-    pub(crate) fn word(&self) -> LockWord {
+    pub(crate) fn mutex_word(&self) -> MutexWord {
         let word = self.futex_word(LOCK_WORD_INDEX).load(Ordering::Relaxed);
         let holder = word & libc::FUTEX_TID_MASK;
-        LockWord {
+        MutexWord {
             // musl marks an unrecoverable lock with all ones in the thread id.
             holder: (holder != 0 && holder != libc::FUTEX_TID_MASK).then_some(holder),
             owner_died: word & libc::FUTEX_OWNER_DIED != 0,
@@ -129,9 +106,9 @@ impl LockArea {
     }
 
     #[cold]
-    fn lock_contended(&self, timeout: Timeout) -> Result<Guard<'_>, LockError> {
-        if let Some(guard) = self.spin()? {
-            return Ok(guard);
+    fn lock_contended(&self, timeout: Timeout) -> Result<Option<Guard<'_>>, LockError> {
+        if let Some(guard) = self.spin_mutex()? {
+            return Ok(Some(guard));
         }
         let deadline = match timeout {
             Timeout::Infinite => None,
@@ -143,9 +120,7 @@ impl LockArea {
                 Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(SLICE),
             };
             if slice.is_zero() {
-                return Err(LockError::TimedOut {
-                    holder: self.word().holder,
-                });
+                return Ok(None);
             }
             if self.is_unrecoverable() {
                 return Err(LockError::Unrecoverable);
@@ -154,43 +129,21 @@ impl LockArea {
             if answer != libc::ETIMEDOUT
                 && let Some(guard) = self.guard(answer)?
             {
-                return Ok(guard);
+                return Ok(Some(guard));
             }
         }
     }
 
-    /// Tries for a while. Gives up early where the lock word stays as it is: then the holder is not running, and
-    /// its processor is the one being spun on.
-    fn spin(&self) -> Result<Option<Guard<'_>>, LockError> {
-        static SEVERAL_PROCESSORS: OnceLock<bool> = OnceLock::new();
-        if !*SEVERAL_PROCESSORS
-            .get_or_init(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1))
-        {
-            return Ok(None);
-        }
+    fn spin_mutex(&self) -> Result<Option<Guard<'_>>, LockError> {
         let word = self.futex_word(LOCK_WORD_INDEX);
-        let mut seen = word.load(Ordering::Relaxed);
-        let mut pauses = FIRST_PAUSES;
-        let mut spun = 0;
-        let mut without_progress = 0;
-        while spun < SPINS && without_progress < SPINS_WITHOUT_PROGRESS {
-            // Looking takes the lock's cache line from its holder, so the looks become rarer: the holder gets on with
-            // several operations in the meantime, which is worth more than a prompt turn.
-            for _ in 0..pauses {
-                std::hint::spin_loop();
+        let look = || {
+            let word = word.load(Ordering::Relaxed);
+            Look {
+                word: word.into(),
+                is_free: word & libc::FUTEX_TID_MASK == 0,
             }
-            spun += pauses;
-            let now = word.load(Ordering::Relaxed);
-            if now & libc::FUTEX_TID_MASK == 0
-                && let Some(guard) = self.try_lock()?
-            {
-                return Ok(Some(guard));
-            }
-            without_progress = if now == seen { without_progress + pauses } else { 0 };
-            seen = now;
-            pauses = (2 * pauses).min(MAX_PAUSES);
-        }
-        Ok(None)
+        };
+        spin(look, || self.try_lock_mutex())
     }
 
     #[cfg(not(target_env = "musl"))]
@@ -205,30 +158,24 @@ impl LockArea {
             ) -> libc::c_int;
         }
         let deadline = deadline_on(libc::CLOCK_MONOTONIC, slice);
-        // SAFETY: as in `try_lock`; the deadline is a valid timespec that outlives the call.
+        // SAFETY: as in `try_lock_mutex`; the deadline is a valid timespec that outlives the call.
         unsafe { pthread_mutex_clocklock(self.raw(), libc::CLOCK_MONOTONIC, &deadline) }
     }
 
     #[cfg(target_env = "musl")]
     fn timed_lock(&self, slice: Duration) -> libc::c_int {
         let deadline = deadline_on(libc::CLOCK_REALTIME, slice);
-        // SAFETY: as in `try_lock`; the deadline is a valid timespec that outlives the call.
+        // SAFETY: as in `try_lock_mutex`; the deadline is a valid timespec that outlives the call.
         unsafe { libc::pthread_mutex_timedlock(self.raw(), &deadline) }
     }
 
     #[inline(always)]
     fn guard(&self, answer: libc::c_int) -> Result<Option<Guard<'_>>, LockError> {
         match answer {
-            0 => Ok(Some(Guard {
-                area: self,
-                owner_died: false,
-                not_send: PhantomData,
-            })),
-            libc::EOWNERDEAD => Ok(Some(Guard {
-                area: self,
-                owner_died: true,
-                not_send: PhantomData,
-            })),
+            // SAFETY: the C library has just said that this thread holds the mutex.
+            0 => Ok(Some(unsafe { Guard::of_mutex(self, false) })),
+            // SAFETY: as above, and that its owner died.
+            libc::EOWNERDEAD => Ok(Some(unsafe { Guard::of_mutex(self, true) })),
             libc::EBUSY | libc::EAGAIN => Ok(None),
             libc::ENOTRECOVERABLE => Err(LockError::Unrecoverable),
             other => Err(LockError::System(io::Error::from_raw_os_error(other))),
@@ -259,12 +206,32 @@ impl LockArea {
         debug_assert!(index < size_of::<LockArea>() / 4);
         // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which is
         // aligned to eight bytes and lives as long as `self`. Rust code accesses these words by what this returns, and
-        // that only to load; `initialise` alone stores to them, and by its contract no process looks meanwhile.
+        // that only to load; `initialise_mutex` alone stores to them, and by its contract no process looks meanwhile.
         // Everything else is done by the C library and the kernel, which the compiler knows nothing of: the lock word
         // is changed by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which
         // is one store of four bytes on every processor that Linux runs on. So a load finds a value that was stored,
         // perhaps an old one, and no more than that is made of it.
         unsafe { &*words.add(index) }
+    }
+
+    /// # Safety
+    ///
+    /// This thread holds the mutex.
+    #[inline(always)]
+    pub(super) unsafe fn unlock_mutex(&self) {
+        // SAFETY: this thread holds the mutex, by the contract of this function.
+        unsafe { libc::pthread_mutex_unlock(self.raw()) };
+    }
+
+    /// # Safety
+    ///
+    /// This thread holds the mutex and got EOWNERDEAD for it.
+    #[cold]
+    pub(super) unsafe fn unlock_mutex_of_dead(&self) {
+        // SAFETY: this thread holds the mutex and got EOWNERDEAD for it, by the contract of this function.
+        unsafe { libc::pthread_mutex_consistent(self.raw()) };
+        // SAFETY: as above.
+        unsafe { self.unlock_mutex() };
     }
 
     #[inline]
@@ -283,38 +250,6 @@ fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
     }
 }
 
-/// The lock, held. Dropping it unlocks.
-///
-/// A lock whose owner died is always marked consistent before it is let go, repaired or not: what cannot be
-/// repaired is said by the set's own `poisoned` word. Otherwise no process could ever take the lock again.
-#[derive(Debug)]
-pub(crate) struct Guard<'a> {
-    area: &'a LockArea,
-    owner_died: bool,
-    /// The kernel's list of held locks belongs to the thread.
-    not_send: PhantomData<*mut ()>,
-}
-
-impl Guard<'_> {
-    /// Whether the previous owner died with the lock.
-    #[inline]
-    pub(crate) fn owner_died(&self) -> bool {
-        self.owner_died
-    }
-}
-
-impl Drop for Guard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.owner_died {
-            // SAFETY: this thread holds the mutex and got EOWNERDEAD for it.
-            unsafe { libc::pthread_mutex_consistent(self.area.raw()) };
-        }
-        // SAFETY: this thread holds the mutex: the guard was made by a successful lock and is not `Send`.
-        unsafe { libc::pthread_mutex_unlock(self.area.raw()) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU64;
@@ -327,24 +262,30 @@ mod tests {
         let area = LockArea {
             words: [const { AtomicU64::new(0) }; 8],
         };
-        area.initialise().expect("a mutex");
+        area.initialise_mutex().expect("a mutex");
         area
+    }
+
+    fn take(area: &LockArea) -> Guard<'_> {
+        let taken = area.lock_mutex(Timeout::Val(Duration::from_secs(10)));
+        taken.expect("no error").expect("free or handed on")
     }
 
     #[test]
     fn a_second_taker_waits_until_the_deadline_and_names_the_holder() {
         let area = area();
-        let held = area.lock(Timeout::Infinite).expect("free");
+        let held = take(&area);
         std::thread::scope(|scope| {
-            scope.spawn(|| match area.lock(Timeout::Val(Duration::from_millis(5))) {
-                Err(LockError::TimedOut { holder }) => assert!(holder.is_some()),
-                other => panic!("{other:?}"),
+            scope.spawn(|| {
+                let taken = area.lock_mutex(Timeout::Val(Duration::from_millis(5)));
+                assert!(taken.expect("no error").is_none());
+                assert!(area.mutex_word().holder.is_some());
             });
         });
         drop(held);
         assert_eq!(
-            area.word(),
-            LockWord {
+            area.mutex_word(),
+            MutexWord {
                 holder: None,
                 owner_died: false
             }
@@ -355,20 +296,13 @@ mod tests {
     fn a_thread_that_dies_with_the_lock_hands_it_on_and_nobody_loses_it_for_good() {
         let area = area();
         std::thread::scope(|scope| {
-            scope.spawn(|| std::mem::forget(area.lock(Timeout::Infinite).expect("free")));
+            scope.spawn(|| std::mem::forget(take(&area)));
         });
-        let found = area
-            .lock(Timeout::Val(Duration::from_secs(10)))
-            .expect("handed on");
+        let found = take(&area);
         assert!(found.owner_died());
         drop(found);
         for _ in 0..2 {
-            assert!(
-                !area
-                    .lock(Timeout::Val(Duration::from_secs(10)))
-                    .expect("consistent")
-                    .owner_died()
-            );
+            assert!(!take(&area).owner_died());
         }
     }
 
@@ -381,16 +315,16 @@ mod tests {
         // raw_sync locates its pthread mutex at the first aligned address of the memory it is given.
         // SAFETY: the memory is as large as a lock area and as raw_sync asks for, aligned to eight bytes and outlives the mutex.
         let area = unsafe { &*base.cast::<LockArea>() };
-        area.initialise().expect("a mutex");
+        area.initialise_mutex().expect("a mutex");
         // SAFETY: as above; the area was just initialised as a pthread mutex.
         let (theirs, _) =
             unsafe { Mutex::from_existing(base, std::ptr::from_mut(&mut counter)) }.expect("a mutex");
-        let held = area.lock(Timeout::Infinite).expect("free");
+        let held = take(area);
         assert!(theirs.try_lock(Timeout::Val(Duration::from_millis(5))).is_err());
         drop(held);
         let held = theirs.lock().expect("free");
-        assert!(area.try_lock().expect("no error").is_none());
+        assert!(area.try_lock_mutex().expect("no error").is_none());
         drop(held);
-        assert!(area.try_lock().expect("no error").is_some());
+        assert!(area.try_lock_mutex().expect("no error").is_some());
     }
 }

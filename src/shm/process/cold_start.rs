@@ -39,11 +39,12 @@ pub(crate) fn start_cold_if_needed(
     let table = verified.participants();
     let identity = identity(file, path)?;
     let place = current_place(path)?;
-    let is_same_place = is_same_place(header, place, identity);
+    let lock_kind = table.lock_kind;
+    let is_same_place = is_same_place(header, lock_kind, place, identity);
     let has_participants = is_locked_by_others(file.as_fd(), ByteRange::participants(table.count))
         .map_err(|errno| io_error("lock", path, errno.into()))?;
     if is_same_place
-        && (has_participants || !has_held_lock(verified).map_err(|place| damaged(path, place))?)
+        && (has_participants || !has_lost_lock(verified).map_err(|place| damaged(path, place))?)
     {
         return Ok(());
     }
@@ -60,7 +61,7 @@ pub(crate) fn start_cold_if_needed(
         // Perhaps its owner comes to its end: until then, operations say that the lock is stuck.
         (true, true) => Ok(()),
         (true, false) => {
-            ensure_same_namespaces(header, place, path)?;
+            ensure_same_namespaces(header, lock_kind, place, path)?;
             Err(Error::Open(OpenError::ForeignBoot {
                 path: path.to_owned(),
             }))
@@ -68,11 +69,11 @@ pub(crate) fn start_cold_if_needed(
     }
 }
 
-/// Whether some lock has an owner, or is beyond recovery.
-fn has_held_lock(verified: &Verified) -> Result<bool, OutOfRegion> {
+/// Whether some lock will never be taken, because its owner is none that the kernel or another process finds dead.
+fn has_lost_lock(verified: &Verified) -> Result<bool, OutOfRegion> {
+    let kind = verified.creation_options.lock_kind;
     for control in controls(verified) {
-        let lock = &control?.lock;
-        if lock.word().holder.is_some() || lock.is_unrecoverable() {
+        if kind.is_beyond_the_dead(&control?.lock) {
             return Ok(true);
         }
     }
@@ -84,7 +85,7 @@ fn controls(verified: &Verified) -> impl Iterator<Item = Result<&SetControl, Out
     shards.map(|shard| verified.region.record(shard.control_offset))
 }
 
-/// The second opinion on a participant whose byte is not locked. Only for records of this boot and this namespace does
+/// The second opinion on a participant whose byte is not locked. Only for processes of this boot and this namespace does
 /// the process table say anything; of a copied file, they are about the original.
 fn is_alive_with_file_mapped(
     record: &ParticipantRecord,
@@ -92,9 +93,9 @@ fn is_alive_with_file_mapped(
     place: Place,
     file: FileIdentity,
 ) -> bool {
-    let has_pids_of_this_namespace = load_pair(&header.boot_id) == place.boot_id
-        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace;
-    if record.phase != Phase::Live || !has_pids_of_this_namespace || !is_same_file(header, file) {
+    let has_pid_of_this_namespace =
+        load_pair(&header.boot_id) == place.boot_id && record.identity.is_of_namespace(place.pid_namespace);
+    if record.phase != Phase::Live || !has_pid_of_this_namespace || !is_same_file(header, file) {
         return false;
     }
     let (recorded, own) = (record.identity, CopyIdentity::own());
@@ -136,7 +137,8 @@ fn cold_start(
         let _ = control
             .poisoned
             .compare_exchange(0, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
-        control.lock.initialise().map_err(ColdStartFailure::System)?;
+        let kind = verified.creation_options.lock_kind;
+        kind.initialise(&control.lock).map_err(ColdStartFailure::System)?;
         let seen = control.last_seen.load(Ordering::Relaxed);
         if seen < LATEST_INSTANT {
             latest = latest.max(seen);

@@ -25,10 +25,15 @@ impl Place {
     pub(crate) fn current() -> io::Result<Self> {
         Ok(Self {
             boot_id: boot_id()?,
-            pid_namespace: namespace("/proc/self/ns/pid")?,
+            pid_namespace: pid_namespace()?,
             time_namespace: namespace("/proc/self/ns/time")?,
         })
     }
+}
+
+/// The PID namespace of this process, which it never changes; zero where the kernel does not say.
+pub(super) fn pid_namespace() -> io::Result<u64> {
+    namespace("/proc/self/ns/pid")
 }
 
 fn boot_id() -> io::Result<[u64; 2]> {

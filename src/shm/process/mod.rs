@@ -8,3 +8,4 @@ pub(crate) mod host;
 pub(crate) mod participant;
 pub(crate) mod process_identity;
 pub(crate) mod same_place;
+pub(crate) mod shard_locks;

@@ -1,7 +1,8 @@
 //! Which processes are attached, and which are dead.
 //!
 //! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
-//! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be.
+//! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be, and only of
+//! processes of the same PID namespace.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -14,15 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::errno::Errno;
 
 use super::fork_identity::{IdentityPage, ProcessIdentity};
-use super::host::{ProcessOpinion, own_name, process_opinion};
+use super::host::{ProcessOpinion, own_name, pid_namespace, process_opinion};
 use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces};
-use crate::error::{Error, OpenError, RemovalCause, SegmentError};
+use crate::error::{Error, OpenError, ProcessId, RemovalCause, SegmentError};
 use crate::shm::file::descriptor::{Descriptor, FileIdentity};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
 use crate::shm::file::removal::look_for_removal;
 use crate::shm::file::segment_file::{AttachLock, damaged, open_again};
 use crate::shm::layout::records::{Header, Participant};
+use crate::shm::lock::dispatch::LockKind;
 use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use crate::shm::lock::image_lock::ImageLock;
 use crate::shm::time::clock::utc_nanos;
@@ -116,6 +118,8 @@ pub(crate) struct ParticipantRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct ParticipantTable {
     pub(crate) region: Arc<Region>,
+    /// How participants exclude one another.
+    pub(crate) lock_kind: LockKind,
     pub(crate) offset: u64,
     pub(crate) count: u64,
 }
@@ -139,7 +143,7 @@ impl ParticipantTable {
     /// participant for each of them.
     fn processes(&self) -> u64 {
         let identities = self.taken().into_iter().map(|record| record.identity);
-        let processes: HashSet<(u64, u64)> = identities.map(|it| (it.pid, it.start_time)).collect();
+        let processes: HashSet<_> = identities.map(CopyIdentity::process).collect();
         processes.len() as u64
     }
 
@@ -164,11 +168,18 @@ impl ParticipantTable {
     }
 
     /// The process of a participant, where the slot still is its own.
-    pub(crate) fn pid_of(&self, id: ParticipantId) -> Option<u64> {
-        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
-        let state = ParticipantState::from_word(load_acquire(&record.state));
-        let is_current = state.generation == id.generation && state.phase == Phase::Live;
-        is_current.then(|| record.pid.load(Ordering::Relaxed))
+    pub(crate) fn identity_of(&self, id: ParticipantId) -> Option<CopyIdentity> {
+        let record = self.read(id.slot)?;
+        let is_current = record.id == id && record.phase == Phase::Live;
+        is_current.then_some(record.identity)
+    }
+
+    /// A process, as it is named to people.
+    pub(crate) fn shown(&self, process: CopyIdentity) -> ProcessId {
+        ProcessId {
+            pid: process.pid,
+            namespace: (!self.lock_kind.is_of_one_namespace()).then_some(process.pid_namespace),
+        }
     }
 
     /// The participant that is now in a slot.
@@ -191,9 +202,11 @@ impl ParticipantTable {
             return false;
         }
         is_locked(ByteRange::participant(id.slot)).unwrap_or_else(|| {
-            // Until it is live, the record names no process.
-            let CopyIdentity { pid, start_time, .. } = record.identity;
-            record.phase != Phase::Live || process_opinion(pid, start_time) != ProcessOpinion::Dead
+            // Until it is live, the record names no process. That of another namespace is another process here.
+            let process = record.identity;
+            record.phase != Phase::Live
+                || !process.is_of_namespace(pid_namespace().unwrap_or(0))
+                || process_opinion(process.pid, process.start_time) != ProcessOpinion::Dead
         })
     }
 
@@ -242,6 +255,7 @@ impl ParticipantTable {
         record.state.store(joining.to_word(), Ordering::Release);
         let own = CopyIdentity::own();
         record.pid.store(own.pid, Ordering::Relaxed);
+        record.pid_namespace.store(own.pid_namespace, Ordering::Relaxed);
         record.start_time.store(own.start_time, Ordering::Relaxed);
         record.image.store(own.image, Ordering::Relaxed);
         record.copy.store(own.copy, Ordering::Relaxed);
@@ -284,6 +298,7 @@ fn read(slot: u64, record: &Participant) -> ParticipantRecord {
         phase: state.phase,
         identity: CopyIdentity {
             pid: record.pid.load(Ordering::Relaxed),
+            pid_namespace: record.pid_namespace.load(Ordering::Relaxed),
             start_time: record.start_time.load(Ordering::Relaxed),
             image: record.image.load(Ordering::Relaxed),
             copy: record.copy.load(Ordering::Relaxed),
@@ -312,6 +327,17 @@ fn load_name(record: &Participant) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Where the process is whose death would serve another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watchable {
+    /// It has that id in the PID namespace of this process.
+    Here(u64),
+    /// In another PID namespace, in which its id means nothing to this process.
+    Elsewhere,
+    /// The slot is free, or has a new life already: the process that had it before is gone.
+    Gone,
+}
+
 /// This process's place among the participants, renewed in a forked child at its first use.
 #[derive(Debug)]
 pub(crate) struct Membership {
@@ -325,6 +351,8 @@ pub(crate) struct Membership {
     /// The process that `owner` is the participant of.
     identity: AtomicU64,
     owner: AtomicU64,
+    /// The PID namespace of this process; zero where `/proc` does not say.
+    pid_namespace: AtomicU64,
     /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
     /// its parent's, and knows it for stale: no lock of the standard library could tell.
     renewing: AtomicU64,
@@ -356,6 +384,7 @@ impl Membership {
             lock,
             identity: AtomicU64::new(process.as_u64()),
             owner: AtomicU64::new(id.to_word()),
+            pid_namespace: AtomicU64::new(pid_namespace().unwrap_or(0)),
             renewing: AtomicU64::new(0),
         })
     }
@@ -390,6 +419,19 @@ impl Membership {
     /// Whether the owner of something is alive.
     pub(crate) fn is_alive(&self, id: ParticipantId) -> bool {
         self.is_current(id.to_word()) || self.table.is_alive(id, |byte| self.is_locked(byte))
+    }
+
+    /// How this process can learn of the death of the owner of something without looking.
+    pub(crate) fn watchable(&self, id: ParticipantId) -> Watchable {
+        let Some(process) = self.table.identity_of(id) else {
+            return Watchable::Gone;
+        };
+        let own = self.pid_namespace.load(Ordering::Relaxed);
+        if self.table.lock_kind.is_of_one_namespace() || process.is_of_namespace(own) {
+            Watchable::Here(process.pid)
+        } else {
+            Watchable::Elsewhere
+        }
     }
 
     /// Whether any open file has a lock in the range; `None` where that cannot be asked.
@@ -485,13 +527,15 @@ impl Membership {
             .record(0)
             .map_err(|place| damaged(&self.path, place))?;
         // It may have been forked into other namespaces, where its thread ids or its clock mean something else.
-        ensure_same_namespaces(header, current_place(&self.path)?, &self.path)?;
+        let place = current_place(&self.path)?;
+        ensure_same_namespaces(header, self.table.lock_kind, place, &self.path)?;
         let attach_file = self.reopen()?;
         let attach_lock = AttachLock::take(&attach_file, &self.path)?;
         let (id, lock) = join_or_explain(&self.table, self.reopen()?, &self.path, current)?;
         drop(attach_lock);
         self.lock.replace(lock);
         self.owner.store(id.to_word(), Ordering::Relaxed);
+        self.pid_namespace.store(place.pid_namespace, Ordering::Relaxed);
         self.identity.store(current.as_u64(), Ordering::Release);
         Ok(id.to_word())
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher24;
 
-use super::host::own_start_time;
+use super::host::{own_start_time, pid_namespace};
 
 /// Bytes of `AT_RANDOM`, by getauxval(3).
 const RANDOM_BYTES: usize = 16;
@@ -18,6 +18,8 @@ const RANDOM_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyIdentity {
     pub(crate) pid: u64,
+    /// The PID namespace that `pid` is of; zero where `/proc` does not say.
+    pub(crate) pid_namespace: u64,
     /// In clock ticks since boot; zero where `/proc` does not say.
     pub(crate) start_time: u64,
     /// Of the program in execution: the same for all copies of the library in it and for its forked children, and
@@ -32,6 +34,7 @@ impl CopyIdentity {
     pub(crate) fn own() -> Self {
         Self {
             pid: u64::from(std::process::id()),
+            pid_namespace: pid_namespace().unwrap_or(0),
             start_time: own_start_time(),
             image: own_image(),
             copy: own_copy(),
@@ -40,7 +43,17 @@ impl CopyIdentity {
 
     /// Whether `recorded` is the same process, though perhaps another image or copy.
     pub(crate) fn is_same_process(self, recorded: Self) -> bool {
-        (self.pid, self.start_time) == (recorded.pid, recorded.start_time)
+        self.process() == recorded.process()
+    }
+
+    /// What all copies of the library in a process have in common, and no two processes.
+    pub(super) fn process(self) -> (u64, u64, u64) {
+        (self.pid_namespace, self.pid, self.start_time)
+    }
+
+    /// Whether the numbers of the process mean here what they meant to the process that wrote them down.
+    pub(super) fn is_of_namespace(self, pid_namespace: u64) -> bool {
+        self.pid_namespace != 0 && self.pid_namespace == pid_namespace
     }
 }
 

@@ -9,10 +9,14 @@ use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::region::load_acquire;
 use crate::shm::file::segment_file::io_error;
 use crate::shm::layout::records::Header;
+use crate::shm::lock::dispatch::LockKind;
 
-/// Whether the segment is of that place, and of this file.
-pub(crate) fn is_same_place(header: &Header, place: Place, file: FileIdentity) -> bool {
-    let origin = SegmentOrigin::of(header, file);
+/// Whether the segment is of that place, as far as its locks depend on it, and of this file.
+pub(crate) fn is_same_place(header: &Header, lock_kind: LockKind, place: Place, file: FileIdentity) -> bool {
+    let mut origin = SegmentOrigin::of(header, file);
+    if !lock_kind.is_of_one_namespace() {
+        origin.place.pid_namespace = place.pid_namespace;
+    }
     origin.place == place && origin.is_original_file
 }
 
@@ -50,14 +54,25 @@ pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
     Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
 }
 
-/// Whether thread ids and the boot-time clock mean the same in this process as in those that use the segment.
-pub(crate) fn ensure_same_namespaces(header: &Header, place: Place, path: &Path) -> Result<(), Error> {
-    for (what, word, expected) in [
-        ("PID", &header.pid_namespace, place.pid_namespace),
-        ("time", &header.time_namespace, place.time_namespace),
+/// Whether the boot-time clock and, where its locks name threads, thread ids mean the same in this process as in those that
+/// use the segment.
+pub(crate) fn ensure_same_namespaces(
+    header: &Header,
+    lock_kind: LockKind,
+    place: Place,
+    path: &Path,
+) -> Result<(), Error> {
+    for (what, word, expected, matters) in [
+        (
+            "PID",
+            &header.pid_namespace,
+            place.pid_namespace,
+            lock_kind.is_of_one_namespace(),
+        ),
+        ("time", &header.time_namespace, place.time_namespace, true),
     ] {
         let found = word.load(Ordering::Relaxed);
-        if found != expected {
+        if matters && found != expected {
             return Err(Error::Open(OpenError::ForeignNamespace {
                 path: path.to_owned(),
                 what,

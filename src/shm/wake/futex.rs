@@ -22,10 +22,17 @@ const TURN: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FutexValue(u32);
 
+impl FutexValue {
+    /// Of a word that was read.
+    pub(crate) fn of(word: u64) -> Self {
+        Self(word as u32)
+    }
+}
+
 /// How often the waiter futex has been advanced. What was stored before an advance that is counted here is seen.
 #[inline]
 pub(crate) fn value(futex: &AtomicU64) -> FutexValue {
-    FutexValue(load_acquire(futex) as u32)
+    FutexValue::of(load_acquire(futex))
 }
 
 /// Advances the waiter futex. No process is woken by this alone: see [`wake`].

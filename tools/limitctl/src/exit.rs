@@ -224,7 +224,7 @@ mod tests {
             (
                 Error::Segment(SegmentError::LockStuck {
                     set: set(),
-                    pid: None,
+                    process: None,
                 }),
                 ExitCode::Unavailable,
             ),
@@ -300,7 +300,10 @@ mod tests {
                 ExitCode::Declaration,
             ),
             (
-                Error::Open(OpenError::InUse { path, pids: vec![1] }),
+                Error::Open(OpenError::InUse {
+                    path,
+                    processes: vec![],
+                }),
                 ExitCode::Problem,
             ),
         ] {

@@ -3,11 +3,11 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use shmlimit::Segment;
-use support::{create, directory, run, text};
+use support::{create, directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [segment]
@@ -96,6 +96,32 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
     assert_eq!(json["participant_capacity"], 9);
     assert_eq!(json["sets"][0]["limits"][1]["remaining"], 9995);
     assert_eq!(json["declaration"]["set"][0]["limit"][1]["capacity"], "99.95");
+}
+
+#[test]
+fn the_kind_of_locks_is_chosen_and_shown_and_processes_are_shown_with_their_namespace() {
+    let directory = directory();
+    let path = text(&directory.path().join("limits")).to_owned();
+    let create = |lock: &str| {
+        let concurrency = ["--concurrency", "in_flight=8", "--lock", lock];
+        let arguments = ["create", "--set", "api"].into_iter().chain(concurrency);
+        run_command(limitctl().args(arguments).arg(&path))
+    };
+    let refused = create("spin").ended(64);
+    assert!(refused.stderr.contains("robust, slot"), "{refused:?}");
+    create("slot").ended(0);
+    let _attached = Segment::open(&path).expect("opens");
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+    let json = run(["inspect", "--json", &path]).ended(0).json();
+    assert_eq!(json["lock_kind"], "slot");
+    assert_eq!(json["declaration"]["segment"]["lock"], "slot");
+    assert_eq!(json["participants"][0]["pid"], std::process::id());
+    assert_eq!(json["participants"][0]["pid_namespace"], namespace);
+    let shown = run(["inspect", &path]).ended(0).stdout;
+    let process = format!("{} in namespace {namespace}", std::process::id());
+    for expected in ["locks", "slot", &process] {
+        assert!(shown.contains(expected), "{shown}");
+    }
 }
 
 #[test]

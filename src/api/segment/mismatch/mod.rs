@@ -10,7 +10,7 @@ use remedy::{can_be_applied, change_mode, is_in_use};
 
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
 use crate::api::declaration::{Declaration, SetDeclaration};
-use crate::error::{Difference, Error};
+use crate::error::{Difference, Error, ProcessId};
 use crate::limit::RuleOperations;
 use crate::shm::file::attach::Admission;
 use crate::shm::file::verified::CreationOptions;
@@ -393,7 +393,7 @@ impl OnMismatch {
         path: &Path,
         stored: &StoredDeclaration,
         asked: &Declaration,
-        other_processes: impl FnOnce() -> Vec<u64>,
+        other_processes: impl FnOnce() -> Vec<ProcessId>,
     ) -> Result<Admission, Error> {
         let steps = compare(stored, asked, Author::Program);
         match (self, steps) {
@@ -413,11 +413,11 @@ impl OnMismatch {
                 Ok(Admission::Join)
             }
             (Self::RecreateIfUnused, _) => {
-                let pids = other_processes();
-                if pids.is_empty() {
+                let others = other_processes();
+                if others.is_empty() {
                     Ok(Admission::Replace)
                 } else {
-                    Err(is_in_use(path, stored, asked, &pids))
+                    Err(is_in_use(path, stored, asked, &others))
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::StoredDeclaration;
-use crate::error::{Difference, Error, OpenError, processes};
+use crate::error::{Difference, Error, OpenError, ProcessId, processes};
 
 /// So many commands are said; beyond that the whole declaration is applied with one.
 const MAX_COMMANDS: usize = 3;
@@ -52,13 +52,18 @@ pub(crate) fn needs_another_file(
 }
 
 /// The error where the segment is to be recreated and other processes are attached to it.
-pub(super) fn is_in_use(path: &Path, stored: &StoredDeclaration, asked: &Declaration, pids: &[u64]) -> Error {
+pub(super) fn is_in_use(
+    path: &Path,
+    stored: &StoredDeclaration,
+    asked: &Declaration,
+    users: &[ProcessId],
+) -> Error {
     Error::Open(OpenError::ConfigMismatch {
         path: path.to_owned(),
         differences: all_differences(stored, asked),
         remedy: format!(
             "it cannot be recreated while it is in use by {}: end that first, or give this declaration another path",
-            processes(pids)
+            processes(users)
         ),
     })
 }

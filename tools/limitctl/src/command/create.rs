@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use shmlimit::{
-    Amount, Declaration, Error, Limit, OnMismatch, OpenOptions, ParseError, SegmentReader, SetDeclaration,
-    SetMemory, Window,
+    Amount, Declaration, Error, Limit, LockKind, OnMismatch, OpenOptions, ParseError, SegmentReader,
+    SetDeclaration, SetMemory, Window,
 };
 
 use super::shown;
@@ -87,6 +87,13 @@ pub struct Create {
     /// From 1 to 4096. The record of a process takes 384 bytes.
     #[arg(long, value_name = "COUNT")]
     participants: Option<u32>,
+
+    /// What the locks are: robust unless declared
+    ///
+    /// "robust" for processes of one PID namespace with one C library; "slot" for processes of several: of containers that
+    /// share a directory, or of a host and its containers.
+    #[arg(long, value_name = "KIND", value_parser = lock_kind)]
+    lock: Option<LockKind>,
 
     /// Be content with a segment that exists already with the same declaration
     ///
@@ -229,6 +236,9 @@ impl Create {
         if let Some(participants) = self.participants {
             declaration = declaration.participants(participants);
         }
+        if let Some(lock) = self.lock {
+            declaration = declaration.lock(lock);
+        }
         declaration.validate().map_err(Error::from)?;
         Ok(declaration)
     }
@@ -357,6 +367,10 @@ fn at_once(text: &str) -> Result<AtOnce, String> {
         name: name.to_owned(),
         capacity: Amount::from(capacity),
     })
+}
+
+fn lock_kind(text: &str) -> Result<LockKind, String> {
+    text.parse().map_err(|error: ParseError| error.to_string())
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::Value;
 use shmlimit::{
-    Amount, Declaration, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration,
-    SetSnapshot,
+    Amount, Declaration, Limit, LimitSnapshot, LockKind, ProcessId, SegmentReader, SegmentSnapshot,
+    SetCounts, SetDeclaration, SetSnapshot,
 };
 
 use super::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::text::human::{self, count};
 use crate::text::table::{Cell, Side, Table};
-use crate::text::{declared, key, sanitise, style};
+use crate::text::{declared, key, process, sanitise, style};
 use crate::{output, snapshot_with_bounds};
 
 /// Show everything a segment holds
@@ -123,6 +123,9 @@ impl Inspection {
             ),
             ("created", human::instant(snapshot.created_utc)),
         ];
+        if snapshot.lock_kind != LockKind::default() {
+            facts.push(("locks", snapshot.lock_kind.to_string()));
+        }
         if snapshot.cold_starts > 0 {
             facts.push(("cold starts", count(snapshot.cold_starts)));
         }
@@ -154,7 +157,7 @@ impl Inspection {
                 Cell::styled("dead", style::BAD)
             };
             table.row(vec![
-                participant.pid.into(),
+                process::attached(participant).to_string().into(),
                 sanitise::line(&participant.name).into(),
                 state,
                 human::instant(participant.joined_utc).into(),
@@ -235,7 +238,13 @@ impl Inspection {
             );
         }
         let holder = match (lock.holder_pid, lock.holder_thread) {
-            (Some(pid), _) => format!("held by {}", self.process(u64::from(pid))),
+            (Some(pid), _) => format!(
+                "held by {}",
+                self.process(ProcessId {
+                    pid: pid.into(),
+                    namespace: lock.holder_namespace,
+                })
+            ),
             (None, Some(thread)) => format!("held by thread {thread}, whose process cannot be named"),
             (None, None) => return "free".to_owned(),
         };
@@ -243,15 +252,15 @@ impl Inspection {
     }
 
     /// A process by id, and by name where it is attached.
-    fn process(&self, pid: u64) -> String {
+    fn process(&self, process: ProcessId) -> String {
         let attached = self
             .snapshot
             .participants
             .iter()
-            .find(|participant| participant.pid == pid && participant.alive);
+            .find(|participant| process::attached(participant) == process && participant.alive);
         match attached {
-            Some(participant) => format!("process {pid} ({})", sanitise::line(&participant.name)),
-            None => format!("process {pid}"),
+            Some(participant) => format!("process {process} ({})", sanitise::line(&participant.name)),
+            None => format!("process {process}"),
         }
     }
 
@@ -274,10 +283,8 @@ impl Inspection {
             };
             table.row(vec![
                 hold.serial.into(),
-                hold.owner_pid
-                    .map_or_else(|| "?".to_owned(), |pid| pid.to_string())
-                    .into(),
-                self.owner_name(hold.owner_slot, hold.owner_pid).into(),
+                process::cell(process::of_hold(hold)).into(),
+                self.owner_name(hold.owner_slot, process::of_hold(hold)).into(),
                 state,
                 human::duration(hold.held_for).into(),
                 amounts(&hold.amounts).into(),
@@ -306,11 +313,9 @@ impl Inspection {
             };
             table.row(vec![
                 ticket.number.into(),
-                ticket
-                    .owner_pid
-                    .map_or_else(|| "?".to_owned(), |pid| pid.to_string())
+                process::cell(process::of_ticket(ticket)).into(),
+                self.owner_name(ticket.owner_slot, process::of_ticket(ticket))
                     .into(),
-                self.owner_name(ticket.owner_slot, ticket.owner_pid).into(),
                 state,
                 human::duration(ticket.waiting_for).into(),
                 amounts(&ticket.costs).into(),
@@ -320,11 +325,11 @@ impl Inspection {
         table.render(2)
     }
 
-    fn owner_name(&self, slot: Option<u64>, pid: Option<u64>) -> String {
+    fn owner_name(&self, slot: Option<u64>, process: Option<ProcessId>) -> String {
         let participants = &self.snapshot.participants;
         participants
             .iter()
-            .find(|it| Some(it.slot) == slot && Some(it.pid) == pid)
+            .find(|it| Some(it.slot) == slot && Some(process::attached(it)) == process)
             .map_or_else(String::new, |it| sanitise::line(&it.name))
     }
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{RecoveryReport, SegmentReader, SegmentSnapshot, SetCounts, SetRecovery, SetSnapshot};
+use shmlimit::{
+    ProcessId, RecoveryReport, SegmentReader, SegmentSnapshot, SetCounts, SetRecovery, SetSnapshot,
+};
 
 use super::{as_text, shown};
 use crate::arguments::Access;
@@ -192,6 +194,8 @@ enum Finding {
         slot: u64,
         generation: u64,
         pid: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pid_namespace: Option<u64>,
         name: String,
     },
     OwnerDied {
@@ -210,6 +214,8 @@ enum Finding {
         set: String,
         serial: u64,
         pid: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pid_namespace: Option<u64>,
     },
     Poisoned {
         set: String,
@@ -226,6 +232,7 @@ fn findings(snapshot: &SegmentSnapshot) -> Vec<Finding> {
             slot: participant.slot,
             generation: participant.generation,
             pid: participant.pid,
+            pid_namespace: participant.pid_namespace,
             name: participant.name.clone(),
         });
     let of_sets = snapshot.sets.iter().flat_map(findings_of_set);
@@ -238,7 +245,7 @@ fn findings_of_set(set: &SetSnapshot) -> Vec<Finding> {
     if set.lock.owner_died {
         findings.push(Finding::OwnerDied { set: name() });
     }
-    if set.words_in_flight != Some(0) && set.lock.holder_thread.is_none() {
+    if set.words_in_flight != Some(0) && !set.lock.is_held() {
         findings.push(Finding::HalfDone {
             set: name(),
             words: set.words_in_flight,
@@ -250,6 +257,7 @@ fn findings_of_set(set: &SetSnapshot) -> Vec<Finding> {
         set: name(),
         serial: hold.serial,
         pid: hold.owner_pid,
+        pid_namespace: hold.owner_namespace,
     }));
     if set.poisoned {
         findings.push(Finding::Poisoned { set: name() });
@@ -275,7 +283,18 @@ impl Finding {
     fn text(&self) -> String {
         match self {
             Self::Cold => "is of another boot, namespace or file: its locks and owners are void".to_owned(),
-            Self::DeadProcess { pid, name, .. } => format!("process {pid} ({name}) died attached"),
+            Self::DeadProcess {
+                pid,
+                pid_namespace: namespace,
+                name,
+                ..
+            } => {
+                let process = ProcessId {
+                    pid: *pid,
+                    namespace: *namespace,
+                };
+                format!("process {process} ({name}) died attached")
+            }
             Self::OwnerDied { set } => format!("{set}: the owner of the lock died"),
             Self::HalfDone {
                 set,
@@ -290,11 +309,19 @@ impl Finding {
                 set,
                 serial,
                 pid: Some(pid),
-            } => format!("{set}: hold {serial} belongs to process {pid}, which is dead"),
+                pid_namespace: namespace,
+            } => {
+                let process = ProcessId {
+                    pid: *pid,
+                    namespace: *namespace,
+                };
+                format!("{set}: hold {serial} belongs to process {process}, which is dead")
+            }
             Self::HeldByTheDead {
                 set,
                 serial,
                 pid: None,
+                ..
             } => {
                 format!("{set}: hold {serial} belongs to a process that is dead")
             }

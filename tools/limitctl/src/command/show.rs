@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use shmlimit::{
-    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, RequestError, SegmentReader,
-    SetDeclaration, TicketSnapshot,
+    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, ProcessId, RequestError,
+    SegmentReader, SetDeclaration, TicketSnapshot,
 };
 
 use super::{aligned, amounts, as_text, label, label_heading};
@@ -18,7 +18,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count};
 use crate::text::table::{Side, Table};
-use crate::text::{declared, key, sanitise, style};
+use crate::text::{declared, key, process, sanitise, style};
 
 /// Show one key of a keyed set
 ///
@@ -230,14 +230,14 @@ fn users(view: &View) -> Table {
         ("WHAT", Side::Left),
         (label_heading(&view.holds), Side::Left),
     ]);
-    let mut user = |pid: Option<u64>,
+    let mut user = |process: Option<ProcessId>,
                     is_alive: bool,
                     state: &str,
                     length: Duration,
                     what: &BTreeMap<String, u64>,
                     label: String| {
         table.row(vec![
-            pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()).into(),
+            process::cell(process).into(),
             if is_alive { state } else { "dead" }.into(),
             human::duration(length).into(),
             amounts(what).into(),
@@ -246,7 +246,7 @@ fn users(view: &View) -> Table {
     };
     for hold in &view.holds {
         user(
-            hold.owner_pid,
+            process::of_hold(hold),
             hold.owner_alive,
             if hold.returned { "returned it" } else { "holds" },
             hold.held_for,
@@ -257,7 +257,7 @@ fn users(view: &View) -> Table {
     for ticket in &view.tickets {
         let state = if ticket.granted { "was served" } else { "waits" };
         user(
-            ticket.owner_pid,
+            process::of_ticket(ticket),
             ticket.owner_alive,
             state,
             ticket.waiting_for,

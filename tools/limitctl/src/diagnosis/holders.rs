@@ -7,7 +7,7 @@ use shmlimit::{HoldSnapshot, ParticipantSnapshot, SetSnapshot};
 use super::finding::{Finding, Severity};
 use super::remedy::Remedies;
 use super::segment::Look;
-use crate::text::human;
+use crate::text::{human, process};
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     let participants = &look.snapshot.participants;
@@ -31,7 +31,11 @@ fn dead(participant: &ParticipantSnapshot, remedies: &Remedies) -> Finding {
     Finding::new(
         Severity::Warning,
         "participant_dead",
-        format!("process {} ({}) died attached", participant.pid, participant.name),
+        format!(
+            "process {} ({}) died attached",
+            process::attached(participant),
+            participant.name
+        ),
         "what it held is given back to those who need it, and its place in the table is the next process's",
     )
     .of_process(Some(participant.pid))

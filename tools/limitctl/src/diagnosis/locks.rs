@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use shmlimit::{ShardDiagnosis, ShardPoison};
+use shmlimit::{ProcessId, ShardDiagnosis, ShardPoison};
 
 use super::finding::{Finding, Severity};
 use super::process::{table_is_whole, thread_activity};
 use super::remedy::Remedies;
 use super::segment::Look;
-use crate::text::human;
+use crate::text::{human, process};
 
 /// A lock is held for well under a microsecond: for so long no process that runs has it.
 pub const NEVER_SO_LONG: Duration = Duration::from_millis(1_500);
@@ -72,7 +72,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
                 .healed_by(remedies.recover()),
         );
     }
-    if shard.lock.holder_thread.is_some() {
+    if shard.lock.is_held() {
         return Some(held(look, shard, &name, remedies));
     }
     shard.half_done.then(|| {
@@ -96,7 +96,18 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
     let found = |severity, kind, what: String, meaning: String| {
         Finding::new(severity, kind, what, meaning).of_set(&shard.set)
     };
-    let thread = shard.lock.holder_thread.unwrap_or(0);
+    let (Some(thread), None) = (shard.lock.holder_thread, shard.lock.holder_namespace) else {
+        let pid = shard.lock.holder_pid.map(u64::from);
+        let holder = process::cell(pid.map(|pid| ProcessId {
+            pid,
+            namespace: shard.lock.holder_namespace,
+        }));
+        let what = format!("{name} is held by process {holder}, for at most {}", ago(shard));
+        let meaning = format!("{MEANING}; look in its own namespace whether it is stopped");
+        return found(Severity::Error, "lock_stuck", what, meaning)
+            .of_process(pid)
+            .after(NEVER_SO_LONG, standstill(shard));
+    };
     let Some(pid) = shard.lock.holder_pid.map(u64::from) else {
         if !look.diagnosis.place.same_pids() || !table_is_whole() {
             let what = format!("{name} is held by thread {thread}, which this process cannot see");
@@ -178,5 +189,10 @@ fn ago(shard: &ShardDiagnosis) -> String {
 
 /// What is another as soon as an operation comes to its end.
 fn standstill(shard: &ShardDiagnosis) -> String {
-    format!("{} {} {:?}", shard.shard, shard.changes, shard.lock.holder_thread)
+    let holder = (
+        shard.lock.holder_thread,
+        shard.lock.holder_pid,
+        shard.lock.holder_namespace,
+    );
+    format!("{} {} {holder:?}", shard.shard, shard.changes)
 }

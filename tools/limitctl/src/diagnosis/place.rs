@@ -108,7 +108,7 @@ pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
         "it was used last before this boot".to_owned()
     } else if !place.same_file {
         "it is a copy of another file".to_owned()
-    } else if place.pid_namespace != place.own_pid_namespace {
+    } else if !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace {
         format!(
             "it belongs to PID namespace {}, of which no process uses it any more; this process is in {}",
             place.pid_namespace, place.own_pid_namespace

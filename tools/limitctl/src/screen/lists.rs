@@ -10,7 +10,7 @@ use shmlimit::{HoldSnapshot, KeyLabel, SetSnapshot, TicketSnapshot};
 use super::state::{List, Screen};
 use super::{BAD, FAINT, SELECTED, pad, visible};
 use crate::text::human::{self, amounts, count};
-use crate::text::{key, sanitise};
+use crate::text::{key, process, sanitise};
 
 /// Draws the list of a set that is chosen.
 pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
@@ -47,7 +47,7 @@ pub fn draw_processes(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
             };
             let text = format!(
                 "{:>10}  {}  {state:5}  {}",
-                it.pid,
+                process::attached(it).to_string(),
                 pad(&sanitise::line(&it.name), 24),
                 human::instant(it.joined_utc)
             );

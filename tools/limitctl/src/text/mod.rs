@@ -3,6 +3,7 @@
 pub mod declared;
 pub mod human;
 pub mod key;
+pub mod process;
 pub mod sanitise;
 pub mod style;
 pub mod table;

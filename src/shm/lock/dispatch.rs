@@ -1,0 +1,91 @@
+//! The two kinds of lock that a segment's shards may have, and the one place where they part.
+//!
+//! The kind is a segment's for good. It is read from the header once, at attach, and kept privately from then on.
+
+use std::io;
+
+use raw_sync::Timeout;
+
+use super::guard::{Guard, LockError};
+use super::slot_word::SlotWord;
+use crate::shm::layout::records::{LOCK_KIND_ROBUST_MUTEX, LOCK_KIND_SLOT, LockArea};
+
+/// What the lock areas of a segment are used as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// The C library's process-shared robust mutex: the kernel says that an owner died. For processes of one PID namespace
+    /// and one C library.
+    #[default]
+    RobustMutex,
+    /// A word that names a participant, whose file lock says whether it lives. For processes of any PID namespaces and
+    /// C libraries.
+    Slot,
+}
+
+impl LockKind {
+    /// The kind that a header names; `None` where this build knows no such kind.
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
+        match word {
+            LOCK_KIND_ROBUST_MUTEX => Some(Self::RobustMutex),
+            LOCK_KIND_SLOT => Some(Self::Slot),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn to_word(self) -> u64 {
+        match self {
+            Self::RobustMutex => LOCK_KIND_ROBUST_MUTEX,
+            Self::Slot => LOCK_KIND_SLOT,
+        }
+    }
+
+    /// Whether all processes must be of one PID namespace and one C library, which the lock's own words are about.
+    pub(crate) fn is_of_one_namespace(self) -> bool {
+        self == Self::RobustMutex
+    }
+
+    /// Makes a free lock of whatever is in the area. Only for memory that no other thread or process uses as a lock.
+    pub(crate) fn initialise(self, area: &LockArea) -> io::Result<()> {
+        match self {
+            Self::RobustMutex => area.initialise_mutex(),
+            Self::Slot => {
+                area.clear();
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the lock for the participant `owner` if no process holds it.
+    #[inline(always)]
+    pub(crate) fn try_lock(self, area: &LockArea, owner: u64) -> Result<Option<Guard<'_>>, LockError> {
+        match self {
+            Self::RobustMutex => area.try_lock_mutex(),
+            Self::Slot => Ok(area.try_lock_slot(owner)),
+        }
+    }
+
+    /// Takes the lock, waiting as long as `timeout` says; `None` where it was not to be had in that time. A guard whose
+    /// [`Guard::owner_died`] is true protects data that may be half changed. `is_alive` is asked of the participant that
+    /// a word names.
+    pub(crate) fn lock(
+        self,
+        area: &LockArea,
+        owner: u64,
+        timeout: Timeout,
+        is_alive: impl Fn(SlotWord) -> bool,
+    ) -> Result<Option<Guard<'_>>, LockError> {
+        match self {
+            Self::RobustMutex => area.lock_mutex(timeout),
+            Self::Slot => Ok(area.lock_slot(owner, timeout, is_alive)),
+        }
+    }
+
+    /// Whether a lock is in a state that only making it anew ends, although no process is left to release it. One that
+    /// names a dead participant is not: the next process takes it over.
+    pub(crate) fn is_beyond_the_dead(self, area: &LockArea) -> bool {
+        match self {
+            Self::RobustMutex => area.mutex_word().holder.is_some() || area.is_unrecoverable(),
+            Self::Slot => false,
+        }
+    }
+}

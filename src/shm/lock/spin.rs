@@ -1,0 +1,60 @@
+//! Waiting for a moment without the kernel, where another processor may be about to unlock.
+
+use std::sync::OnceLock;
+
+/// Pauses of the processor before blocking.
+const SPINS: u32 = 500;
+
+/// Pauses without a sign of progress after which the holder is taken to be off its processor.
+const SPINS_WITHOUT_PROGRESS: u32 = 300;
+
+/// Pauses before the first look at a contended lock, and the most between two looks.
+const FIRST_PAUSES: u32 = 32;
+const MAX_PAUSES: u32 = 128;
+
+/// What a look at the lock word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) word: u64,
+    pub(super) is_free: bool,
+}
+
+/// Tries for a while. Gives up early where the lock word stays as it is: then the holder is not running, and its processor
+/// is the one being spun on.
+pub(super) fn spin<T, E>(
+    look: impl Fn() -> Look,
+    mut try_lock: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    static SEVERAL_PROCESSORS: OnceLock<bool> = OnceLock::new();
+    if !*SEVERAL_PROCESSORS
+        .get_or_init(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1))
+    {
+        return Ok(None);
+    }
+    let mut seen = look().word;
+    let mut pauses = FIRST_PAUSES;
+    let mut spun = 0;
+    let mut without_progress = 0;
+    while spun < SPINS && without_progress < SPINS_WITHOUT_PROGRESS {
+        // Looking takes the lock's cache line from its holder, so the looks become rarer: the holder gets on with
+        // several operations in the meantime, which is worth more than a prompt turn.
+        for _ in 0..pauses {
+            std::hint::spin_loop();
+        }
+        spun += pauses;
+        let now = look();
+        if now.is_free
+            && let Some(taken) = try_lock()?
+        {
+            return Ok(Some(taken));
+        }
+        without_progress = if now.word == seen {
+            without_progress + pauses
+        } else {
+            0
+        };
+        seen = now.word;
+        pauses = (2 * pauses).min(MAX_PAUSES);
+    }
+    Ok(None)
+}

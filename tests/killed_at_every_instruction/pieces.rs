@@ -1,0 +1,73 @@
+//! Where the tables of a set lie, which follow its journal.
+
+use crate::words::{bucket, counters, hold, label, row, ticket};
+
+/// A table of records of the same size, in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    pub start: usize,
+    pub stride: usize,
+    pub count: usize,
+}
+
+impl Table {
+    pub fn records(self) -> impl Iterator<Item = usize> {
+        (0..self.count).map(move |index| self.start + index * self.stride)
+    }
+}
+
+/// What follows the journal.
+pub struct Pieces {
+    pub tags: usize,
+    pub rows: Table,
+    pub is_keyed: bool,
+    pub holds: Table,
+    pub labels: Table,
+    pub tickets: Table,
+    pub end: usize,
+}
+
+impl Pieces {
+    pub fn of(counters: usize, entry: &[usize; 11], labels: usize) -> Self {
+        let [
+            ..,
+            limits,
+            state_words,
+            holds,
+            held_amounts,
+            tickets,
+            parts,
+            buckets,
+            name_words,
+        ] = *entry;
+        assert_eq!(parts, 1, "the proof works on sets of one shard");
+        let is_keyed = buckets > 0;
+        let mut end = counters + limits * counters::SIZE;
+        let mut table = |count: usize, stride: usize| {
+            let start = end;
+            end += (count * stride).next_multiple_of(8);
+            Table { start, stride, count }
+        };
+        let aligned = |words: usize| words.next_multiple_of(8);
+        let tags = table(buckets, bucket::TAG_WORDS);
+        let (row_count, row_head) = if is_keyed {
+            (buckets * bucket::ROWS, row::HEAD_SIZE)
+        } else {
+            (1, 0)
+        };
+        let rows = table(row_count, aligned(row_head + state_words));
+        table(if is_keyed { row_count } else { 0 }, name_words);
+        let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
+        let labels = table(labels, label::SIZE);
+        let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
+        Self {
+            tags: tags.start,
+            rows,
+            is_keyed,
+            holds,
+            labels,
+            tickets,
+            end,
+        }
+    }
+}

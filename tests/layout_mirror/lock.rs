@@ -1,0 +1,134 @@
+//! A set's lock, taken without the library: as pthread sees it, or as a participant that joins by itself.
+#![allow(unsafe_code, reason = "takes the locks of a segment beside the library")]
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use memmap2::MmapRaw;
+
+use super::RawSegment;
+use super::words::{header, lock_kind, participant};
+
+/// The byte of participant slot 0.
+const FIRST_PARTICIPANT_BYTE: i64 = 1 << 40;
+
+/// In a slot lock word: who releases it wakes one.
+pub(super) const WAITERS: u64 = 1 << 31;
+
+#[derive(Debug)]
+pub struct RawLock {
+    map: MmapRaw,
+    /// Of the lock area, in bytes.
+    offset: usize,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Mutex,
+    /// The open file has the byte of a slot as long as it is open.
+    Slot {
+        word: u64,
+        _byte: File,
+    },
+}
+
+impl RawLock {
+    pub(super) fn new(segment: &RawSegment, control: usize) -> Self {
+        let map = MmapRaw::map_raw(&segment.file).expect("a mapping");
+        let kind = match segment.word(header::LOCK_KIND) {
+            lock_kind::SLOT => join(segment),
+            _ => Kind::Mutex,
+        };
+        Self {
+            offset: 8 * control,
+            map,
+            kind,
+        }
+    }
+
+    fn mutex(&self) -> *mut libc::pthread_mutex_t {
+        // SAFETY: the offset comes from the directory of a segment that the library made, and lies in the mapping.
+        unsafe { self.map.as_mut_ptr().add(self.offset).cast() }
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: as above; the area is aligned, and in a segment with slot locks every process uses it as an atomic.
+        unsafe { &*self.mutex().cast::<AtomicU64>() }
+    }
+
+    pub fn take(&self) {
+        match self.kind {
+            // SAFETY: the library initialised a mutex there.
+            Kind::Mutex => assert_eq!(unsafe { libc::pthread_mutex_lock(self.mutex()) }, 0),
+            Kind::Slot { word, .. } => {
+                while self
+                    .word()
+                    .compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_err()
+                {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        }
+    }
+
+    /// Takes it for as long as the process lives.
+    pub fn take_for_good(self) {
+        self.take();
+        std::mem::forget(self);
+    }
+
+    pub fn let_go(&self) {
+        match self.kind {
+            // SAFETY: this thread took it.
+            Kind::Mutex => assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex()) }, 0),
+            Kind::Slot { .. } => {
+                if self.word().swap(0, Ordering::AcqRel) & WAITERS != 0 {
+                    // SAFETY: the kernel is given the address of a mapped word, and writes nothing to it.
+                    unsafe { libc::syscall(libc::SYS_futex, self.word(), libc::FUTEX_WAKE, 1) };
+                }
+            }
+        }
+    }
+}
+
+/// Joins the participants, in the first slot whose byte is free.
+fn join(segment: &RawSegment) -> Kind {
+    let path = format!("/proc/self/fd/{}", segment.file.as_raw_fd());
+    let file = File::options().read(true).write(true).open(path);
+    let byte = file.expect("an open file of its own");
+    let slots = segment.word(header::PARTICIPANTS);
+    let slot = (0..slots)
+        .find(|slot| has_locked(&byte, *slot))
+        .expect("a free slot");
+    let position = |word| segment.participant_word(usize::try_from(slot).expect("small"), word);
+    let generation = (segment.word(position(participant::STATE)) >> 2) + 1;
+    segment.set_word(
+        position(participant::STATE),
+        generation << 2 | participant::JOINING,
+    );
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+    segment.set_word(position(participant::PID), std::process::id().into());
+    segment.set_word(position(participant::PID_NAMESPACE), namespace);
+    segment.set_word(position(participant::STATE), generation << 2 | participant::LIVE);
+    Kind::Slot {
+        word: (generation >> 15) << 32 | (generation & 0x7fff) << 16 | (slot + 1),
+        _byte: byte,
+    }
+}
+
+fn has_locked(file: &File, slot: u64) -> bool {
+    let request = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: FIRST_PARTICIPANT_BYTE + i64::try_from(slot).expect("small"),
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open, and the request is as the call has it.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) == 0 }
+}

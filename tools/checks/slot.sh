@@ -1,0 +1,21 @@
+#!/bin/sh
+# The tests with segments whose locks are slot locks, in place of robust mutexes: those of processes that die, stop, wait and
+# fork. With --thorough all tests of the library that can be run so, and the crash harness with nothing left out.
+set -eu
+cd "$(dirname "$0")/../.."
+. tools/checks/steps.sh
+SHMLIMIT_TEST_LOCK=slot
+export SHMLIMIT_TEST_LOCK
+
+if [ "${1:-}" = --thorough ]; then
+    describe "slot locks: all tests of the library"
+    step cargo test --locked --package shmlimit --tests
+    describe "slot locks: killed at every instruction, nothing left out"
+    step env SHMLIMIT_THOROUGH=1 cargo run --locked --release --package killed_at_every_instruction
+    describe "slot locks: 100,000 random kills in two PID namespaces"
+    step env SHMLIMIT_KILL_SECONDS=500 cargo test --locked --package shmlimit --test random_kills -- namespaces
+else
+    describe "slot locks: processes that die, stop, wait and fork"
+    step cargo test --locked --package shmlimit --test attachments --test fork --test giving_back \
+        --test keyed_processes --test stopped_holder --test waves
+fi

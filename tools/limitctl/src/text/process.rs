@@ -1,0 +1,31 @@
+//! Processes as they are shown: by their ids, and the PID namespaces that these are of where a segment's processes may be of
+//! several.
+
+use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, TicketSnapshot};
+
+/// An attached process.
+pub fn attached(participant: &ParticipantSnapshot) -> ProcessId {
+    ProcessId {
+        pid: participant.pid,
+        namespace: participant.pid_namespace,
+    }
+}
+
+/// The process that holds something, where it is known.
+pub fn of_hold(hold: &HoldSnapshot) -> Option<ProcessId> {
+    owner(hold.owner_pid, hold.owner_namespace)
+}
+
+/// The process that waits, where it is known.
+pub fn of_ticket(ticket: &TicketSnapshot) -> Option<ProcessId> {
+    owner(ticket.owner_pid, ticket.owner_namespace)
+}
+
+fn owner(pid: Option<u64>, namespace: Option<u64>) -> Option<ProcessId> {
+    pid.map(|pid| ProcessId { pid, namespace })
+}
+
+/// In a column of a table.
+pub fn cell(process: Option<ProcessId>) -> String {
+    process.map_or_else(|| "?".to_owned(), |process| process.to_string())
+}
