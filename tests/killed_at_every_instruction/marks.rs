@@ -49,10 +49,13 @@ impl OwnLock {
         let path = victim.path();
         let file = RawFile::open(path);
         let layout = Layout::of(&file);
+        let slot = layout.own_slot_lock(std::process::id(), &file);
+        // This mapping does not stay, so it must be gone before one that does is looked for.
+        drop(file);
         let address = usize::try_from(address_in("self", path)).expect("64 bits") + layout.lock_offset();
         Self {
             mutex: std::ptr::with_exposed_provenance_mut(address),
-            slot: layout.own_slot_lock(std::process::id(), &file),
+            slot,
         }
     }
 
