@@ -578,14 +578,22 @@ impl Layout {
         self.holder(self.lock(image), |word| image[word]) == thread
     }
 
-    /// The thread that a lock word names, or the process of the participant that it names; zero where the lock is free.
+    /// The thread that a lock word names, or the process of the participant that it names; zero where the lock is free, or
+    /// the next process's to take over, because that participant is gone.
     pub fn holder(&self, lock: u32, word: impl Fn(usize) -> u64) -> u32 {
         if !self.has_slot_lock {
             return lock & libc::FUTEX_TID_MASK;
         }
-        match usize::try_from(lock & 0xffff).expect("small") {
-            0 => 0,
-            slot => u32::try_from(word(self.participant(slot - 1) + participant::PID)).expect("a process id"),
+        let Some(slot) = usize::try_from(lock & 0xffff).expect("small").checked_sub(1) else {
+            return 0;
+        };
+        let participant = self.participant(slot);
+        let state = word(participant + participant::STATE);
+        let is_its_life = (state >> 2) & 0x7fff == u64::from(lock >> 16) & 0x7fff;
+        if is_its_life && state & 3 == participant::LIVE {
+            u32::try_from(word(participant + participant::PID)).expect("a process id")
+        } else {
+            0
         }
     }
 
