@@ -99,8 +99,8 @@ mod words;
 
 pub use api::clock_check::ClockCheck;
 pub use api::declaration::{
-    Adaptive, Algorithm, Align, Amount, Bound, ClockSource, Credit, Declaration, Keyed, Kind, Limit,
-    LimitOptions, LockKind, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
+    Adaptive, Algorithm, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Declaration, Keyed, Kind,
+    Limit, LimitOptions, LockKind, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
 };
 pub use api::key::Key;
 pub use api::key::address::Address;

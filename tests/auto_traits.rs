@@ -73,7 +73,7 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 #[test]
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
-        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Chosen<'static>, ClockCheck, ClockSource,
+        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Checkpoint, Chosen<'static>, ClockCheck, ClockSource,
         ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Diagnosis, Difference, Error, Forecast, HoldSnapshot, Keyed,
         Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
         LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LocalCredit, LockKind, LockSnapshot, Mismatch, MismatchOutcome,

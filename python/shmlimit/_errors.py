@@ -150,6 +150,10 @@ class NoSpace(SegmentError):
     """The file system has no room for the segment. Nothing was created."""
 
 
+class NotACheckpoint(SegmentError):
+    """The file that a checkpoint is to be written to, or created from, is not one of checkpoints."""
+
+
 class NotASegment(SegmentError):
     """The file is not a segment at all."""
 

@@ -147,6 +147,7 @@ fn path(error: &Error) -> Option<&Path> {
             | OpenError::AlreadyExists { path }
             | OpenError::NoSpace { path, .. }
             | OpenError::NotASegment { path, .. }
+            | OpenError::NotACheckpoint { path, .. }
             | OpenError::Incompatible { path, .. }
             | OpenError::ForeignNamespace { path, .. }
             | OpenError::ForeignBoot { path }
@@ -174,6 +175,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::Open(OpenError::AlreadyExists { .. }) => "AlreadyExists",
         Error::Open(OpenError::NoSpace { .. }) => "NoSpace",
         Error::Open(OpenError::NotASegment { .. }) => "NotASegment",
+        Error::Open(OpenError::NotACheckpoint { .. }) => "NotACheckpoint",
         Error::Open(OpenError::Incompatible { .. }) => "Incompatible",
         Error::Open(OpenError::ForeignNamespace { .. } | OpenError::ForeignBoot { .. }) => "ForeignNamespace",
         Error::Open(OpenError::WrongSize { .. } | OpenError::Sparse { .. })

@@ -226,6 +226,25 @@ impl Segment {
         json(py, &self.get(py)?.recover().or_raise(py)?)
     }
 
+    /// Writes the state of the segment into a checkpoint file now.
+    ///
+    /// Where the segment is gone after a reboot, it is created from the file if its declaration says so, in `[segment]`:
+    /// `checkpoint = { path = "...", every = "30s" }`, by which a thread of the library also takes checkpoints by itself.
+    ///
+    /// Args:
+    ///     path: The file; made where it is not there, twice as large as the segment.
+    ///
+    /// Returns:
+    ///     Whether it was written: not where another process is writing to it.
+    ///
+    /// Raises:
+    ///     SegmentError: The file cannot be written, or the segment not be read.
+    fn checkpoint(&self, path: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = path.py();
+        let (segment, path) = (self.get(py)?, file_path(path)?);
+        py.detach(|| segment.checkpoint(path)).or_raise(py)
+    }
+
     /// Marks the segment as one that no one may use any more, this process included. Its file stays.
     fn retire(&self, py: Python<'_>) -> PyResult<()> {
         self.get(py)?.retire();

@@ -390,3 +390,22 @@ def test_a_file_of_another_user_in_a_directory_of_the_group_names_the_option_tha
 def test_credit_that_is_declared_is_drawn_in_batches(open_set):
     limits = open_set(sl.Calls("calls", 100, "1000h", algorithm="token_bucket", credit={"batch": 10}))
     assert sum(bool(limits.check()) for _ in range(200)) == 100
+
+
+def test_a_segment_that_is_gone_is_created_as_its_checkpoint_has_it(segment_path, tmp_path):
+    kept = tmp_path / "kept"
+    config = {
+        "segment": {"checkpoint": {"path": str(kept), "every": "1h"}},
+        "set": [{"name": "set", "limit": [{"name": "c", "kind": "calls", "capacity": 2, "window": "100d"}]}],
+    }
+    with sl.open(segment_path, config) as segment:
+        assert segment["set"].check()
+        assert segment.checkpoint(kept)
+    os.unlink(segment_path)
+    with sl.open(segment_path, config) as segment:
+        assert segment["set"].check()
+        assert not segment["set"].check()
+        with pytest.raises(sl.NotACheckpoint, match="no checkpoint"):
+            file = tmp_path / "text"
+            file.write_text("something else")
+            segment.checkpoint(file)

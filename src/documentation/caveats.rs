@@ -52,8 +52,8 @@
 //! | a `check` of one limit, alone | 138 ns | 97 ns |
 //! | a death with the lock is noticed by one that waits | as the kernel ends the process | after 6 ms (median), 15 ms (of a hundred, the slowest but one) |
 //!
-//! Measured on two busy processors of x86-64, Linux 6.18. `tests/slot_lock.rs` prints the second on any machine. The crash
-//! harness has not come to its end with slot locks yet: use them only where the robust mutex cannot be used.
+//! Measured on two busy processors of x86-64, Linux 6.18. `tests/slot_lock.rs` prints the second on any machine. The robust mutex is
+//! what to take where it can be used: the kernel knows of a death, and a process that waits need not ask.
 //!
 //! # File systems
 //!
@@ -61,7 +61,8 @@
 //! shared by all who can open the file. So are ZFS, bcachefs and NILFS, where a change of the file may need space and fail;
 //! on btrfs a segment is exempted from copy-on-write when it is created, and a copy of it without the exemption is refused.
 //! On a disk an operation may have to wait while its page is written back, and with it every process that waits for the
-//! lock: where latency matters, `/dev/shm` is the place. A segment on tmpfs is gone after a reboot. One on a disk starts cold: locks and
+//! lock: where latency matters, `/dev/shm` is the place. A segment on tmpfs is gone after a reboot, but for its
+//! [checkpoint](crate::Checkpoint) where one is declared. One on a disk starts cold: locks and
 //! holders of the old boot are void, limits go on from the wall-clock time that passed. After a power failure the pages
 //! of the file may be of different ages; run `limitctl recover`, or create a new segment.
 //!

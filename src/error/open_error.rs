@@ -73,6 +73,17 @@ pub enum OpenError {
         /// The first eight bytes of a segment.
         expected: u64,
     },
+    /// The file is not one of checkpoints.
+    #[error(
+        "{} is no checkpoint: it starts with {found:#018x}; declare another path, or move the file away",
+        path.display()
+    )]
+    NotACheckpoint {
+        /// The file.
+        path: PathBuf,
+        /// The first eight bytes found, as a number of this host.
+        found: u64,
+    },
     /// The segment was made by a build whose layout differs.
     #[error("{} has another {what}: found {found}, this build expects {expected}; use one build for all processes, or create a new segment", path.display())]
     Incompatible {

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork};
-use shmlimit::Segment;
+use shmlimit::{OpenOptions, Segment};
 
 use crate::image::RawFile;
 use crate::operations::{PLACES, SET, admitted, everything};
@@ -130,7 +130,9 @@ impl<'a> Line<'a> {
     pub fn join(&mut self, path: &Path) {
         let admitted_at = &self.admitted_at.words()[self.waiters.len()];
         self.waiters.push(Bystander::start(|| {
-            let segment = Segment::open(path).expect("the segment");
+            // The victim may be stepped through what it does with the lock.
+            let options = OpenOptions::new().lock_timeout(TIMEOUT);
+            let segment = options.open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
             let outcome = Subject::of(&set)
                 .acquire(&everything(&set, 1), TIMEOUT)

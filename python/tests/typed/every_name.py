@@ -42,6 +42,7 @@ ERRORS: dict[type[sl.Error], str] = {
     sl.MustBeHeld: "cannot be checked",
     sl.NeverAdmissible: "more than there is",
     sl.NoSpace: "no room",
+    sl.NotACheckpoint: "another file",
     sl.NotASegment: "another file",
     sl.NotFound: "no file",
     sl.NotKeyed: "not keyed",

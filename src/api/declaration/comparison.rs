@@ -27,7 +27,7 @@ impl Declaration {
     /// Each thing in which this declaration differs from `in_segment`, the one that a segment holds.
     ///
     /// Compared is what the declarations mean: `"60s"` is `"1m"`, and a default is the same written out or not.
-    /// The segment's path and mode do not count, nor does the declaration's version. The order of sets and of limits does,
+    /// The segment's path, mode and checkpoint do not count, nor does the declaration's version. The order of sets and of limits does,
     /// because the segment stores them in it.
     pub fn differences(&self, in_segment: &Self) -> Vec<Difference> {
         self.canonical().differences_as_written(&in_segment.canonical())
@@ -71,6 +71,7 @@ fn comparable(canonical: &Declaration) -> Table {
     let mut canonical = canonical.clone();
     canonical.segment.path = None;
     canonical.segment.mode = None;
+    canonical.segment.checkpoint = None;
     canonical.segment.version = None;
     canonical.segment.on_demand = None;
     // Without the path, everything in a declaration is a number or Unicode, which a table always takes.

@@ -2,6 +2,7 @@
 
 mod canonical;
 mod changes;
+mod checkpoint;
 mod clock_source;
 mod comparison;
 mod compile;
@@ -23,6 +24,7 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
+pub use checkpoint::Checkpoint;
 pub use clock_source::ClockSource;
 pub use limit::amount::Amount;
 pub use limit::bound::Bound;
@@ -121,6 +123,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `path` | where the file is | the process that opens it says |
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
+/// | `checkpoint` | where its state is kept for the time after a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
 /// | `lock` | `"robust"`, or `"slot"` for processes of several containers: see [`LockKind`] | `"robust"` |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
 /// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::RequestError::UnknownSet) |
@@ -226,6 +229,13 @@ impl Declaration {
     /// is.
     pub fn clock(mut self, clock: ClockSource) -> Self {
         self.segment.clock = Some(clock);
+        self
+    }
+
+    /// Where its state is kept for the time after a reboot; nowhere unless declared. It is of this process: others that open the
+    /// segment may declare another file or none.
+    pub fn checkpoint(mut self, checkpoint: Checkpoint) -> Self {
+        self.segment.checkpoint = Some(checkpoint);
         self
     }
 
@@ -397,6 +407,7 @@ impl Declaration {
             participants: Some(self.segment.participants()),
             clock: Some(self.segment.clock()),
             lock: Some(self.segment.lock()),
+            checkpoint: self.segment.checkpoint.clone(),
             version: self.segment.version,
             sets_on_demand: self.segment.sets_on_demand.clone(),
             max_sets_on_demand: self.sets_on_demand_count(),
@@ -424,6 +435,8 @@ pub struct SegmentOptions {
     clock: Option<ClockSource>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lock: Option<LockKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<Checkpoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -469,6 +482,11 @@ impl SegmentOptions {
         self.lock.unwrap_or_default()
     }
 
+    /// Where its state is kept for the time after a reboot, if the declaration says so.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.checkpoint.as_ref()
+    }
+
     pub(crate) fn creation_options(&self) -> CreationOptions {
         CreationOptions {
             participants: self.participants(),
@@ -489,6 +507,9 @@ impl SegmentOptions {
             1,
             MAX_PARTICIPANTS,
         )?;
+        if let Some(checkpoint) = &self.checkpoint {
+            checkpoint.check()?;
+        }
         if let Some(version) = self.version {
             check_range(|| "segment / version".to_owned(), version, 1, MAX_VERSION)?;
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 mod bring_into_force;
+mod checkpoints;
 pub(crate) mod compiled_definitions;
 pub(crate) mod find_or_make_set;
 pub(crate) mod mismatch;
@@ -34,6 +35,7 @@ use crate::shm::layout::records::SYSTEM_CLOCK;
 use crate::shm::time::segment_clock::SegmentClock;
 use crate::words::words;
 use bring_into_force::{bring_into_force, stored_declaration};
+use checkpoints::create_from_checkpoint;
 use compiled_definitions::{compile_definitions, compile_one, read_definitions};
 use find_or_make_set::find_or_make;
 use mismatch::{Author, Mismatch, needs_another_file};
@@ -107,7 +109,9 @@ impl OpenOptions {
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         create_file(&path, declaration)?;
-        self.open_absolute(&path, None)
+        let segment = self.open_absolute(&path, None)?;
+        checkpoints::start(&segment.shared, declaration);
+        Ok(segment)
     }
 
     /// Opens the segment, or creates it. Any number of processes may do so at once. One that was
@@ -127,7 +131,10 @@ impl OpenOptions {
         declaration.validate()?;
         for _ in 0..OPENING_ATTEMPTS {
             match self.open_absolute(&path, Some(declaration)) {
-                Ok(segment) => return Ok(segment),
+                Ok(segment) => {
+                    checkpoints::start(&segment.shared, declaration);
+                    return Ok(segment);
+                }
                 Err(Error::Open(OpenError::NotFound { .. })) => {}
                 Err(Error::Segment(SegmentError::Removed { .. })) => {
                     match finish_removal(&path, self.trust_any_owner) {
@@ -210,6 +217,7 @@ impl OpenOptions {
             options: self.clone(),
             mismatches,
             warned: Mutex::default(),
+            checkpoint_failure: Mutex::default(),
         });
         note_handle(&shared);
         Ok(Segment { shared })
@@ -426,6 +434,11 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 /// Creates the file and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     declaration.validate()?;
+    if let Some(checkpoint) = declaration.segment().checkpoint()
+        && create_from_checkpoint(path, declaration, checkpoint)?
+    {
+        return Ok(());
+    }
     let stored = StoredDeclaration::of(declaration);
     let sets = stored.sets();
     let plans = sets

@@ -1,13 +1,14 @@
 //! What the handles of one attached segment share.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::mismatch::Mismatch;
 use super::open_options::OpenOptions;
 use crate::api::declaration::Declaration;
 use crate::api::request_events::RequestEvents;
 use crate::engine::SegmentEngine;
+use crate::error::Error;
 
 /// What the handles of one attached segment share.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct SharedSegment {
     pub(crate) request_events: Option<RequestEvents>,
     /// The unknown names that were warned about, by set and name.
     pub(super) warned: Mutex<HashSet<(usize, String)>>,
+    /// Why the last checkpoint could not be taken.
+    pub(super) checkpoint_failure: Mutex<Option<Arc<Error>>>,
 }
 
 impl SharedSegment {

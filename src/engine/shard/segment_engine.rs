@@ -12,6 +12,7 @@ use crate::engine::recover::removal_watch::RemovalWatch;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::file::attach::Attached;
+use crate::shm::file::checkpoint::TakenAt;
 use crate::shm::file::region::{MappedRecord, OutOfRegion, Region};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::file::verified::CreationOptions;
@@ -163,6 +164,14 @@ impl SegmentEngine {
     /// The segment clock by the system's, whatever is read otherwise.
     pub(in crate::engine) fn system_nanos(&self) -> u64 {
         self.clock.system_nanos(self.clock_offset)
+    }
+
+    /// What a checkpoint that is begun now is dated by.
+    pub(crate) fn taken_at(&self) -> TakenAt {
+        TakenAt {
+            segment: self.system_nanos(),
+            utc: utc_nanos(),
+        }
     }
 
     /// The segment clock, and the wall clock where it matters.

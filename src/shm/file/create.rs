@@ -7,23 +7,25 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::checkpoint::SavedImages;
 use super::descriptor::FileIdentity;
 use super::file_system::{allocate, ensure_local};
 use super::region::{OutOfRegion, Region};
 use super::segment_file::{damaged, io_error, open_for_writing};
-use super::verified::header_checksum;
+use super::verified::{Verified, check_header, header_checksum, verify};
 use crate::error::{Error, OpenError};
 use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{
-    BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, Header,
-    INCOMPATIBLE_FEATURES, MAGIC, SetControl, WORD_SIZE, fingerprint,
+    BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, HEADER_SPACE,
+    Header, INCOMPATIBLE_FEATURES, MAGIC, SetControl, WORD_SIZE, fingerprint,
 };
 use crate::shm::lock::dispatch::LockKind;
 use crate::shm::lock::file_lock::{ByteRange, try_lock};
@@ -54,6 +56,44 @@ pub(crate) struct Blueprint<'a> {
 ///
 /// [`OpenError::AlreadyExists`] where there is something at the path, [`OpenError::NoSpace`] where there is no room.
 pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
+    let (construction, file, region) = construct(path, blueprint.geometry.total_size, blueprint.mode)?;
+    let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    fill(&region, blueprint, identity, path)?;
+    construction.publish(path)
+}
+
+/// Creates the segment at `path` as one of the images of a checkpoint has it, for the process that opens it to start it cold.
+/// Answers whether it did: not where the image is not whole, is no segment that this build can use, or `accept` says so.
+///
+/// # Errors
+///
+/// As [`create`].
+pub(crate) fn restore(
+    path: &Path,
+    mode: u32,
+    checkpoint: &SavedImages,
+    nth: usize,
+    accept: impl FnOnce(&Verified) -> bool,
+) -> Result<bool, Error> {
+    let Some(size) = checkpoint.size(nth) else {
+        return Ok(false);
+    };
+    if size < HEADER_SPACE {
+        return Ok(false);
+    }
+    let (construction, _file, region) = construct(path, size, mode)?;
+    let region = Arc::new(region);
+    let is_sound = checkpoint.store(nth, &region)?
+        && check_header(&region, size, path).is_ok()
+        && verify(Arc::clone(&region), path).is_ok_and(|verified| accept(&verified));
+    if is_sound {
+        construction.publish(path)?;
+    }
+    Ok(is_sound)
+}
+
+/// An empty file of that size beside `path`, mapped.
+fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, Region), Error> {
     if path.symlink_metadata().is_ok() {
         return Err(Error::Open(OpenError::AlreadyExists {
             path: path.to_owned(),
@@ -72,15 +112,12 @@ pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error
     })?;
     remove_abandoned(directory, name);
     let (file, construction) = start_construction(directory, name, path)?;
-    let size = blueprint.geometry.total_size;
-    file.set_permissions(Permissions::from_mode(blueprint.mode))
+    file.set_permissions(Permissions::from_mode(mode))
         .map_err(|source| io_error("set the mode of", path, source))?;
     ensure_local(&file, path)?;
     allocate(&file, size, path)?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
-    let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
-    fill(&region, blueprint, identity, path)?;
-    construction.publish(path)
+    Ok((construction, file, region))
 }
 
 /// A file under construction; dropped, it is removed.

@@ -97,6 +97,25 @@ impl Region {
         })
     }
 
+    /// Loads as many bytes as `into` is long, word by word: both are multiples of eight. What others store meanwhile may be
+    /// seen in part.
+    pub(crate) fn load_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfRegion> {
+        let words = self.words(offset, into.len() as u64 / 8)?;
+        for (word, bytes) in words.iter().zip(into.as_chunks_mut().0) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        Ok(())
+    }
+
+    /// Stores bytes, word by word: their place and their number are multiples of eight.
+    pub(crate) fn store_bytes(&self, offset: u64, from: &[u8]) -> Result<(), OutOfRegion> {
+        let words = self.words(offset, from.len() as u64 / 8)?;
+        for (word, bytes) in words.iter().zip(from.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// `count` records in a row from `offset`, checked once and kept: using them later costs no check.
     pub(crate) fn mapped_records<T: SharedRecord>(
         self: &Arc<Self>,

@@ -64,8 +64,30 @@ impl Verified {
     }
 }
 
-/// Whether the file may be trusted, by what the system says of it; answers its size.
+/// Whether the file may be trusted, and is as large as a segment at least; answers its size.
 pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
+    let size = check_trust(file, path, trust_any_owner)?;
+    ensure_local(file, path)?;
+    if size < HEADER_SPACE {
+        let found = start_of(file, path)?;
+        if found != MAGIC {
+            return Err(Error::Open(OpenError::NotASegment {
+                path: path.to_owned(),
+                found,
+                expected: MAGIC,
+            }));
+        }
+        return Err(Error::Open(OpenError::WrongSize {
+            path: path.to_owned(),
+            expected: HEADER_SPACE,
+            found: size,
+        }));
+    }
+    Ok(size)
+}
+
+/// Whether the file may be trusted, by what the system says of it; answers its size.
+pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
     let metadata = file
         .metadata()
         .map_err(|source| io_error("examine", path, source))?;
@@ -117,22 +139,6 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
                 directory.display()
             )));
         }
-    }
-    ensure_local(file, path)?;
-    if metadata.len() < HEADER_SPACE {
-        let found = start_of(file, path)?;
-        if found != MAGIC {
-            return Err(Error::Open(OpenError::NotASegment {
-                path: path.to_owned(),
-                found,
-                expected: MAGIC,
-            }));
-        }
-        return Err(Error::Open(OpenError::WrongSize {
-            path: path.to_owned(),
-            expected: HEADER_SPACE,
-            found: metadata.len(),
-        }));
     }
     Ok(metadata.len())
 }

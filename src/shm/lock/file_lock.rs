@@ -78,6 +78,16 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, E
     }
 }
 
+/// Takes an exclusive lock for this process if no other has one there. Unlike that of an open file, forked children do not keep
+/// it, and it ends with the first descriptor of the file that this process closes.
+pub(crate) fn try_lock_for_process(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
+    match fcntl(file, FcntlArg::F_SETLK(&range.write_lock())) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Gives a lock of this open file back.
 pub(crate) fn unlock(file: BorrowedFd<'_>, range: ByteRange) -> Result<(), Errno> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&range.request(libc::F_UNLCK))).map(drop)

@@ -5,12 +5,14 @@
 //! processes of the same PID namespace.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
 
@@ -356,6 +358,17 @@ pub(crate) struct Membership {
     /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
     /// its parent's, and knows it for stale: no lock of the standard library could tell.
     renewing: AtomicU64,
+    /// What is to be done in a forked child once it has become a participant.
+    child_joined: OnceLock<ChildJoined>,
+}
+
+/// See [`Membership::when_child_joins`].
+struct ChildJoined(Box<dyn Fn() + Send + Sync + UnwindSafe + RefUnwindSafe>);
+
+impl fmt::Debug for ChildJoined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChildJoined")
+    }
 }
 
 impl Membership {
@@ -386,6 +399,7 @@ impl Membership {
             owner: AtomicU64::new(id.to_word()),
             pid_namespace: AtomicU64::new(pid_namespace().unwrap_or(0)),
             renewing: AtomicU64::new(0),
+            child_joined: OnceLock::new(),
         })
     }
 
@@ -517,7 +531,19 @@ impl Membership {
             self.join_anew(current)
         };
         self.renewing.store(0, Ordering::Release);
+        if let (Ok(_), Some(ChildJoined(act))) = (&outcome, self.child_joined.get()) {
+            act();
+        }
         outcome
+    }
+
+    /// Calls `act` in each forked child that becomes a participant: threads of the parent are not there. What was to be called
+    /// before stays, and this is not called then.
+    pub(crate) fn when_child_joins(
+        &self,
+        act: impl Fn() + Send + Sync + UnwindSafe + RefUnwindSafe + 'static,
+    ) {
+        let _ = self.child_joined.set(ChildJoined(Box::new(act)));
     }
 
     fn join_anew(&self, current: ProcessIdentity) -> Result<u64, Error> {

@@ -7,6 +7,7 @@ use shmlimit::OpenOptions;
 
 use crate::command::apply::Apply;
 use crate::command::assign::Assign;
+use crate::command::checkpoint::Checkpoint;
 use crate::command::completions::Completions;
 use crate::command::create::Create;
 use crate::command::doctor::Doctor;
@@ -54,6 +55,7 @@ pub enum Verb {
     Serve(Serve),
     Recover(Recover),
     Reset(Reset),
+    Checkpoint(Checkpoint),
     Apply(Apply),
     Edit(Edit),
     Assign(Assign),

@@ -137,6 +137,7 @@ fn code_of(error: &Error) -> ExitCode {
         Error::Open(OpenError::AlreadyExists { .. } | OpenError::NoSpace { .. }) => ExitCode::CannotCreate,
         Error::Open(
             OpenError::NotASegment { .. }
+            | OpenError::NotACheckpoint { .. }
             | OpenError::Incompatible { .. }
             | OpenError::WrongSize { .. }
             | OpenError::Sparse { .. },

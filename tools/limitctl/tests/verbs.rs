@@ -323,6 +323,42 @@ fn a_copy_is_cold_until_it_is_recovered() {
 }
 
 #[test]
+fn a_checkpoint_is_what_create_begins_with_where_the_segment_is_gone() {
+    let directory = directory();
+    let (path, kept) = (directory.path().join("limits"), directory.path().join("kept"));
+    let config = directory.path().join("limits.toml");
+    let declaration = format!(
+        "[segment]\ncheckpoint = {{ path = {:?} }}\n[[set]]\nname = \"api\"\n[[set.limit]]\nname = \"requests\"\nkind = \"calls\"\n\
+         capacity = 10\nwindow = \"100d\"\n",
+        text(&kept)
+    );
+    fs::write(&config, declaration).expect("written");
+    let create = || run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let remaining = || {
+        run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0]["limits"][0]["remaining"].clone()
+    };
+    create();
+    let segment = Segment::open(&path).expect("attached");
+    let api = segment.set("api").expect("declared");
+    assert!(api.check(&api.request()).expect("works").is_admitted());
+    let taken = run(["checkpoint", text(&path), text(&kept)]).ended(0);
+    assert_eq!(
+        taken.stdout,
+        format!("{}: has the state of {}\n", kept.display(), path.display())
+    );
+    drop((api, segment));
+    run(["remove", text(&path)]).ended(0);
+    create();
+    assert_eq!(remaining(), 9);
+    run(["remove", text(&path)]).ended(0);
+    fs::remove_file(&kept).expect("there");
+    create();
+    assert_eq!(remaining(), 10);
+    let refused = run(["checkpoint", text(&path), text(&config)]).ended(65);
+    assert!(refused.stderr.contains("is no checkpoint"), "{refused:?}");
+}
+
+#[test]
 fn resets_what_is_named_and_everything_where_nothing_is() {
     let directory = directory();
     let path = create(directory.path());

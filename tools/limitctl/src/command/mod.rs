@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod assign;
+pub mod checkpoint;
 pub mod completions;
 pub mod create;
 pub mod doctor;
@@ -49,6 +50,7 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Serve(serve) => serve.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
+        Verb::Checkpoint(checkpoint) => checkpoint.run(),
         Verb::Apply(apply) => apply.run(),
         Verb::Edit(edit) => edit.run(),
         Verb::Assign(assign) => assign.run(),

@@ -1,0 +1,410 @@
+//! The file that a segment's image is kept in, for the time after a reboot: two slots that are written by turns, each with a
+//! checksum, so that one is always whole. Knows no sets: an image is bytes to it.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::Hasher;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use siphasher::sip::SipHasher13;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+use super::file_system::{allocate, ensure_local};
+use super::region::Region;
+use super::segment_file::{damaged, io_error, open_for_reading, open_for_writing};
+use super::verified::check_trust;
+use crate::error::{Error, OpenError};
+use crate::shm::layout::geometry::MAX_BYTES;
+use crate::shm::lock::file_lock::{ByteRange, try_lock_for_process};
+use crate::shm::process::fork_identity::IdentityPage;
+
+/// `SHMLCKPT`, as the bytes lie in the file.
+const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLCKPT");
+
+/// Of the checkpoint file, apart from the segment's own, which the image has.
+const FORMAT: u64 = 1;
+
+/// Where the two slots' heads lie: each in a block of its own, which a disk writes apart from the other's.
+const HEADS: [u64; 2] = [0, 4096];
+
+/// Where the images begin.
+const IMAGES: u64 = 8192;
+
+/// Bytes that are read and written at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Between two looks whether another thread has come to its end.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// What is said of an image.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Head {
+    magic: u64,
+    format: u64,
+    /// Counts checkpoints of this file: the higher one is the later.
+    sequence: u64,
+    /// Bytes of the image.
+    size: u64,
+    /// SipHash-1-3 of the image, with a key of zeros.
+    image_checksum: u64,
+    /// The segment clock and the wall clock when it was begun, in nanoseconds.
+    taken_at: u64,
+    taken_utc: u64,
+    /// SipHash-1-3 of the words before.
+    checksum: u64,
+}
+
+impl Head {
+    fn expected_checksum(&self) -> u64 {
+        let words = self.as_bytes();
+        checksum_of(&words[..words.len() - size_of::<u64>()])
+    }
+
+    fn is_whole(&self) -> bool {
+        self.magic == MAGIC && self.format == FORMAT && self.checksum == self.expected_checksum()
+    }
+}
+
+fn checksum_of(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// When a checkpoint was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakenAt {
+    /// By the segment clock.
+    pub(crate) segment: u64,
+    /// By the wall clock.
+    pub(crate) utc: u64,
+}
+
+/// A checkpoint file that this process has locked: no other one writes to it.
+#[derive(Debug)]
+pub(crate) struct CheckpointFile {
+    path: PathBuf,
+    file: File,
+    heads: [Option<Head>; 2],
+    /// Dropped after the file is closed.
+    _only_writer: OnlyWriter,
+}
+
+/// The process, by identity, one of whose threads has a checkpoint file open. A child may inherit a value of its parent's, and knows
+/// it for stale.
+static WRITING: AtomicU64 = AtomicU64::new(0);
+
+/// That no other thread of this process has a checkpoint file open: closing it would end the lock of the process.
+#[derive(Debug)]
+struct OnlyWriter;
+
+impl OnlyWriter {
+    fn wait() -> Result<Self, Errno> {
+        let own = IdentityPage::get()?.current().as_u64();
+        loop {
+            let found = WRITING.load(Ordering::Relaxed);
+            if found == own {
+                thread::sleep(BETWEEN_LOOKS);
+            } else if WRITING
+                .compare_exchange(found, own, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Ok(Self);
+            }
+        }
+    }
+}
+
+impl Drop for OnlyWriter {
+    fn drop(&mut self) {
+        WRITING.store(0, Ordering::Release);
+    }
+}
+
+impl CheckpointFile {
+    /// Opens the file at `path` for writing an image of `size` bytes, which is made where there is none, or one for another
+    /// size, with the mode of the segment's file. `None` where another process is writing to it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file or its directory; [`OpenError::NoSpace`].
+    pub(crate) fn open(path: &Path, size: u64, segment: &Path) -> Result<Option<Self>, Error> {
+        let only_writer = OnlyWriter::wait().map_err(|errno| io_error("lock", path, errno.into()))?;
+        for _ in 0..2 {
+            let file = match open_for_writing(path) {
+                Ok(file) => file,
+                Err(Error::Open(OpenError::NotFound { .. })) => {
+                    make(path, size, segment)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            check_trust(&file, path, false)?;
+            ensure_local(&file, path)?;
+            if !try_lock_for_process(file.as_fd(), ByteRange::CONSTRUCTION)
+                .map_err(|errno| io_error("lock", path, errno.into()))?
+            {
+                return Ok(None);
+            }
+            let found = file
+                .metadata()
+                .map_err(|source| io_error("examine", path, source))?;
+            if found.len() == file_size(size) {
+                let heads = read_heads(&file, path)?;
+                return Ok(Some(Self {
+                    path: path.to_owned(),
+                    file,
+                    heads,
+                    _only_writer: only_writer,
+                }));
+            }
+            // It is of a segment of another size. What is in it stays there until another file takes its name.
+            ensure_is_checkpoint(&file, path)?;
+            make(path, size, segment)?;
+        }
+        // Others make it anew as often: they write to it.
+        Ok(None)
+    }
+
+    /// When the latest one that has a head was begun.
+    pub(crate) fn latest(&self) -> Option<TakenAt> {
+        let latest = self.heads.iter().flatten().max_by_key(|head| head.sequence)?;
+        Some(TakenAt {
+            segment: latest.taken_at,
+            utc: latest.taken_utc,
+        })
+    }
+
+    /// Begins a checkpoint, in the slot of the earlier one.
+    pub(crate) fn begin(&mut self, size: u64, taken: TakenAt) -> CheckpointWriter<'_> {
+        let sequences = self.heads.map(|head| head.map_or(0, |head| head.sequence));
+        let slot = usize::from(sequences[1] < sequences[0]);
+        CheckpointWriter {
+            checkpoint: self,
+            slot,
+            head: Head {
+                magic: MAGIC,
+                format: FORMAT,
+                sequence: sequences[0].max(sequences[1]).saturating_add(1),
+                size,
+                image_checksum: 0,
+                taken_at: taken.segment,
+                taken_utc: taken.utc,
+                checksum: 0,
+            },
+        }
+    }
+}
+
+/// An image that is being written. Dropped before [`finish`](Self::finish), the slot is not whole, and the other one counts.
+pub(crate) struct CheckpointWriter<'a> {
+    checkpoint: &'a mut CheckpointFile,
+    slot: usize,
+    head: Head,
+}
+
+impl CheckpointWriter<'_> {
+    /// Writes a part of the image, in any order.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let start = image_start(self.slot, self.head.size);
+        self.checkpoint
+            .file
+            .write_all_at(bytes, start + offset)
+            .map_err(|source| io_error("write", &self.checkpoint.path, source))
+    }
+
+    /// Ends it: it counts from when its head is on the disk, which is after all of the image is.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        let CheckpointFile {
+            path, file, heads, ..
+        } = &mut *self.checkpoint;
+        let failed = |source| io_error("write", path, source);
+        let mut hasher = SipHasher13::new();
+        each_chunk(file, self.slot, self.head.size, |_, bytes| hasher.write(bytes)).map_err(failed)?;
+        self.head.image_checksum = hasher.finish();
+        self.head.checksum = self.head.expected_checksum();
+        file.sync_data().map_err(failed)?;
+        file.write_all_at(self.head.as_bytes(), HEADS[self.slot])
+            .map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        heads[self.slot] = Some(self.head);
+        Ok(())
+    }
+}
+
+/// The images that a checkpoint file may have: their heads are whole, and the images were not looked at yet.
+#[derive(Debug)]
+pub(crate) struct SavedImages {
+    path: PathBuf,
+    file: File,
+    /// The later one first.
+    slots: Vec<(usize, Head)>,
+    /// Dropped after the file is closed.
+    _only_writer: OnlyWriter,
+}
+
+impl SavedImages {
+    /// What is in the file at `path`; none where there is no such file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file: it cannot be read, is not to be trusted or no checkpoint.
+    pub(crate) fn find(path: &Path) -> Result<Option<Self>, Error> {
+        let only_writer = OnlyWriter::wait().map_err(|errno| io_error("lock", path, errno.into()))?;
+        let file = match open_for_reading(path) {
+            Ok(file) => file,
+            Err(Error::Open(OpenError::NotFound { .. })) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        check_trust(&file, path, false)?;
+        ensure_is_checkpoint(&file, path)?;
+        let heads = read_heads(&file, path)?;
+        let mut slots: Vec<(usize, Head)> = (0..)
+            .zip(heads)
+            .filter_map(|(slot, head)| Some((slot, head?)))
+            .collect();
+        slots.sort_by_key(|(_, head)| std::cmp::Reverse(head.sequence));
+        Ok(Some(Self {
+            path: path.to_owned(),
+            file,
+            slots,
+            _only_writer: only_writer,
+        }))
+    }
+
+    /// How many images there may be, from the latest on.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How large one of them is.
+    pub(crate) fn size(&self, nth: usize) -> Option<u64> {
+        self.slots.get(nth).map(|(_, head)| head.size)
+    }
+
+    /// Stores one of them into a region of its size. Answers whether it is whole: otherwise the region holds what is not to be
+    /// used.
+    pub(super) fn store(&self, nth: usize, region: &Region) -> Result<bool, Error> {
+        let Some((slot, head)) = self.slots.get(nth) else {
+            return Ok(false);
+        };
+        let mut hasher = SipHasher13::new();
+        let mut outside = None;
+        let read = each_chunk(&self.file, *slot, head.size, |offset, bytes| {
+            hasher.write(bytes);
+            outside = outside.or(region.store_bytes(offset, bytes).err());
+        });
+        match read {
+            Ok(()) => {}
+            // It was cut short.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(source) => return Err(io_error("read", &self.path, source)),
+        }
+        match outside {
+            Some(place) => Err(damaged(&self.path, place)),
+            None => Ok(hasher.finish() == head.image_checksum),
+        }
+    }
+}
+
+fn image_start(slot: usize, size: u64) -> u64 {
+    IMAGES + slot as u64 * size.next_multiple_of(HEADS[1])
+}
+
+fn file_size(size: u64) -> u64 {
+    image_start(HEADS.len(), size)
+}
+
+/// Reads an image in pieces, each with where it lies in the image.
+fn each_chunk(file: &File, slot: usize, size: u64, mut each: impl FnMut(u64, &[u8])) -> io::Result<()> {
+    let start = image_start(slot, size);
+    let mut buffer = vec![0; CHUNK];
+    let mut offset = 0;
+    while offset < size {
+        let length = usize::try_from(size - offset).map_or(CHUNK, |left| left.min(CHUNK));
+        let piece = &mut buffer[..length];
+        file.read_exact_at(piece, start + offset)?;
+        each(offset, piece);
+        offset += length as u64;
+    }
+    Ok(())
+}
+
+/// The heads that are whole, and of images for which there is room in the file.
+fn read_heads(file: &File, path: &Path) -> Result<[Option<Head>; 2], Error> {
+    let length = file
+        .metadata()
+        .map_err(|source| io_error("examine", path, source))?
+        .len();
+    let mut heads = [None; 2];
+    for (slot, place) in HEADS.into_iter().enumerate() {
+        let mut head = Head::new_zeroed();
+        match file.read_exact_at(head.as_mut_bytes(), place) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
+            Err(source) => return Err(io_error("read", path, source)),
+        }
+        let has_room = head.size <= MAX_BYTES && image_start(slot + 1, head.size) <= length;
+        heads[slot] = (head.is_whole() && has_room).then_some(head);
+    }
+    Ok(heads)
+}
+
+/// Whether one of the heads has the mark of a checkpoint, torn or not, or nothing was written to the file yet: one that has
+/// something else is somebody else's.
+fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
+    let mut starts = [0; 2];
+    for (start, place) in starts.iter_mut().zip(HEADS) {
+        let mut bytes = [0; 8];
+        file.read_at(&mut bytes, place)
+            .map_err(|source| io_error("read", path, source))?;
+        *start = u64::from_ne_bytes(bytes);
+    }
+    if starts == [0; 2] || starts.contains(&MAGIC) {
+        return Ok(());
+    }
+    Err(Error::Open(OpenError::NotACheckpoint {
+        path: path.to_owned(),
+        found: starts[0],
+    }))
+}
+
+/// Puts an empty file for images of `size` bytes at `path`, in place of what is there. Its space is allocated, so that
+/// checkpoints do not fail for want of it later.
+fn make(path: &Path, size: u64, segment: &Path) -> Result<(), Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let construction = PathBuf::from(name);
+    let failed = |source| io_error("create", path, source);
+    let mode = fs::metadata(segment)
+        .map_err(|source| io_error("examine", segment, source))?
+        .mode();
+    let made = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .open(&construction)
+        .map_err(failed)
+        .and_then(|file| {
+            file.set_permissions(fs::Permissions::from_mode(mode & 0o777))
+                .map_err(failed)?;
+            ensure_local(&file, path)?;
+            allocate(&file, file_size(size), path)?;
+            fs::rename(&construction, path).map_err(failed)
+        });
+    if made.is_err() {
+        // It may not be there at all.
+        let _ = fs::remove_file(&construction);
+    }
+    made
+}
