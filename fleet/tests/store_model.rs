@@ -1,0 +1,275 @@
+//! The model of the store beside a real server: the same random traces, and every reply equal.
+//!
+//! The server runs the script that is shipped, but for its clock, which the trace gives: so that windows turn, leases
+//! expire and the clock is set back without waiting for it.
+
+mod scene;
+
+use std::time::Duration;
+
+use redis::Connection;
+use scene::{Random, Server, server_program};
+use shmlimit_fleet::model::StoreModel;
+use shmlimit_fleet::protocol::{LEASE_SCRIPT, add_arguments, read_answer, store_key};
+use shmlimit_fleet::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule, LeasedWindow, StoreAnswer, Terms};
+
+const STEPS: usize = 300;
+const SEEDS: u64 = 24;
+/// 2026-11-28T22:00:00Z, two days and two hours before a month ends.
+const START: u64 = 1_795_903_200_000_000;
+
+/// The script with the clock of the trace, and the hash that the server gives it.
+struct Script {
+    sha: String,
+}
+
+impl Script {
+    fn load(connection: &mut Connection) -> Self {
+        let clock = "{ string.sub(ARGV[11], 1, -7), string.sub(ARGV[11], -6) }";
+        let text = LEASE_SCRIPT.replace("redis.call('TIME')", clock);
+        assert_ne!(text, LEASE_SCRIPT, "the script asks for the time");
+        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection);
+        Self {
+            sha: sha.expect("a script that loads"),
+        }
+    }
+
+    fn answer(
+        &self,
+        connection: &mut Connection,
+        run: &str,
+        utc: u64,
+        terms: &Terms,
+        request: &LeaseRequest,
+    ) -> StoreAnswer {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha);
+        add_arguments(&mut command, run, terms, request);
+        command.arg(utc);
+        let value = command.query(connection).expect("an answer");
+        read_answer(&value).expect("an answer of the protocol")
+    }
+}
+
+/// A host as it should be: it spends no more than it holds, and only while its lease lasts.
+struct Host {
+    id: u64,
+    sequence: u64,
+    spent: u64,
+    held: u64,
+    expiry: u64,
+    /// What was asked and not answered yet, and what was held then.
+    asked: Option<LeaseRequest>,
+    demand: u64,
+}
+
+impl Host {
+    fn spend(&mut self, now: u64, random: &mut Random) -> u64 {
+        if now >= self.expiry {
+            self.held = 0;
+        }
+        let spent = random.below(self.held.min(self.demand) + 1);
+        self.held -= spent;
+        self.spent += spent;
+        spent
+    }
+
+    fn ask(&mut self, key: &str, declared: LeasedLimit, random: &mut Random) -> LeaseRequest {
+        if let Some(asked) = &self.asked {
+            return asked.clone();
+        }
+        self.sequence += 1;
+        let request = LeaseRequest {
+            key: key.to_owned(),
+            declared,
+            host: self.id,
+            sequence: self.sequence,
+            spent: self.spent,
+            // Now and then it returns a part.
+            held: if random.one_in(4) {
+                random.below(self.held + 1)
+            } else {
+                self.held
+            },
+            wanted: random.below(self.demand + 1),
+        };
+        self.held = request.held;
+        self.asked = Some(request.clone());
+        request
+    }
+
+    fn install(&mut self, sent: u64, reply: &LeaseReply) {
+        let asked = self.asked.take().expect("asked before");
+        let since = self.spent - asked.spent;
+        self.held = (reply.kept + reply.granted).saturating_sub(since);
+        self.expiry = sent + u64::try_from(reply.remaining.as_micros()).expect("short");
+    }
+}
+
+fn rules() -> Vec<LeasedRule> {
+    vec![
+        LeasedRule::Backlog {
+            units: 1_000,
+            period: 1_000_000_000,
+            burst: 3_000,
+        },
+        LeasedRule::Backlog {
+            units: 10_007,
+            period: 86_400_000_000_000,
+            burst: 50,
+        },
+        LeasedRule::Window {
+            capacity: 5_000,
+            window: LeasedWindow::Length(7_000_000_000),
+        },
+        LeasedRule::Window {
+            capacity: 40_000,
+            window: LeasedWindow::Month(-3_600),
+        },
+        LeasedRule::Window {
+            capacity: 40_000,
+            window: LeasedWindow::Week(19_800, 6),
+        },
+        LeasedRule::Window {
+            capacity: 9_000,
+            window: LeasedWindow::Day(0),
+        },
+        LeasedRule::Places { capacity: 40 },
+    ]
+}
+
+fn field(connection: &mut Connection, key: &str, name: &str) -> u64 {
+    let value: Option<u64> = redis::cmd("HGET")
+        .arg(store_key(key))
+        .arg(name)
+        .query(connection)
+        .expect("a number");
+    value.unwrap_or(0)
+}
+
+/// Runs one trace; `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other declarations.
+fn trace(connection: &mut Connection, script: &Script, rule: LeasedRule, seed: u64, is_rough: bool) {
+    let mut random = Random::new(seed);
+    let mut declared = LeasedLimit {
+        rule,
+        lease: Duration::from_millis(500 + random.below(3_000)),
+        version: 0,
+    };
+    let key = format!("test/{seed}/{rule:?}/{is_rough}");
+    let mut run = "1".to_owned();
+    let mut now = START + random.below(200_000_000_000);
+    let begun = now;
+    let mut model = StoreModel::new();
+    let mut admitted = 0;
+    let mut hosts: Vec<Host> = (0..2 + random.below(6))
+        .map(|id| Host {
+            id: id + 1,
+            sequence: 0,
+            spent: random.below(3) * ((1 << 52) - 100),
+            held: 0,
+            expiry: 0,
+            asked: None,
+            demand: 1 << random.below(12),
+        })
+        .collect();
+    for step in 0..STEPS {
+        let context = format!("seed {seed}, {rule:?}, step {step}");
+        now += match random.below(20) {
+            0 => random.below(40_000_000),
+            1 => random.below(8_000_000),
+            _ => random.below(200_000),
+        };
+        if is_rough {
+            match random.below(60) {
+                0 => now -= random.below(5_000_000),
+                1 => run.push('1'),
+                2 => declared.version += 1,
+                3 => {
+                    declared.lease += Duration::from_millis(1);
+                    declared.version += random.below(2);
+                }
+                _ => {}
+            }
+        }
+        let number = random.below(hosts.len() as u64);
+        let host = &mut hosts[usize::try_from(number).expect("small")];
+        admitted += host.spend(now, &mut random);
+        if random.one_in(200) {
+            // A host that dies: another begins in its place.
+            *host = Host {
+                id: host.id + 1_000,
+                sequence: 0,
+                spent: 0,
+                held: 0,
+                expiry: 0,
+                asked: None,
+                demand: host.demand,
+            };
+        }
+        let mut request = host.ask(&key, declared, &mut random);
+        if is_rough && random.one_in(50) {
+            request.sequence = request.sequence.saturating_sub(1 + random.below(2));
+        }
+        let terms = Terms::new(&request.declared).expect("countable");
+        let real = script.answer(connection, &run, now, &terms, &request);
+        let modelled = model.answer(&run, now, &terms, &request);
+        assert_eq!(real, modelled, "{context}: {request:?}");
+        let level = field(connection, &key, "level");
+        let outstanding = field(connection, &key, "outstanding");
+        let (used, burst) = model.used_and_burst();
+        if !is_rough {
+            let period: u64 = terms
+                .to_string()
+                .split(' ')
+                .nth(3)
+                .and_then(|word| word.parse().ok())
+                .expect("a number");
+            assert_eq!(level.div_ceil(period) + outstanding, used, "{context}");
+            assert!(used <= burst, "{context}: {used} of {burst}");
+        }
+        if let StoreAnswer::Granted(reply) = &real
+            && !random.one_in(6)
+            && host.asked.as_ref() == Some(&request)
+        {
+            host.install(now, reply);
+        }
+        if let StoreAnswer::Declared { .. } = &real {
+            // As a host that is deployed anew.
+            host.asked = None;
+        }
+    }
+    if let (LeasedRule::Backlog { units, period, burst }, false) = (rule, is_rough) {
+        let replenished = u128::from(now - begun) * 1_000 * u128::from(units) / u128::from(period);
+        assert!(
+            u128::from(admitted) <= u128::from(burst) + replenished,
+            "seed {seed}: {admitted} admitted"
+        );
+        assert!(admitted > 0, "seed {seed} shows nothing");
+    }
+}
+
+#[test]
+fn answers_what_the_script_answers_on_a_real_server() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let mut connection = server.connection();
+    let script = Script::load(&mut connection);
+    for seed in 0..SEEDS {
+        for rule in rules() {
+            trace(&mut connection, &script, rule, seed, false);
+        }
+    }
+}
+
+#[test]
+fn answers_the_same_when_servers_clocks_and_declarations_change() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let mut connection = server.connection();
+    let script = Script::load(&mut connection);
+    for seed in 1_000..1_000 + SEEDS {
+        for rule in rules() {
+            trace(&mut connection, &script, rule, seed, true);
+        }
+    }
+}
