@@ -14,7 +14,7 @@ use shmlimit_fleet::protocol::{LEASE_SCRIPT, add_arguments, read_answer, store_k
 use shmlimit_fleet::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule, LeasedWindow, StoreAnswer, Terms};
 
 const STEPS: usize = 300;
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 12;
 /// 2026-11-28T22:00:00Z, two days and two hours before a month ends.
 const START: u64 = 1_795_903_200_000_000;
 
@@ -138,17 +138,54 @@ fn rules() -> Vec<LeasedRule> {
     ]
 }
 
-fn field(connection: &mut Connection, key: &str, name: &str) -> u64 {
-    let value: Option<u64> = redis::cmd("HGET")
+/// Level and outstanding units, as they stand in the server.
+fn accounts(connection: &mut Connection, key: &str) -> (u64, u64) {
+    let values: (Option<u64>, Option<u64>) = redis::cmd("HMGET")
         .arg(store_key(key))
-        .arg(name)
+        .arg("level")
+        .arg("outstanding")
         .query(connection)
-        .expect("a number");
-    value.unwrap_or(0)
+        .expect("numbers");
+    (values.0.unwrap_or(0), values.1.unwrap_or(0))
+}
+
+/// How often each answer was seen: a trace that never comes to one says nothing of it.
+#[derive(Debug, Default)]
+struct Seen {
+    granted: usize,
+    refused: usize,
+    repeated: usize,
+    lapsed: usize,
+    quarantine: usize,
+    declared: usize,
+    stale: usize,
+    fell: usize,
+}
+
+impl Seen {
+    fn note(&mut self, answer: &StoreAnswer, is_repeat: bool) {
+        match answer {
+            StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
+            StoreAnswer::Granted(reply) if reply.ask_again == Duration::from_micros(1) => self.lapsed += 1,
+            StoreAnswer::Granted(reply) if reply.granted > 0 => self.granted += 1,
+            StoreAnswer::Granted(_) => self.refused += 1,
+            StoreAnswer::Quarantine { .. } => self.quarantine += 1,
+            StoreAnswer::Declared { .. } => self.declared += 1,
+            StoreAnswer::Stale { .. } => self.stale += 1,
+            StoreAnswer::SpentFell { .. } => self.fell += 1,
+            StoreAnswer::Foreign { .. } | StoreAnswer::Protocol { .. } => panic!("{answer:?}"),
+        }
+    }
 }
 
 /// Runs one trace; `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other declarations.
-fn trace(connection: &mut Connection, script: &Script, rule: LeasedRule, seed: u64, is_rough: bool) {
+fn trace(
+    connection: &mut Connection,
+    script: &Script,
+    rule: LeasedRule,
+    (seed, is_rough): (u64, bool),
+    seen: &mut Seen,
+) {
     let mut random = Random::new(seed);
     let mut declared = LeasedLimit {
         rule,
@@ -206,16 +243,22 @@ fn trace(connection: &mut Connection, script: &Script, rule: LeasedRule, seed: u
                 demand: host.demand,
             };
         }
+        let is_repeat = host.asked.is_some();
         let mut request = host.ask(&key, declared, &mut random);
         if is_rough && random.one_in(50) {
             request.sequence = request.sequence.saturating_sub(1 + random.below(2));
+        } else if is_rough && random.one_in(50) {
+            request.spent = request.spent.wrapping_sub(1_000_000);
+        }
+        if random.one_in(6) {
+            continue; // lost on its way: it is repeated later
         }
         let terms = Terms::new(&request.declared).expect("countable");
         let real = script.answer(connection, &run, now, &terms, &request);
         let modelled = model.answer(&run, now, &terms, &request);
         assert_eq!(real, modelled, "{context}: {request:?}");
-        let level = field(connection, &key, "level");
-        let outstanding = field(connection, &key, "outstanding");
+        seen.note(&real, is_repeat);
+        let (level, outstanding) = accounts(connection, &key);
         let (used, burst) = model.used_and_burst();
         if !is_rough {
             let period: u64 = terms
@@ -248,28 +291,47 @@ fn trace(connection: &mut Connection, script: &Script, rule: LeasedRule, seed: u
     }
 }
 
-#[test]
-fn answers_what_the_script_answers_on_a_real_server() {
-    let Some(program) = server_program() else { return };
+fn traces(seeds: std::ops::Range<u64>, is_rough: bool) -> Option<Seen> {
+    let program = server_program()?;
     let server = Server::start(&program);
     let mut connection = server.connection();
     let script = Script::load(&mut connection);
-    for seed in 0..SEEDS {
+    let mut seen = Seen::default();
+    for seed in seeds {
         for rule in rules() {
-            trace(&mut connection, &script, rule, seed, false);
+            trace(&mut connection, &script, rule, (seed, is_rough), &mut seen);
         }
+    }
+    println!("{seen:?}");
+    Some(seen)
+}
+
+#[test]
+fn answers_what_the_script_answers_on_a_real_server() {
+    let Some(seen) = traces(0..SEEDS, false) else {
+        return;
+    };
+    for (what, count) in [
+        ("grants", seen.granted),
+        ("refusals", seen.refused),
+        ("repeats", seen.repeated),
+        ("lapses", seen.lapsed),
+    ] {
+        assert!(count > 100, "{count} {what}: {seen:?}");
     }
 }
 
 #[test]
 fn answers_the_same_when_servers_clocks_and_declarations_change() {
-    let Some(program) = server_program() else { return };
-    let server = Server::start(&program);
-    let mut connection = server.connection();
-    let script = Script::load(&mut connection);
-    for seed in 1_000..1_000 + SEEDS {
-        for rule in rules() {
-            trace(&mut connection, &script, rule, seed, true);
-        }
+    let Some(seen) = traces(1_000..1_000 + SEEDS, true) else {
+        return;
+    };
+    for (what, count) in [
+        ("quarantines", seen.quarantine),
+        ("declarations", seen.declared),
+        ("stale requests", seen.stale),
+        ("falls", seen.fell),
+    ] {
+        assert!(count > 10, "{count} {what}: {seen:?}");
     }
 }
