@@ -255,6 +255,7 @@ impl LockedShard<'_> {
             RefusalReason::HoldsFull => &control.refused_holds_full,
             RefusalReason::QueueFull => &control.refused_queue_full,
             RefusalReason::Throttled => &control.refused_throttled,
+            RefusalReason::Lease => &control.refused_lease,
         }
     }
 }

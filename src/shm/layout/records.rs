@@ -312,7 +312,8 @@ shared_records! {
         refused_table_full: AtomicU64,
         /// Requests refused because the set, or their key, was throttled.
         refused_throttled: AtomicU64,
-        reserved: AtomicU64,
+        /// Requests refused because too little was leased of a limit that hosts share.
+        refused_lease: AtomicU64,
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],
