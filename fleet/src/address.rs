@@ -14,8 +14,8 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 pub enum AddressError {
     /// It has another scheme than a store's.
     #[error(
-        "a store's URL begins with redis://, rediss:// (TLS), redis+sentinel://, rediss+sentinel://, redis+cluster://, \
-         rediss+cluster:// or unix://, or valkey in place of redis"
+        "a store's URL begins with redis://, rediss:// (TLS), redis+sentinel://, rediss+sentinel://, redis+cluster:// \
+         or rediss+cluster://, or valkey in place of redis"
     )]
     Scheme,
     /// It holds a user or a password.
@@ -53,7 +53,6 @@ pub(crate) struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single(Node),
-    Socket(String),
     Sentinel { sentinels: Vec<Node>, primary: String },
     Cluster(Vec<Node>),
 }
@@ -68,7 +67,6 @@ pub(crate) enum Topology {
 ///     "rediss://limits.internal",
 ///     "redis+sentinel://10.0.0.1:26379,10.0.0.2/primary?sentinel_auth=yes",
 ///     "redis+cluster://10.0.0.1:7000,10.0.0.2:7000?protocol=resp3",
-///     "unix:///run/redis/redis.sock",
 /// ] {
 ///     assert_eq!(url.parse::<StoreAddress>().unwrap().to_string(), url);
 /// }
@@ -103,26 +101,23 @@ impl FromStr for StoreAddress {
         let is_tls = match scheme {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            "unix" if how.is_empty() => false,
             _ => return Err(AddressError::Scheme),
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut address = Self {
             url: url.to_owned(),
-            topology: Topology::Socket(String::new()),
+            topology: Topology::Cluster(Vec::new()),
             is_tls,
             database: 0,
             is_resp3: false,
             sentinels_authenticate: false,
         };
-        address.topology = match (scheme, how) {
-            ("unix", _) if hosts.is_empty() && !path.is_empty() => Topology::Socket(format!("/{path}")),
-            ("unix", _) => return Err(AddressError::Host(hosts.to_owned())),
-            (_, "") => {
+        address.topology = match how {
+            "" => {
                 address.database = database(path)?;
                 Topology::Single(node(hosts, DEFAULT_PORT)?)
             }
-            (_, "sentinel") => {
+            "sentinel" => {
                 let (primary, number) = path.split_once('/').unwrap_or((path, ""));
                 if primary.is_empty() {
                     return Err(AddressError::Primary);
@@ -133,8 +128,8 @@ impl FromStr for StoreAddress {
                     primary: primary.to_owned(),
                 }
             }
-            (_, "cluster") if path.is_empty() => Topology::Cluster(nodes(hosts, DEFAULT_PORT)?),
-            (_, "cluster") => return Err(AddressError::Database(path.to_owned())),
+            "cluster" if path.is_empty() => Topology::Cluster(nodes(hosts, DEFAULT_PORT)?),
+            "cluster" => return Err(AddressError::Database(path.to_owned())),
             _ => return Err(AddressError::Scheme),
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {

@@ -8,11 +8,12 @@ use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, TlsMode, Value,
 };
+use shmlimit::fleet::LeaseRequest;
 
 use crate::address::{Node, StoreAddress, Topology};
+use crate::answer::StoreAnswer;
 use crate::credentials::Credentials;
 use crate::error::StoreError;
-use crate::lease::{LeaseRequest, StoreAnswer};
 use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
 use crate::terms::Terms;
 
@@ -143,9 +144,6 @@ impl StoreClient {
         let link = match &self.address.topology {
             Topology::Single(node) => self
                 .server(self.tcp(node))
-                .and_then(|client| self.server_link(&client)),
-            Topology::Socket(path) => self
-                .server(ConnectionAddr::Unix(path.into()))
                 .and_then(|client| self.server_link(&client)),
             Topology::Sentinel { sentinels, primary } => self
                 .sentinels(sentinels, primary)

@@ -3,19 +3,19 @@
 //! Every decision stays in the segment of the host; this crate asks the store for leases, in the background.
 
 mod address;
+mod answer;
 mod backoff;
 mod client;
 mod credentials;
 mod error;
-mod lease;
 pub mod model;
 pub mod protocol;
 mod terms;
 
 pub use address::{AddressError, StoreAddress};
+pub use answer::{Grant, StoreAnswer};
 pub use backoff::Backoff;
 pub use client::{Answered, StoreClient, Timeouts};
 pub use credentials::{CA_FILE, Credentials, CredentialsError, PASSWORD, PASSWORD_FILE, USERNAME};
 pub use error::StoreError;
-pub use lease::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule, LeasedWindow, StoreAnswer};
-pub use terms::{Kind, Terms, TermsError, difference};
+pub use terms::{Terms, TermsError, difference};

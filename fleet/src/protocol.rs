@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use shmlimit::fleet::{LeaseReply, LeaseRequest};
 
-use crate::lease::{LeaseReply, LeaseRequest, StoreAnswer};
+use crate::answer::{Grant, StoreAnswer};
 use crate::terms::Terms;
 
 /// The script that settles and grants.
@@ -12,7 +13,7 @@ pub const LEASE_SCRIPT: &str = include_str!("script/lease.lua");
 
 /// Changes with what stands in the keys.
 const PROTOCOL: u32 = 1;
-const SPENT_MODULUS: u64 = 1 << 52;
+const MODULUS: u64 = 1 << 52;
 
 /// The key of a limit. The braces say that a cluster places it by what is between them.
 #[must_use]
@@ -32,7 +33,8 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(terms.to_string())
         .arg(format!("{:016x}", request.host))
         .arg(request.sequence)
-        .arg(request.spent % SPENT_MODULUS)
+        .arg(request.spent % MODULUS)
+        .arg(request.refunded % MODULUS)
         .arg(request.held)
         .arg(request.wanted);
 }
@@ -58,15 +60,18 @@ pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
     };
     let duration = |index| number(index).map(Duration::from_micros);
     Ok(match text(0)?.as_str() {
-        "granted" => StoreAnswer::Granted(LeaseReply {
-            sequence: number(1)?,
-            granted: number(2)?,
+        "granted" => StoreAnswer::Granted(Grant {
+            reply: LeaseReply {
+                sequence: number(1)?,
+                granted: number(2)?,
+                remaining: duration(4)?,
+                share: number(5)?,
+                grant_number: number(6)?,
+                drained_in: duration(7)?,
+            },
             kept: number(3)?,
-            remaining: duration(4)?,
-            share: number(5)?,
-            grant_number: number(6)?,
-            ask_again: duration(7)?,
-            store_time: number(8)?,
+            ask_again: duration(8)?,
+            store_time: number(9)?,
         }),
         "quarantine" => StoreAnswer::Quarantine {
             remaining: duration(1)?,

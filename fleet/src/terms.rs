@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use shmlimit::fleet::{LeasedLimit, LeasedRule};
+use shmlimit::{Weekday, Window};
 use thiserror::Error;
-
-use crate::lease::{LeasedLimit, LeasedRule, LeasedWindow};
 
 /// The scripts count with doubles, which are exact for whole numbers up to 2^53; sums of two such numbers stay below.
 const MAX_EXACT: u128 = 1 << 52;
@@ -43,13 +43,32 @@ pub enum TermsError {
     #[error("a window of {given_nanos} ns is no whole number of microseconds")]
     Window {
         /// What was declared, in nanoseconds.
-        given_nanos: u64,
+        given_nanos: u128,
     },
+    /// The library is newer than this client.
+    #[error("{declared}: this version of the client has no such limit, update it")]
+    Unknown {
+        /// The declaration.
+        declared: String,
+    },
+}
+
+/// How time is cut into windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// Multiples of this many microseconds since the Unix epoch.
+    Length(u64),
+    /// Days that begin this many seconds east of UTC.
+    Day(i32),
+    /// Weeks, the same, that begin this many days after Monday.
+    Week(i32, u8),
+    /// Months, the same.
+    Month(i32),
 }
 
 /// How the store counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A level that falls with time.
     Backlog,
     /// A count that starts again with each window.
@@ -59,7 +78,7 @@ pub enum Kind {
 }
 
 /// A declaration, checked to be within what the store counts exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub(crate) kind: Kind,
     pub(crate) burst: u64,
@@ -71,19 +90,19 @@ pub struct Terms {
     pub(crate) quantum: u64,
     /// Microseconds.
     pub(crate) lease: u64,
-    pub(crate) window: Option<LeasedWindow>,
+    pub(crate) window: Option<Windows>,
     pub(crate) version: u64,
-    /// What was declared, for the fingerprint.
-    declared: LeasedLimit,
+    /// The declaration in words, which hosts are compared by.
+    fingerprint: String,
 }
 
 impl Terms {
-    /// Checks a declaration.
+    /// Checks a declaration. Of two that differ, the one of the higher `version` is in force; of one version, the first.
     ///
     /// # Errors
     ///
     /// [`TermsError`] for numbers that the store cannot count with.
-    pub fn new(declared: &LeasedLimit) -> Result<Self, TermsError> {
+    pub fn new(declared: &LeasedLimit, version: u64) -> Result<Self, TermsError> {
         let lease = declared.lease.as_micros();
         let lease = u64::try_from(lease)
             .ok()
@@ -97,36 +116,62 @@ impl Terms {
             quantum: 1,
             lease,
             window: None,
-            version: declared.version,
-            declared: *declared,
+            version,
+            fingerprint: declared.to_string(),
+        };
+        let unknown = || TermsError::Unknown {
+            declared: declared.to_string(),
+        };
+        let in_windows = |terms: Self, capacity, window| {
+            Ok(Self {
+                kind: Kind::Window,
+                burst: countable("the capacity", capacity)?,
+                window: Some(window),
+                ..terms
+            })
         };
         match declared.rule {
-            LeasedRule::Backlog { units, period, burst } => terms.with_backlog(units, period, burst),
+            LeasedRule::Backlog {
+                capacity,
+                window,
+                burst,
+            } => terms.with_backlog(capacity, window.as_nanos(), burst),
             LeasedRule::Window { capacity, window } => {
-                if let LeasedWindow::Length(nanos) = window
-                    && nanos % NANOS_PER_MICROSECOND != 0
-                {
-                    return Err(TermsError::Window { given_nanos: nanos });
-                }
-                if window == LeasedWindow::Length(0) {
+                let nanos = window.as_nanos();
+                if nanos == 0 {
                     return Err(TermsError::Zero("the window"));
                 }
-                Ok(Self {
-                    kind: Kind::Window,
-                    burst: countable("the capacity", capacity)?,
-                    window: Some(window),
-                    ..terms
-                })
+                if nanos % u128::from(NANOS_PER_MICROSECOND) != 0 {
+                    return Err(TermsError::Window { given_nanos: nanos });
+                }
+                let micros = countable("the window", saturated(nanos / u128::from(NANOS_PER_MICROSECOND)))?;
+                in_windows(terms, capacity, Windows::Length(micros))
             }
-            LeasedRule::Places { capacity } => Ok(Self {
-                burst: countable("the capacity", capacity)?,
+            LeasedRule::Calendar {
+                capacity,
+                window,
+                utc_offset_minutes,
+                week_start,
+            } => {
+                let east = i32::from(utc_offset_minutes) * 60;
+                let window = match window {
+                    Window::Day => Windows::Day(east),
+                    Window::Week => Windows::Week(east, days_after_monday(week_start)),
+                    Window::Month => Windows::Month(east),
+                    _ => return Err(unknown()),
+                };
+                in_windows(terms, capacity, window)
+            }
+            LeasedRule::Concurrency { places } => Ok(Self {
+                burst: countable("the capacity", places)?,
                 ..terms
             }),
+            _ => Err(unknown()),
         }
     }
 
     /// The finest quantum of time in which a burst and what a lease length replenishes are counted exactly.
-    fn with_backlog(self, units: u64, period: u64, burst: u64) -> Result<Self, TermsError> {
+    fn with_backlog(self, units: u64, period: u128, burst: u64) -> Result<Self, TermsError> {
         if units == 0 {
             return Err(TermsError::Zero("the rate"));
         }
@@ -137,10 +182,10 @@ impl Terms {
         let mut max = 0;
         for quantum in (0..=6).map(|exponent| 10_u64.pow(exponent)) {
             let per_quantum = u128::from(units) * u128::from(quantum * NANOS_PER_MICROSECOND);
-            let common = greatest_common_divisor(per_quantum, u128::from(period));
-            let (per_quantum, period) = (per_quantum / common, u128::from(period) / common);
+            let common = greatest_common_divisor(per_quantum, period);
+            let (per_quantum, period) = (per_quantum / common, period / common);
             let in_a_lease = per_quantum.saturating_mul(u128::from(self.lease / quantum + 1));
-            if u128::from(burst) * period <= MAX_EXACT && in_a_lease <= MAX_EXACT {
+            if u128::from(burst).saturating_mul(period) <= MAX_EXACT && in_a_lease <= MAX_EXACT {
                 return Ok(Self {
                     kind: Kind::Backlog,
                     burst,
@@ -161,29 +206,10 @@ impl Terms {
         })
     }
 
-    /// The declaration as it stands in the store: `name=value`, separated by spaces.
+    /// The declaration in one line, which hosts are compared by.
     #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let lease = self.lease;
-        match self.declared.rule {
-            LeasedRule::Backlog { units, period, burst } => {
-                format!("kind=rate rate={units} period={period}ns burst={burst} lease={lease}us")
-            }
-            LeasedRule::Window { capacity, window } => {
-                let window = match window {
-                    LeasedWindow::Length(nanos) => format!("{nanos}ns"),
-                    LeasedWindow::Day(east) => format!("day utc_offset={east}s"),
-                    LeasedWindow::Week(east, start) => {
-                        format!("week utc_offset={east}s week_start={start}")
-                    }
-                    LeasedWindow::Month(east) => format!("month utc_offset={east}s"),
-                };
-                format!("kind=window capacity={capacity} window={window} lease={lease}us")
-            }
-            LeasedRule::Places { capacity } => {
-                format!("kind=concurrency capacity={capacity} lease={lease}us")
-            }
-        }
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 }
 
@@ -206,12 +232,10 @@ impl fmt::Display for Terms {
         write!(formatter, "{kind} {burst} {units} {period} {quantum} {lease} ")?;
         match self.window {
             None => write!(formatter, "none 0 0 0"),
-            Some(LeasedWindow::Length(nanos)) => {
-                write!(formatter, "length {} 0 0", nanos / NANOS_PER_MICROSECOND)
-            }
-            Some(LeasedWindow::Day(east)) => write!(formatter, "day 0 {east} 0"),
-            Some(LeasedWindow::Week(east, start)) => write!(formatter, "week 0 {east} {start}"),
-            Some(LeasedWindow::Month(east)) => write!(formatter, "month 0 {east} 0"),
+            Some(Windows::Length(micros)) => write!(formatter, "length {micros} 0 0"),
+            Some(Windows::Day(east)) => write!(formatter, "day 0 {east} 0"),
+            Some(Windows::Week(east, start)) => write!(formatter, "week 0 {east} {start}"),
+            Some(Windows::Month(east)) => write!(formatter, "month 0 {east} 0"),
         }
     }
 }
@@ -238,6 +262,18 @@ pub fn difference(here: &str, in_force: &str) -> String {
         only(&here, &in_force),
         only(&in_force, &here)
     )
+}
+
+fn days_after_monday(day: Weekday) -> u8 {
+    match day {
+        Weekday::Monday => 0,
+        Weekday::Tuesday => 1,
+        Weekday::Wednesday => 2,
+        Weekday::Thursday => 3,
+        Weekday::Friday => 4,
+        Weekday::Saturday => 5,
+        Weekday::Sunday => 6,
+    }
 }
 
 fn countable(what: &'static str, given: u64) -> Result<u64, TermsError> {

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use redis::Connection;
 use scene::{Random, Server, server_program};
+use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
+use shmlimit::{Kind, Weekday, Window};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::protocol::{LEASE_SCRIPT, add_arguments, read_answer, store_key};
-use shmlimit_fleet::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule, LeasedWindow, StoreAnswer, Terms};
+use shmlimit_fleet::{Grant, StoreAnswer, Terms};
 
 const STEPS: usize = 300;
 const SEEDS: u64 = 12;
@@ -25,7 +27,7 @@ struct Script {
 
 impl Script {
     fn load(connection: &mut Connection) -> Self {
-        let clock = "{ string.sub(ARGV[11], 1, -7), string.sub(ARGV[11], -6) }";
+        let clock = "{ string.sub(ARGV[12], 1, -7), string.sub(ARGV[12], -6) }";
         let text = LEASE_SCRIPT.replace("redis.call('TIME')", clock);
         assert_ne!(text, LEASE_SCRIPT, "the script asks for the time");
         let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection);
@@ -56,6 +58,7 @@ struct Host {
     id: u64,
     sequence: u64,
     spent: u64,
+    refunded: u64,
     held: u64,
     expiry: u64,
     /// What was asked and not answered yet, and what was held then.
@@ -74,17 +77,18 @@ impl Host {
         spent
     }
 
-    fn ask(&mut self, key: &str, declared: LeasedLimit, random: &mut Random) -> LeaseRequest {
+    fn ask(&mut self, key: &str, declared: &LeasedLimit, random: &mut Random) -> LeaseRequest {
         if let Some(asked) = &self.asked {
             return asked.clone();
         }
         self.sequence += 1;
         let request = LeaseRequest {
             key: key.to_owned(),
-            declared,
+            declared: declared.clone(),
             host: self.id,
             sequence: self.sequence,
             spent: self.spent,
+            refunded: self.refunded,
             // Now and then it returns a part.
             held: if random.one_in(4) {
                 random.below(self.held + 1)
@@ -98,43 +102,40 @@ impl Host {
         request
     }
 
-    fn install(&mut self, sent: u64, reply: &LeaseReply) {
+    fn install(&mut self, sent: u64, grant: &Grant) {
         let asked = self.asked.take().expect("asked before");
         let since = self.spent - asked.spent;
-        self.held = (reply.kept + reply.granted).saturating_sub(since);
-        self.expiry = sent + u64::try_from(reply.remaining.as_micros()).expect("short");
+        self.held = (grant.kept + grant.reply.granted).saturating_sub(since);
+        self.expiry = sent + u64::try_from(grant.reply.remaining.as_micros()).expect("short");
     }
 }
 
 fn rules() -> Vec<LeasedRule> {
+    let calendar = |capacity, window, utc_offset_minutes, week_start| LeasedRule::Calendar {
+        capacity,
+        window,
+        utc_offset_minutes,
+        week_start,
+    };
     vec![
         LeasedRule::Backlog {
-            units: 1_000,
-            period: 1_000_000_000,
+            capacity: 1_000,
+            window: Duration::from_secs(1),
             burst: 3_000,
         },
         LeasedRule::Backlog {
-            units: 10_007,
-            period: 86_400_000_000_000,
+            capacity: 10_007,
+            window: Duration::from_secs(86_400),
             burst: 50,
         },
         LeasedRule::Window {
             capacity: 5_000,
-            window: LeasedWindow::Length(7_000_000_000),
+            window: Duration::from_secs(7),
         },
-        LeasedRule::Window {
-            capacity: 40_000,
-            window: LeasedWindow::Month(-3_600),
-        },
-        LeasedRule::Window {
-            capacity: 40_000,
-            window: LeasedWindow::Week(19_800, 6),
-        },
-        LeasedRule::Window {
-            capacity: 9_000,
-            window: LeasedWindow::Day(0),
-        },
-        LeasedRule::Places { capacity: 40 },
+        calendar(40_000, Window::Month, -60, Weekday::Monday),
+        calendar(40_000, Window::Week, 330, Weekday::Sunday),
+        calendar(9_000, Window::Day, 0, Weekday::Monday),
+        LeasedRule::Concurrency { places: 40 },
     ]
 }
 
@@ -165,9 +166,9 @@ struct Seen {
 impl Seen {
     fn note(&mut self, answer: &StoreAnswer, is_repeat: bool) {
         match answer {
+            StoreAnswer::Granted(grant) if grant.ask_again == Duration::from_micros(1) => self.lapsed += 1,
             StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
-            StoreAnswer::Granted(reply) if reply.ask_again == Duration::from_micros(1) => self.lapsed += 1,
-            StoreAnswer::Granted(reply) if reply.granted > 0 => self.granted += 1,
+            StoreAnswer::Granted(grant) if grant.reply.granted > 0 => self.granted += 1,
             StoreAnswer::Granted(_) => self.refused += 1,
             StoreAnswer::Quarantine { .. } => self.quarantine += 1,
             StoreAnswer::Declared { .. } => self.declared += 1,
@@ -182,15 +183,17 @@ impl Seen {
 fn trace(
     connection: &mut Connection,
     script: &Script,
-    rule: LeasedRule,
+    rule: &LeasedRule,
     (seed, is_rough): (u64, bool),
     seen: &mut Seen,
 ) {
     let mut random = Random::new(seed);
+    let mut version = 0;
     let mut declared = LeasedLimit {
-        rule,
+        kind: Kind::Rate,
+        unit: "1".to_owned(),
+        rule: rule.clone(),
         lease: Duration::from_millis(500 + random.below(3_000)),
-        version: 0,
     };
     let key = format!("test/{seed}/{rule:?}/{is_rough}");
     let mut run = "1".to_owned();
@@ -203,6 +206,7 @@ fn trace(
             id: id + 1,
             sequence: 0,
             spent: random.below(3) * ((1 << 52) - 100),
+            refunded: 0,
             held: 0,
             expiry: 0,
             asked: None,
@@ -217,13 +221,18 @@ fn trace(
             _ => random.below(200_000),
         };
         if is_rough {
+            for host in &mut hosts {
+                if random.one_in(20) {
+                    host.refunded += random.below(host.demand);
+                }
+            }
             match random.below(60) {
                 0 => now -= random.below(5_000_000),
                 1 => run.push('1'),
-                2 => declared.version += 1,
+                2 => version += 1,
                 3 => {
                     declared.lease += Duration::from_millis(1);
-                    declared.version += random.below(2);
+                    version += random.below(2);
                 }
                 _ => {}
             }
@@ -237,6 +246,7 @@ fn trace(
                 id: host.id + 1_000,
                 sequence: 0,
                 spent: 0,
+                refunded: 0,
                 held: 0,
                 expiry: 0,
                 asked: None,
@@ -244,7 +254,7 @@ fn trace(
             };
         }
         let is_repeat = host.asked.is_some();
-        let mut request = host.ask(&key, declared, &mut random);
+        let mut request = host.ask(&key, &declared, &mut random);
         if is_rough && random.one_in(50) {
             request.sequence = request.sequence.saturating_sub(1 + random.below(2));
         } else if is_rough && random.one_in(50) {
@@ -253,7 +263,7 @@ fn trace(
         if random.one_in(6) {
             continue; // lost on its way: it is repeated later
         }
-        let terms = Terms::new(&request.declared).expect("countable");
+        let terms = Terms::new(&request.declared, version).expect("countable");
         let real = script.answer(connection, &run, now, &terms, &request);
         let modelled = model.answer(&run, now, &terms, &request);
         assert_eq!(real, modelled, "{context}: {request:?}");
@@ -270,19 +280,27 @@ fn trace(
             assert_eq!(level.div_ceil(period) + outstanding, used, "{context}");
             assert!(used <= burst, "{context}: {used} of {burst}");
         }
-        if let StoreAnswer::Granted(reply) = &real
+        if let StoreAnswer::Granted(grant) = &real
             && !random.one_in(6)
             && host.asked.as_ref() == Some(&request)
         {
-            host.install(now, reply);
+            host.install(now, grant);
         }
         if let StoreAnswer::Declared { .. } = &real {
             // As a host that is deployed anew.
             host.asked = None;
         }
     }
-    if let (LeasedRule::Backlog { units, period, burst }, false) = (rule, is_rough) {
-        let replenished = u128::from(now - begun) * 1_000 * u128::from(units) / u128::from(period);
+    if let (
+        &LeasedRule::Backlog {
+            capacity,
+            window,
+            burst,
+        },
+        false,
+    ) = (rule, is_rough)
+    {
+        let replenished = u128::from(now - begun) * 1_000 * u128::from(capacity) / window.as_nanos();
         assert!(
             u128::from(admitted) <= u128::from(burst) + replenished,
             "seed {seed}: {admitted} admitted"
@@ -299,7 +317,7 @@ fn traces(seeds: std::ops::Range<u64>, is_rough: bool) -> Option<Seen> {
     let mut seen = Seen::default();
     for seed in seeds {
         for rule in rules() {
-            trace(&mut connection, &script, rule, (seed, is_rough), &mut seen);
+            trace(&mut connection, &script, &rule, (seed, is_rough), &mut seen);
         }
     }
     println!("{seen:?}");

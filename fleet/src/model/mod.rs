@@ -9,13 +9,15 @@ mod window;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::lease::{LeaseReply, LeaseRequest, StoreAnswer};
+use shmlimit::fleet::{LeaseReply, LeaseRequest};
+
+use crate::answer::{Grant, StoreAnswer};
 use crate::terms::{Kind, Terms};
 use histogram::Histogram;
 use window::window_at;
 
 const MAX: u64 = (1 << 53) - 1;
-const SPENT_MODULUS: u64 = 1 << 52;
+const MODULUS: u64 = 1 << 52;
 const SLOTS: u64 = 16;
 const DAY: u64 = 86_400_000_000;
 
@@ -26,6 +28,7 @@ struct Host {
     outstanding: u64,
     expiry: u64,
     spent: u64,
+    refunded: u64,
     written_off: u64,
     granted: u64,
     kept: u64,
@@ -65,6 +68,13 @@ struct Record {
 #[derive(Clone, Debug, Default)]
 pub struct StoreModel {
     record: Option<Record>,
+}
+
+/// What a host reports, modulo 2^52, or by how much that has grown.
+#[derive(Clone, Copy)]
+struct Reported {
+    spent: u64,
+    refunded: u64,
 }
 
 /// The instants of one answer.
@@ -109,7 +119,7 @@ impl StoreModel {
 impl Record {
     fn new(terms: &Terms, run: &str, utc: u64) -> Self {
         Self {
-            terms: *terms,
+            terms: terms.clone(),
             run: run.to_owned(),
             created: utc,
             seen: 0,
@@ -151,9 +161,12 @@ impl Record {
             return (answer, false);
         }
         self.seen = now;
-        let spent = request.spent % SPENT_MODULUS;
+        let reported = Reported {
+            spent: request.spent % MODULUS,
+            refunded: request.refunded % MODULUS,
+        };
         let host = self.hosts.get(&request.host).cloned();
-        let host = host.unwrap_or_else(|| self.newcomer(request, spent, now));
+        let host = host.unwrap_or_else(|| self.newcomer(request, reported, now));
         if self.quarantine > now {
             let remaining = Duration::from_micros(self.quarantine - now);
             let answer = StoreAnswer::Quarantine {
@@ -169,20 +182,27 @@ impl Record {
             let reply = LeaseReply {
                 sequence: request.sequence,
                 granted: host.granted,
-                kept: host.kept,
                 remaining: Duration::from_micros(host.expiry.saturating_sub(now)),
                 share: host.share,
                 grant_number: host.grant_number,
+                drained_in: self.drained_in(),
+            };
+            let grant = Grant {
+                reply,
+                kept: host.kept,
                 ask_again: Duration::ZERO,
                 store_time: utc,
             };
-            return (StoreAnswer::Granted(reply), true);
+            return (StoreAnswer::Granted(grant), true);
         }
-        let report = spent.wrapping_sub(host.spent) % SPENT_MODULUS;
-        if report >= SPENT_MODULUS / 2 {
+        let change = Reported {
+            spent: reported.spent.wrapping_sub(host.spent) % MODULUS,
+            refunded: reported.refunded.wrapping_sub(host.refunded) % MODULUS,
+        };
+        if change.spent.max(change.refunded) >= MODULUS / 2 {
             return (StoreAnswer::SpentFell { before: host.spent }, true);
         }
-        (self.settle_and_grant(request, spent, report, host, at), true)
+        (self.settle_and_grant(request, reported, change, host, at), true)
     }
 
     fn turn_window(&mut self, at: &mut Instant) {
@@ -223,14 +243,14 @@ impl Record {
 
     /// Which declaration is in force from now on; an answer where the request's cannot be served by it.
     fn agree(&mut self, terms: &Terms, at: &mut Instant) -> Result<(), StoreAnswer> {
-        let ruling = self.terms;
+        let ruling = self.terms.clone();
         if ruling.fingerprint() == terms.fingerprint() {
             self.terms.version = ruling.version.max(terms.version);
             return Ok(());
         }
         let is_gone = self.outstanding == 0 && at.now.saturating_sub(self.seen) > 4 * ruling.lease;
         if terms.version > ruling.version || is_gone {
-            self.terms = *terms;
+            self.terms = terms.clone();
             self.wants = Histogram::default();
             self.former_wants = Histogram::default();
             self.epoch = 0;
@@ -253,7 +273,7 @@ impl Record {
         }
         if terms.version == ruling.version || terms.kind != ruling.kind {
             return Err(StoreAnswer::Declared {
-                in_force: ruling.fingerprint(),
+                in_force: ruling.fingerprint().to_owned(),
             });
         }
         Ok(())
@@ -269,7 +289,7 @@ impl Record {
         }
     }
 
-    fn newcomer(&mut self, request: &LeaseRequest, spent: u64, now: u64) -> Host {
+    fn newcomer(&mut self, request: &LeaseRequest, reported: Reported, now: u64) -> Host {
         if request.sequence > 1 && now - self.created < self.retention() && self.quarantine == 0 {
             self.quarantine = now + self.terms.lease;
             if self.terms.kind == Kind::Backlog {
@@ -277,7 +297,8 @@ impl Record {
             }
         }
         Host {
-            spent,
+            spent: reported.spent,
+            refunded: reported.refunded,
             seen: now,
             ..Host::default()
         }
@@ -298,21 +319,29 @@ impl Record {
         }
     }
 
+    /// How long what is used or leased takes to be replenished.
+    fn drained_in(&self) -> Duration {
+        if self.terms.kind != Kind::Backlog {
+            return Duration::ZERO;
+        }
+        let used = self.level + self.outstanding * self.terms.period;
+        Duration::from_micros(used.div_ceil(self.terms.units) * self.terms.quantum)
+    }
+
     fn settle_and_grant(
         &mut self,
         request: &LeaseRequest,
-        spent: u64,
-        report: u64,
+        reported: Reported,
+        change: Reported,
         host: Host,
         at: Instant,
     ) -> StoreAnswer {
-        let terms = self.terms;
+        let terms = self.terms.clone();
         let is_places = terms.kind == Kind::Places;
-        let (mut kept, mut lapsed, mut off) = (0, false, host.written_off);
+        let (mut kept, mut off) = (0, host.written_off);
         if host.outstanding > 0 && host.expiry <= at.now {
             if !is_places {
                 off = host.outstanding;
-                lapsed = request.held > 0;
             }
         } else if host.outstanding > 0 {
             self.outstanding -= host.outstanding;
@@ -320,20 +349,25 @@ impl Record {
             let left = if is_places {
                 host.outstanding
             } else {
-                host.outstanding.saturating_sub(report)
+                host.outstanding.saturating_sub(change.spent)
             };
             kept = request.held.min(left);
         }
+        let lapsed = request.held > kept;
         if !is_places {
-            let absorbed = report.min(off);
-            let charged = u128::from(report - absorbed) * u128::from(terms.period);
-            let level = u128::from(self.level) + charged;
-            self.level = u64::try_from(level.min(u128::from(MAX))).unwrap_or(MAX);
+            let absorbed = change.spent.min(off);
+            let charged = u128::from(change.spent - absorbed) * u128::from(terms.period);
+            let level = (u128::from(self.level) + charged).min(u128::from(MAX));
+            let given_back = u128::from(change.refunded) * u128::from(terms.period);
+            self.level = u64::try_from(level.saturating_sub(given_back)).unwrap_or(MAX);
             off = if lapsed {
                 (off - absorbed).min(request.held)
             } else {
                 0
             };
+        }
+        if lapsed {
+            kept = 0;
         }
 
         let epoch = at.now / terms.lease;
@@ -424,7 +458,8 @@ impl Record {
                 sequence: request.sequence,
                 outstanding: total,
                 expiry,
-                spent,
+                spent: reported.spent,
+                refunded: reported.refunded,
                 written_off: off,
                 granted,
                 kept,
@@ -438,13 +473,16 @@ impl Record {
                 seen: at.now,
             },
         );
-        StoreAnswer::Granted(LeaseReply {
-            sequence: request.sequence,
-            granted,
+        StoreAnswer::Granted(Grant {
+            reply: LeaseReply {
+                sequence: request.sequence,
+                granted,
+                remaining: Duration::from_micros(expiry.saturating_sub(at.now)),
+                share,
+                grant_number: self.grants,
+                drained_in: self.drained_in(),
+            },
             kept,
-            remaining: Duration::from_micros(expiry.saturating_sub(at.now)),
-            share,
-            grant_number: self.grants,
             ask_again: Duration::from_micros(ask_again),
             store_time: at.utc,
         })

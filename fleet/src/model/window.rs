@@ -1,6 +1,6 @@
 //! Where windows of the wall clock begin and end, as the script cuts them.
 
-use crate::lease::LeasedWindow;
+use crate::terms::Windows;
 
 const DAY: i64 = 86_400_000_000;
 const MICROS: i64 = 1_000_000;
@@ -8,24 +8,24 @@ const MICROS: i64 = 1_000_000;
 const EPOCH_AFTER_MONDAY: i64 = 3;
 
 /// The window that holds `instant`: both in microseconds since the Unix epoch.
-pub(super) fn window_at(window: LeasedWindow, instant: i64) -> (i64, i64) {
+pub(super) fn window_at(window: Windows, instant: i64) -> (i64, i64) {
     let east = |seconds: i32| i64::from(seconds) * MICROS;
     let day = |seconds| (instant + east(seconds)).div_euclid(DAY);
     let days =
         |first: i64, following: i64, seconds| (first * DAY - east(seconds), following * DAY - east(seconds));
     match window {
-        LeasedWindow::Length(nanos) => {
-            let length = i64::try_from(nanos / 1_000).unwrap_or(i64::MAX);
+        Windows::Length(length) => {
+            let length = length.cast_signed();
             let start = instant - instant.rem_euclid(length);
             (start, start + length)
         }
-        LeasedWindow::Day(seconds) => days(day(seconds), day(seconds) + 1, seconds),
-        LeasedWindow::Week(seconds, start) => {
+        Windows::Day(seconds) => days(day(seconds), day(seconds) + 1, seconds),
+        Windows::Week(seconds, start) => {
             let day = day(seconds);
             let first = day - (day + EPOCH_AFTER_MONDAY - i64::from(start)).rem_euclid(7);
             days(first, first + 7, seconds)
         }
-        LeasedWindow::Month(seconds) => {
+        Windows::Month(seconds) => {
             let first = first_of_month(day(seconds));
             days(first, first_of_month(first + 31), seconds)
         }

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the hash of the limit, the only key that is touched
 -- ARGV     1 protocol, 2 run id of this server ('' to ask it), 3 version of the declaration, 4 the declaration as text,
---          5 its terms, 6 host, 7 sequence, 8 spent modulo 2^52, 9 held, 10 wanted
+--          5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted
 --
 -- The terms are ten words: kind ('backlog', 'window' or 'places'), burst, units per period, period in quanta,
 -- microseconds of a quantum, lease in microseconds, what windows are ('none', 'length', 'day', 'week', 'month'), their
@@ -14,14 +14,15 @@
 -- At every step: level + outstanding <= burst, unless hosts report more than they were granted.
 
 local MAX = 9007199254740991
-local SPENT_MODULUS = 4503599627370496
+local MODULUS = 4503599627370496
 local SLOTS = 16
 local SWEPT = 64
 local DAY = 86400000000
 
 local key = KEYS[1]
 local version, host, sequence = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
-local spent, held, wanted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local spent, refunded = tonumber(ARGV[8]), tonumber(ARGV[9])
+local held, wanted = tonumber(ARGV[10]), tonumber(ARGV[11])
 local floor, min, max = math.floor, math.min, math.max
 local function text(number) return string.format('%.0f', number) end
 local function numbers(line)
@@ -201,7 +202,7 @@ local function slot_add(expiry, added)
 end
 
 -- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, number of the grant, share, epoch,
--- granted in the epoch, wanted in the epoch and in the one before, what it counts for among the wants, last seen.
+-- granted in the epoch, wanted in the epoch and in the one before, what it counts for among the wants, last seen, refunded.
 local record = stored['host:' .. host] and numbers(stored['host:' .. host])
 local retention = DAY + 16 * lease
 if kind == 'backlog' and units > 0 then retention = retention + floor(burst * period / units) * quantum end
@@ -213,7 +214,7 @@ if not record then
         quarantine = now + lease
         if kind == 'backlog' then level = max(level, burst * period) end
     end
-    record = { 0, 0, 0, spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now }
+    record = { 0, 0, 0, spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, refunded }
 end
 
 local grants, epoch = number('grants'), epoch_before
@@ -232,6 +233,12 @@ local function save(with_host)
     redis.call('PEXPIRE', key, text(floor(retention / 1000)))
 end
 
+-- How long what is used or leased takes to be replenished.
+local function drained_in()
+    if kind ~= 'backlog' then return 0 end
+    return math.ceil((level + outstanding * period) / units) * quantum
+end
+
 if quarantine > now then
     local left = quarantine - now
     save()
@@ -245,35 +252,38 @@ if sequence < last then
 end
 if sequence == last then
     save()
-    return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], 0, utc }
+    return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(), 0,
+        utc }
 end
 
 -- Settle what the host reports.
 local was, expiry, off = record[2], record[3], record[5]
-local report = (spent - record[4]) % SPENT_MODULUS
-if report >= SPENT_MODULUS / 2 then
+local report = (spent - record[4]) % MODULUS
+local refund = (refunded - record[16]) % MODULUS
+if report >= MODULUS / 2 or refund >= MODULUS / 2 then
     save()
     return { 'fell', record[4] }
 end
-local kept, lapsed = 0, false
+local kept = 0
 if was > 0 and expiry <= now then
-    -- Already charged, when it expired. What the host still held when it asked, it could spend until then: it says so in
-    -- its next request, and is granted nothing before.
+    -- Already charged, when it expired.
     was = 0
-    if kind ~= 'places' then
-        off = record[2]
-        lapsed = held > 0
-    end
+    if kind ~= 'places' then off = record[2] end
 elseif was > 0 then
     outstanding = outstanding - was
     slot_add(expiry, -was)
     kept = kind == 'places' and min(held, was) or min(held, max(0, was - report))
 end
+-- What the host held when it asked is not leased to it any more, and it could spend it until then. How much of it, it says
+-- in its next request, and is granted nothing before.
+local lapsed = held > kept
 if kind ~= 'places' then
     local absorbed = min(report, off)
     level = min(MAX, level + (report - absorbed) * period)
+    level = max(0, level - refund * period)
     off = lapsed and min(off - absorbed, held) or 0
 end
+if lapsed then kept = 0 end
 
 -- What this host wants among all that want, in the present epoch and the one before.
 epoch = floor(now / lease)
@@ -405,7 +415,7 @@ end
 
 record = {
     sequence, total, expiry, spent, off, granted, kept, grants, share, epoch, granted_before, most, most_before,
-    counted, now,
+    counted, now, refunded,
 }
 local written = { 'host:' .. host, line(record) }
 
@@ -422,4 +432,4 @@ if epoch ~= epoch_before then
     written[#written + 1] = scanned[1]
 end
 save(written)
-return { 'granted', sequence, granted, kept, max(0, expiry - now), share, grants, again, utc }
+return { 'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), again, utc }
