@@ -1,6 +1,6 @@
 //! The connection to the store: one for all limits of a segment.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
@@ -16,6 +16,19 @@ use crate::credentials::Credentials;
 use crate::error::StoreError;
 use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
 use crate::terms::Terms;
+
+/// What servers say that cannot be written to for a while, also in the middle of an error of a script.
+const OUTAGES: &[&str] = &[
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+];
 
 /// How long the network may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +47,6 @@ impl Default for Timeouts {
             answer: Duration::from_secs(1),
         }
     }
-}
-
-/// A request beside the terms of its limit, and when it was sent.
-#[derive(Clone, Debug)]
-pub struct Answered {
-    /// Before anything was sent: what remains of a lease counts from here.
-    pub sent: Instant,
-    /// One for each request, in their order.
-    pub answers: Vec<Result<StoreAnswer, StoreError>>,
 }
 
 /// A client of one store, which connects when it first asks, and again after each failure.
@@ -94,17 +98,20 @@ impl StoreClient {
         &self.address
     }
 
-    /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers.
+    /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers: one for each
+    /// request, in their order.
     ///
     /// # Errors
     ///
     /// [`StoreError`] where no request was answered. What is wrong with one of them is among the answers.
-    pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Result<Answered, StoreError> {
+    pub fn ask(
+        &mut self,
+        requests: &[(LeaseRequest, Terms)],
+    ) -> Result<Vec<Result<StoreAnswer, StoreError>>, StoreError> {
         let mut link = match self.link.take() {
             Some(link) => link,
             None => self.connect()?,
         };
-        let sent = Instant::now();
         let results = match &mut link {
             Link::Server { connection, run } => {
                 connection
@@ -131,7 +138,7 @@ impl StoreClient {
         {
             self.link = Some(link);
         }
-        Ok(Answered { sent, answers })
+        Ok(answers)
     }
 
     /// Ends the connection; the next request makes another.
@@ -228,7 +235,7 @@ impl StoreClient {
 
     fn sentinels(&self, sentinels: &[Node], primary: &str) -> Result<SentinelClient, RedisError> {
         let nodes: Vec<_> = sentinels.iter().map(|node| self.tcp(node)).collect();
-        let mut builder = SentinelClientBuilder::new(nodes, primary.to_owned(), SentinelServerType::Master)?
+        let mut builder = SentinelClientBuilder::new(nodes, primary, SentinelServerType::Master)?
             .set_client_to_redis_db(self.address.database)
             .set_client_to_redis_protocol(self.protocol());
         if let Some(mode) = self.tls_mode() {
@@ -310,12 +317,7 @@ impl StoreClient {
             | ErrorKind::Parse
             | ErrorKind::ClusterConnectionNotFound
             | ErrorKind::MasterNameNotFoundBySentinel => StoreError::Unreachable { at, reason },
-            // What stops writes for a while: a full memory, a disk that cannot be written, replicas that are missing.
-            _ if matches!(
-                error.code(),
-                Some("OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "UNBLOCKED")
-            ) =>
-            {
+            _ if OUTAGES.iter().any(|outage| reason.contains(outage)) => {
                 StoreError::Unreachable { at, reason }
             }
             _ if reason.contains("unknown command") => StoreError::NoScripts { at, reason },
@@ -359,7 +361,7 @@ fn ask_server(
             let mut command = redis::cmd("EVAL");
             command.arg(LEASE_SCRIPT);
             add_arguments(&mut command, run, terms, request);
-            *result = connection.req_command(&command);
+            *result = connection.req_command(&command).and_then(Value::extract_error);
         }
     }
     Ok(results)
@@ -370,7 +372,7 @@ fn ask_cluster(connection: &mut ClusterConnection, sha: &str, requests: &[(Lease
         let mut command = redis::cmd(name);
         command.arg(script);
         add_arguments(&mut command, "", terms, request);
-        connection.req_command(&command)
+        connection.req_command(&command).and_then(Value::extract_error)
     };
     requests
         .iter()

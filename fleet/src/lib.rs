@@ -15,7 +15,7 @@ mod terms;
 pub use address::{AddressError, StoreAddress};
 pub use answer::{Grant, StoreAnswer};
 pub use backoff::Backoff;
-pub use client::{Answered, StoreClient, Timeouts};
+pub use client::{StoreClient, Timeouts};
 pub use credentials::{CA_FILE, Credentials, CredentialsError, PASSWORD, PASSWORD_FILE, USERNAME};
 pub use error::StoreError;
 pub use terms::{Terms, TermsError, difference};

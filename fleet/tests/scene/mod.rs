@@ -50,8 +50,11 @@ pub fn free_port() -> u16 {
 pub struct Server {
     program: PathBuf,
     pub port: u16,
+    /// Of a cluster: where servers talk to each other.
+    pub bus: u16,
     directory: TempDir,
     arguments: Vec<String>,
+    is_sentinel: bool,
     child: Option<Child>,
 }
 
@@ -63,15 +66,89 @@ impl Server {
 
     /// With further lines of configuration as arguments.
     pub fn start_with(program: &Path, arguments: &[&str]) -> Self {
-        let mut server = Self {
+        let mut server = Self::prepare(
+            program,
+            arguments.iter().map(|&argument| argument.to_owned()).collect(),
+        );
+        let port = server.port.to_string();
+        server.arguments.extend(["--port".to_owned(), port]);
+        server.spawn();
+        server.wait_for_port();
+        server
+    }
+
+    /// On a port that speaks TLS only; none where the server was built without it.
+    pub fn start_with_tls(program: &Path, arguments: &[String]) -> Option<Self> {
+        let mut server = Self::prepare(program, arguments.to_vec());
+        let port = server.port.to_string();
+        for argument in ["--port", "0", "--tls-port", &port] {
+            server.arguments.push(argument.to_owned());
+        }
+        server.spawn();
+        let mut has_ended = false;
+        wait_for("the server or its end", || {
+            let child = server.child.as_mut().expect("started");
+            has_ended = child.try_wait().expect("a state").is_some();
+            has_ended || std::net::TcpStream::connect(("127.0.0.1", server.port)).is_ok()
+        });
+        (!has_ended).then_some(server)
+    }
+
+    /// One of a cluster, which knows no other yet.
+    pub fn start_cluster_node(program: &Path, arguments: &[&str]) -> Self {
+        let bus = free_port();
+        let bus_text = bus.to_string();
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--cluster-port", &bus_text]);
+        let mut server = Self::start_with(program, &arguments);
+        server.bus = bus;
+        server
+    }
+
+    /// That watches a primary by the name of `limits`.
+    pub fn start_sentinel(program: &Path, primary: &Self, password: &str) -> Self {
+        let mut server = Self::prepare(program, Vec::new());
+        let configuration = server.directory.path().join("sentinel.conf");
+        let text = format!(
+            "port {}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {} 1\nsentinel auth-pass limits {password}\n\
+             sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 5000\n",
+            server.port, primary.port
+        );
+        fs::write(&configuration, text).expect("a configuration");
+        server.arguments = vec![
+            configuration.to_str().expect("text").to_owned(),
+            "--sentinel".to_owned(),
+        ];
+        server.is_sentinel = true;
+        server.spawn();
+        server.wait_for_port();
+        server
+    }
+
+    /// Of a sentinel: whether it has found the replica of what it watches.
+    pub fn knows_a_replica(&self) -> bool {
+        let client = redis::Client::open(self.url()).expect("valid");
+        let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(10)) else {
+            return false;
+        };
+        let replicas: Vec<redis::Value> = redis::cmd("SENTINEL")
+            .arg("REPLICAS")
+            .arg("limits")
+            .query(&mut connection)
+            .unwrap_or_default();
+        !replicas.is_empty()
+    }
+
+    fn prepare(program: &Path, arguments: Vec<String>) -> Self {
+        Self {
             program: program.to_owned(),
             port: free_port(),
+            bus: 0,
             directory: tempfile::tempdir().expect("a directory"),
-            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            arguments,
+            is_sentinel: false,
             child: None,
-        };
-        server.spawn();
-        server
+        }
     }
 
     pub fn directory(&self) -> &Path {
@@ -80,29 +157,25 @@ impl Server {
 
     fn spawn(&mut self) {
         let log = fs::File::create(self.directory.path().join("log")).expect("a file");
-        let is_sentinel = self.arguments.first().is_some_and(|first| first == "sentinel");
         let mut command = Command::new(&self.program);
-        if is_sentinel {
-            command.arg(&self.arguments[1]).arg("--sentinel");
-        } else {
+        if !self.is_sentinel {
             command
                 .args(["--bind", "127.0.0.1", "--save", "", "--dir"])
-                .arg(self.directory.path())
-                .args(&self.arguments);
-            if !self.arguments.iter().any(|argument| argument == "--tls-port") {
-                command.args(["--port", &self.port.to_string()]);
-            }
+                .arg(self.directory.path());
         }
         let child = command
+            .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file"))
             .stderr(log)
             .spawn()
             .expect("a server that starts");
         self.child = Some(child);
-        let port = self.port;
+    }
+
+    fn wait_for_port(&self) {
         wait_for("the server's port", || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
         });
     }
 
@@ -123,6 +196,7 @@ impl Server {
     pub fn restart(&mut self) {
         self.kill();
         self.spawn();
+        self.wait_for_port();
     }
 
     pub fn url(&self) -> String {
