@@ -11,8 +11,6 @@ pub struct Grant {
     pub reply: LeaseReply,
     /// Units of those that the host held when it asked which are still leased to it: all or none.
     pub kept: u64,
-    /// When to ask again, where less was granted than wanted; zero where it does not matter.
-    pub ask_again: Duration,
     /// The store's clock when it answered, in microseconds since the Unix epoch.
     pub store_time: u64,
 }

@@ -24,6 +24,36 @@ pub enum StoreError {
         /// What is wrong with it.
         source: TermsError,
     },
+    /// Another declaration of the limit is in force in the store.
+    #[error(
+        "limit {key} is declared otherwise in the store: {difference}; hosts that share a key declare it alike, or the \
+         change has a higher version ([segment] version)"
+    )]
+    Mismatch {
+        /// The limit's key in the store.
+        key: String,
+        /// What differs.
+        difference: String,
+    },
+    /// The key holds what no fleet has written, or another version of this client.
+    #[error(
+        "the key of limit {key} holds something else ({found}): declare another key, or remove what it holds"
+    )]
+    WrongKey {
+        /// The limit's key in the store.
+        key: String,
+        /// What it holds.
+        found: String,
+    },
+    /// The store knows later requests of this host.
+    #[error(
+        "the store has answered later requests of this host for limit {key}: the segment was copied or restored; create \
+         it anew"
+    )]
+    Stale {
+        /// The limit's key in the store.
+        key: String,
+    },
     /// No answer, or the answer that there is no service now. It is asked again later.
     #[error("the store at {at} cannot be reached: {reason}")]
     Unreachable {

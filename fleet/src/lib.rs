@@ -10,6 +10,7 @@ mod credentials;
 mod error;
 pub mod model;
 pub mod protocol;
+mod refresher;
 mod terms;
 
 pub use address::{AddressError, StoreAddress};
@@ -18,4 +19,5 @@ pub use backoff::Backoff;
 pub use client::{StoreClient, Timeouts};
 pub use credentials::{CA_FILE, Credentials, CredentialsError, PASSWORD, PASSWORD_FILE, USERNAME};
 pub use error::StoreError;
+pub use refresher::{Refresher, RefresherCounts, RefresherError};
 pub use terms::{Terms, TermsError, difference};

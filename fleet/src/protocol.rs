@@ -70,8 +70,7 @@ pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
                 drained_in: duration(7)?,
             },
             kept: number(3)?,
-            ask_again: duration(8)?,
-            store_time: number(9)?,
+            store_time: number(8)?,
         }),
         "quarantine" => StoreAnswer::Quarantine {
             remaining: duration(1)?,

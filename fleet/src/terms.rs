@@ -116,7 +116,8 @@ impl Terms {
             quantum: 1,
             lease,
             window: None,
-            version,
+            // Far above any version of a declaration, where the store's numbers end.
+            version: version.min(saturated(MAX_EXACT)),
             fingerprint: declared.to_string(),
         };
         let unknown = || TermsError::Unknown {

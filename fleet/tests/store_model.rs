@@ -164,9 +164,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn note(&mut self, answer: &StoreAnswer, is_repeat: bool) {
+    fn note(&mut self, answer: &StoreAnswer, held: u64, is_repeat: bool) {
         match answer {
-            StoreAnswer::Granted(grant) if grant.ask_again == Duration::from_micros(1) => self.lapsed += 1,
+            StoreAnswer::Granted(grant) if grant.kept < held => self.lapsed += 1,
             StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
             StoreAnswer::Granted(grant) if grant.reply.granted > 0 => self.granted += 1,
             StoreAnswer::Granted(_) => self.refused += 1,
@@ -267,7 +267,7 @@ fn trace(
         let real = script.answer(connection, &run, now, &terms, &request);
         let modelled = model.answer(&run, now, &terms, &request);
         assert_eq!(real, modelled, "{context}: {request:?}");
-        seen.note(&real, is_repeat);
+        seen.note(&real, request.held, is_repeat);
         let (level, outstanding) = accounts(connection, &key);
         let (used, burst) = model.used_and_burst();
         if !is_rough {

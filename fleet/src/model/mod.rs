@@ -190,7 +190,6 @@ impl Record {
             let grant = Grant {
                 reply,
                 kept: host.kept,
-                ask_again: Duration::ZERO,
                 store_time: utc,
             };
             return (StoreAnswer::Granted(grant), true);
@@ -450,7 +449,6 @@ impl Record {
         };
         let expiry = self.expiry(total, at);
         self.add_to_slot(expiry, total);
-        let ask_again = self.ask_again(lapsed, granted < request.wanted, at);
         self.epoch = epoch;
         self.hosts.insert(
             request.host,
@@ -483,7 +481,6 @@ impl Record {
                 drained_in: self.drained_in(),
             },
             kept,
-            ask_again: Duration::from_micros(ask_again),
             store_time: at.utc,
         })
     }
@@ -501,26 +498,5 @@ impl Record {
         }
         let step = (self.terms.lease / SLOTS).max(1);
         (whole - whole % step).max(at.now + 1)
-    }
-
-    fn ask_again(&self, lapsed: bool, is_short: bool, at: Instant) -> u64 {
-        let terms = &self.terms;
-        if lapsed {
-            return 1;
-        }
-        if !is_short {
-            return 0;
-        }
-        let soon = terms.lease / SLOTS;
-        let full = terms.burst * terms.period;
-        match terms.kind {
-            Kind::Window if self.level >= terms.burst => {
-                soon.max(u64::try_from(at.window_end - at.utc.cast_signed()).unwrap_or(0))
-            }
-            Kind::Backlog if self.level > full => {
-                soon.max((self.level - full).div_ceil(terms.units) * terms.quantum)
-            }
-            _ => soon,
-        }
     }
 }

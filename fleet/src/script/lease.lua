@@ -252,7 +252,7 @@ if sequence < last then
 end
 if sequence == last then
     save()
-    return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(), 0,
+    return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(),
         utc }
 end
 
@@ -400,19 +400,6 @@ else
     expiry = now
 end
 
--- When to ask again, where it got less than it wanted.
-local again = 0
-if lapsed then
-    again = 1
-elseif granted < wanted then
-    again = floor(lease / SLOTS)
-    if kind == 'window' and level >= burst then
-        again = max(again, window_end - utc)
-    elseif kind == 'backlog' and level > burst * period then
-        again = max(again, math.ceil((level - burst * period) / units) * quantum)
-    end
-end
-
 record = {
     sequence, total, expiry, spent, off, granted, kept, grants, share, epoch, granted_before, most, most_before,
     counted, now, refunded,
@@ -432,4 +419,4 @@ if epoch ~= epoch_before then
     written[#written + 1] = scanned[1]
 end
 save(written)
-return { 'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), again, utc }
+return { 'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), utc }
