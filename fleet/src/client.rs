@@ -11,9 +11,9 @@ use redis::{
 use shmlimit::fleet::LeaseRequest;
 
 use crate::address::{Node, StoreAddress, Topology};
-use crate::answer::StoreAnswer;
 use crate::credentials::Credentials;
 use crate::error::StoreError;
+use crate::exchange::Answers;
 use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
 use crate::terms::Terms;
 
@@ -104,10 +104,7 @@ impl StoreClient {
     /// # Errors
     ///
     /// [`StoreError`] where no request was answered. What is wrong with one of them is among the answers.
-    pub fn ask(
-        &mut self,
-        requests: &[(LeaseRequest, Terms)],
-    ) -> Result<Vec<Result<StoreAnswer, StoreError>>, StoreError> {
+    pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Answers {
         let mut link = match self.link.take() {
             Some(link) => link,
             None => self.connect()?,

@@ -8,15 +8,13 @@ use std::{io, process};
 
 use nix::sys::signal::SigSet;
 use shmlimit::Segment;
-use shmlimit::fleet::{Asked, Duty, Fleet, LeaseRequest, StoreProblem};
+use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
 
-use crate::answer::StoreAnswer;
-use crate::backoff::Backoff;
 use crate::client::{StoreClient, Timeouts};
 use crate::credentials::Credentials;
 use crate::error::StoreError;
-use crate::terms::Terms;
+use crate::exchange::Exchange;
 
 /// For how long at most the thread sleeps before it looks whether it is to stop.
 const SLICE: Duration = Duration::from_millis(100);
@@ -50,8 +48,6 @@ pub struct RefresherCounts {
     pub round_trips: u64,
     /// Pipelines that were not.
     pub failures: u64,
-    /// Requests that were answered.
-    pub answers: u64,
     /// Times that this process took duty.
     pub duties: u64,
 }
@@ -61,7 +57,6 @@ struct Shared {
     is_stopping: AtomicBool,
     round_trips: AtomicU64,
     failures: AtomicU64,
-    answers: AtomicU64,
     duties: AtomicU64,
     problem: Mutex<Option<StoreError>>,
 }
@@ -129,7 +124,7 @@ impl Refresher {
             fleet: segment.fleet(),
             credentials,
             timeouts,
-            backoff: Backoff::new(segment.fleet().host() ^ u64::from(process::id())),
+            exchange: Exchange::new(segment.fleet().host() ^ u64::from(process::id())),
             client: None,
             shared: Arc::clone(&shared),
         };
@@ -162,7 +157,6 @@ impl Refresher {
         RefresherCounts {
             round_trips: count(&self.shared.round_trips),
             failures: count(&self.shared.failures),
-            answers: count(&self.shared.answers),
             duties: count(&self.shared.duties),
         }
     }
@@ -206,7 +200,7 @@ struct Work {
     fleet: Fleet,
     credentials: Credentials,
     timeouts: Timeouts,
-    backoff: Backoff,
+    exchange: Exchange,
     client: Option<StoreClient>,
     shared: Arc<Shared>,
 }
@@ -254,128 +248,35 @@ impl Work {
             if asked.is_empty() {
                 duty.wait(SLICE);
             } else {
-                self.exchange(duty, &asked);
+                self.exchange(duty, asked);
             }
         }
     }
 
     /// Sends what was asked, and brings the answers into force.
-    fn exchange(&mut self, duty: &Duty, asked: &[Asked]) {
+    fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) {
         let version = match self.look_for_store() {
             Ok(version) => version,
-            Err(RefresherError::Store(error)) => return self.fail(duty, asked.iter(), error),
-            // The segment is going away, or cannot be read now: the requests stay, and are repeated.
-            Err(_) => return duty.wait(SLICE),
-        };
-        let mut sent = Vec::with_capacity(asked.len());
-        let mut requests: Vec<(LeaseRequest, Terms)> = Vec::with_capacity(asked.len());
-        let mut problem = None;
-        for asked in asked {
-            let request = asked.request();
-            match Terms::new(&request.declared, version) {
-                Ok(terms) => {
-                    sent.push(asked);
-                    requests.push((request.clone(), terms));
+            // The segment is going away, or cannot be read now, or has an address that this client does not know: the
+            // requests stay, and are repeated.
+            Err(error) => {
+                if let RefresherError::Store(error) = error {
+                    self.shared.note(Some(error));
                 }
-                Err(source) => {
-                    let key = request.key.clone();
-                    self.report(duty, asked, StoreProblem::Unsupported, request.declared.lease);
-                    problem = Some(StoreError::Terms { key, source });
-                }
+                return thread::sleep(SLICE);
             }
-        }
-        let Some(client) = self.client.as_mut().filter(|_| !sent.is_empty()) else {
-            return self.shared.note(problem);
         };
-        let answers = match client.ask(&requests) {
-            Ok(answers) => answers,
-            Err(error) => return self.fail(duty, sent.into_iter(), error),
-        };
-        self.shared.round_trips.fetch_add(1, Ordering::Relaxed);
-        let mut retry_in = None;
-        for ((asked, (_, terms)), answer) in sent.into_iter().zip(&requests).zip(answers) {
-            match answer {
-                Ok(answer) => {
-                    self.shared.answers.fetch_add(1, Ordering::Relaxed);
-                    problem = self.bring(duty, asked, terms, answer).or(problem);
-                }
-                Err(error) => {
-                    let retry_in = *retry_in.get_or_insert_with(|| self.backoff.after_failure());
-                    self.report(duty, asked, problem_of(&error), retry_in);
-                    problem = Some(error);
-                }
-            }
-        }
-        if retry_in.is_none() {
-            self.backoff.reset();
+        let (pipeline, mut problem) = self.exchange.pipeline(duty, asked, version);
+        if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
+            let answers = client.ask(pipeline.requests());
+            let counter = if answers.is_ok() {
+                &self.shared.round_trips
+            } else {
+                &self.shared.failures
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
         }
         self.shared.note(problem);
-    }
-
-    /// None of the requests was answered.
-    fn fail<'a>(&mut self, duty: &Duty, asked: impl Iterator<Item = &'a Asked>, error: StoreError) {
-        self.shared.failures.fetch_add(1, Ordering::Relaxed);
-        let retry_in = self.backoff.after_failure();
-        for asked in asked {
-            self.report(duty, asked, problem_of(&error), retry_in);
-        }
-        self.shared.note(Some(error));
-    }
-
-    /// One answer of the store; what is wrong with it, if anything is.
-    fn bring(
-        &mut self,
-        duty: &Duty,
-        asked: &Asked,
-        terms: &Terms,
-        answer: StoreAnswer,
-    ) -> Option<StoreError> {
-        let lease = asked.request().declared.lease;
-        let key = || asked.request().key.clone();
-        match answer {
-            StoreAnswer::Granted(grant) => {
-                // What cannot be installed now stays unanswered, and is repeated.
-                let _ = duty.install(asked, &grant.reply);
-                None
-            }
-            StoreAnswer::Quarantine { remaining, .. } => {
-                let wait = remaining + self.backoff.up_to(lease / 8);
-                self.report(duty, asked, StoreProblem::Quarantine, wait);
-                None
-            }
-            StoreAnswer::Declared { in_force } => {
-                self.report(duty, asked, StoreProblem::Mismatch, lease);
-                Some(StoreError::Mismatch {
-                    key: key(),
-                    difference: crate::terms::difference(terms.fingerprint(), &in_force),
-                })
-            }
-            StoreAnswer::Stale { .. } | StoreAnswer::SpentFell { .. } => {
-                self.report(duty, asked, StoreProblem::Stale, lease);
-                Some(StoreError::Stale { key: key() })
-            }
-            StoreAnswer::Foreign { found } | StoreAnswer::Protocol { found } => {
-                self.report(duty, asked, StoreProblem::WrongKey, lease);
-                Some(StoreError::WrongKey { key: key(), found })
-            }
-        }
-    }
-
-    fn report(&self, duty: &Duty, asked: &Asked, problem: StoreProblem, retry_in: Duration) {
-        // What cannot be noted now is found again when the request is repeated.
-        let _ = duty.report(asked, problem, retry_in);
-    }
-}
-
-fn problem_of(error: &StoreError) -> StoreProblem {
-    match error {
-        StoreError::AccessDenied { .. } | StoreError::Credentials(_) => StoreProblem::Denied,
-        StoreError::NoScripts { .. } | StoreError::Terms { .. } | StoreError::Address(_) => {
-            StoreProblem::Unsupported
-        }
-        StoreError::Mismatch { .. } => StoreProblem::Mismatch,
-        StoreError::WrongKey { .. } => StoreProblem::WrongKey,
-        StoreError::Stale { .. } => StoreProblem::Stale,
-        StoreError::Unreachable { .. } | StoreError::Unexpected { .. } => StoreProblem::Unreachable,
     }
 }
