@@ -96,6 +96,10 @@ impl Leased {
         if is_leased {
             return Some(renewed_at);
         }
+        // There was use since, and nothing is left for what may follow.
+        if self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent) {
+            return Some(retry_at);
+        }
         let refunded = self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded);
         let reported_by = self.get(state, LeaseWord::AskedAt).saturating_add(self.length());
         refunded.then(|| reported_by.max(retry_at))
@@ -184,6 +188,7 @@ impl Leased {
             per_second
                 .max(target.saturating_mul(2))
                 .max(self.max_target() / FIRST_PART)
+                .max(1)
         } else if used > 0 {
             per_second.max(target / 4 * 3)
         } else {

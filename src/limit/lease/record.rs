@@ -93,14 +93,13 @@ pub(crate) const LEASE_WORDS: usize = LeaseWord::ALL.len();
 
 impl LeaseWord {
     /// What means nothing to another key of the store. The sequence number is not among them: an answer to a request of
-    /// before is an answer to another.
-    pub(super) const OF_ONE_KEY: [Self; 26] = [
+    /// before is an answer to another. What requests could not have, they want of it all the same.
+    pub(super) const OF_ONE_KEY: [Self; 24] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
         Self::OutSince,
         Self::LowWater,
-        Self::Rung,
         Self::Share,
         Self::DrainedAt,
         Self::Refunded,
@@ -111,7 +110,6 @@ impl LeaseWord {
         Self::AskedHeld,
         Self::AskedWanted,
         Self::AskedAt,
-        Self::Unmet,
         Self::Target,
         Self::RetryAt,
         Self::Problem,
