@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::api::declaration::{Kind, Weekday, Window};
+use crate::api::declaration::{Kind, Limit, Weekday, Window};
 
 /// How a limit that hosts share is counted, in whole units. Hosts that use one key of the store must declare it alike:
 /// its [text](Self#impl-Display-for-LeasedLimit) is what they are compared by.
@@ -55,6 +55,36 @@ pub enum LeasedRule {
         /// Places of all hosts together: at least 1.
         places: u64,
     },
+}
+
+impl LeasedLimit {
+    /// How a validated limit is counted, and under which key, where hosts share it.
+    pub(super) fn of(limit: &Limit) -> Option<(String, Self)> {
+        let (fleet, terms) = limit.lease_terms()?;
+        let capacity = terms.capacity;
+        let rule = match (terms.window, terms.burst) {
+            (None, _) => LeasedRule::Concurrency { places: capacity },
+            (Some(Window::Span(window)), Some(burst)) => LeasedRule::Backlog {
+                capacity,
+                window,
+                burst,
+            },
+            (Some(Window::Span(window)), None) => LeasedRule::Window { capacity, window },
+            (Some(window), _) => LeasedRule::Calendar {
+                capacity,
+                window,
+                utc_offset_minutes: terms.utc_offset_minutes,
+                week_start: terms.week_start,
+            },
+        };
+        let leased = Self {
+            kind: limit.kind(),
+            unit: terms.unit,
+            rule,
+            lease: fleet.lease_length(),
+        };
+        Some((fleet.key().to_owned(), leased))
+    }
 }
 
 /// The declaration in one line that is the same on every host, such as `rate unit=1 backlog capacity=100 window=60s

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::store_problem::StoreProblem;
 use crate::api::declaration::Outage;
+use crate::limit::LeaseFigures;
 
 /// The fleet that a segment is part of, copied.
 #[derive(Clone, Debug, Serialize)]
@@ -63,6 +64,9 @@ pub struct LeaseSnapshot {
     pub sequence: u64,
     /// Whether that is not answered yet.
     pub asking: bool,
+    /// Whether the host gives everything back and asks for nothing: see
+    /// [`Fleet::set_draining`](super::Fleet::set_draining).
+    pub draining: bool,
     /// How many leases in a row have run out before any unit of them was spent.
     pub unused_in_a_row: u64,
     /// What was counted.
@@ -81,4 +85,29 @@ pub struct LeaseCounts {
     pub failures: u64,
     /// Units that were leased when their lease ran out.
     pub expired_units: u64,
+}
+
+impl LeaseSnapshot {
+    pub(in crate::api) fn of(key: &str, figures: &LeaseFigures) -> Self {
+        Self {
+            key: key.to_owned(),
+            outage: figures.outage.into(),
+            left: figures.left,
+            valid_for: Duration::from_nanos(figures.valid_for),
+            share: figures.share,
+            problem: StoreProblem::from_code(figures.problem),
+            out_for: figures.out_for.map(Duration::from_nanos),
+            answered_ago: figures.answered_ago.map(Duration::from_nanos),
+            sequence: figures.sequence,
+            asking: figures.is_asking,
+            draining: figures.is_draining,
+            unused_in_a_row: figures.unused_in_a_row,
+            counts: LeaseCounts {
+                grants: figures.grants,
+                requests: figures.requests,
+                failures: figures.failures,
+                expired_units: figures.expired_units,
+            },
+        }
+    }
 }

@@ -24,6 +24,34 @@ pub enum StoreProblem {
     Stale,
 }
 
+impl StoreProblem {
+    const ALL_CODES: [Self; 7] = [
+        Self::Unreachable,
+        Self::Denied,
+        Self::Unsupported,
+        Self::WrongKey,
+        Self::Mismatch,
+        Self::Quarantine,
+        Self::Stale,
+    ];
+
+    /// The number that stands for it in the segment: not zero.
+    pub(super) fn code(self) -> u64 {
+        self as u64 + 1
+    }
+
+    /// The problem of that number; none where it is of no problem.
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        let position = usize::try_from(code.checked_sub(1)?).ok()?;
+        Self::ALL_CODES.get(position).copied()
+    }
+
+    /// Whether the store counts as out.
+    pub(super) fn is_outage(self) -> bool {
+        !matches!(self, Self::Quarantine | Self::Stale)
+    }
+}
+
 words!(StoreProblem, "a problem of a store", {
     Unreachable = "unreachable",
     Denied = "denied",
@@ -33,3 +61,18 @@ words!(StoreProblem, "a problem of a store", {
     Quarantine = "quarantine",
     Stale = "stale",
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Words;
+
+    #[test]
+    fn every_problem_is_read_back_from_its_number() {
+        for problem in StoreProblem::ALL {
+            assert_eq!(StoreProblem::from_code(problem.code()), Some(*problem));
+        }
+        assert_eq!(StoreProblem::from_code(0), None);
+        assert_eq!(StoreProblem::from_code(u64::MAX), None);
+    }
+}

@@ -18,10 +18,11 @@ use serde::{Serialize, Serializer};
 
 use super::declaration::stored::StoredDeclaration;
 use super::declaration::{Declaration, Kind};
+use super::fleet::{DutySnapshot, FleetSnapshot, LeaseSnapshot};
 use super::segment::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, LockState, ObservedHold, ObservedTicket, RowCopy, RuledShard,
-    SetEngine, ShardAt, ShardObservation, observe_shard, place_sets,
+    SetEngine, ShardAt, ShardObservation, duty_of, host_number, observe_shard, place_sets,
 };
 use crate::error::{Error, OpenError};
 use crate::limit::{Mark, Now, RuleOperations};
@@ -67,6 +68,9 @@ pub struct SegmentSnapshot {
     pub participant_capacity: u64,
     /// The processes attached, and those that died attached.
     pub participants: Vec<ParticipantSnapshot>,
+    /// The fleet that the segment is part of, where it was declared with one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetSnapshot>,
     /// Each set in the order of the declaration.
     pub sets: Vec<SetSnapshot>,
 }
@@ -190,6 +194,9 @@ pub struct LimitSnapshot {
     /// How long it takes until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
     pub reset_after: Duration,
+    /// What is leased of it, where [hosts share](crate::Limit::fleet) it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseSnapshot>,
     /// What was counted.
     pub counts: LimitCounts,
 }
@@ -419,7 +426,25 @@ impl SnapshotSource<'_> {
             cold_starts: load(&header.cold_starts),
             participant_capacity: u64::from(self.declaration.segment().participants()),
             participants,
+            fleet: self.fleet(header),
             sets,
+        })
+    }
+
+    fn fleet(&self, header: &Header) -> Option<FleetSnapshot> {
+        let options = self.declaration.fleet_options()?;
+        let (owner, takeovers) = duty_of(self.sets).unwrap_or_default();
+        let duty = ParticipantId::from_word(owner).map(|id| DutySnapshot {
+            slot: id.slot,
+            pid: self.table.pid_of(id),
+            alive: self.owners.is_alive(owner),
+        });
+        Some(FleetSnapshot {
+            url: options.url().to_owned(),
+            host_name: options.host().map(str::to_owned),
+            host: host_number(header),
+            duty,
+            takeovers,
         })
     }
 
@@ -480,6 +505,11 @@ impl SnapshotSource<'_> {
                 snapshot.found_capacity = limit.rule.found_capacity(mark);
                 snapshot.remaining = standing.remaining;
                 snapshot.reset_after = Duration::from_nanos(standing.reset_after);
+                let key = shard.rules.plan.limits.get(limit.index);
+                let key = key.and_then(|plan| plan.fleet_key.as_deref());
+                snapshot.lease = key
+                    .zip(limit.lease_figures(left_out.row, now))
+                    .map(|(key, figures)| LeaseSnapshot::of(key, &figures));
             }
         }
         let holds = observation.holds();
@@ -596,6 +626,7 @@ impl SetSnapshot {
             remaining: limit.rule.standing(Mark::default()).remaining,
             of_dead: 0,
             reset_after: Duration::ZERO,
+            lease: None,
             counts: LimitCounts::default(),
         };
         Self {

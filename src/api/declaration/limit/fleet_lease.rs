@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use siphasher::sip128::SipHasher13;
 
 use super::Limit;
-use super::window::Window;
+use super::window::{Weekday, Window};
+use crate::limit::OutagePolicy;
 use crate::words::words;
 
 /// What becomes of a limit that hosts share while the store does not answer. Each limit has its own.
@@ -45,6 +47,28 @@ pub struct FleetLease {
 
 /// For how long units are leased unless declared.
 const LEASE: Duration = Duration::from_secs(2);
+
+impl From<Outage> for OutagePolicy {
+    fn from(outage: Outage) -> Self {
+        match outage {
+            Outage::Deny => Self::Deny,
+            Outage::SpendOut => Self::SpendOut,
+            Outage::Safe => Self::Safe,
+            Outage::Open => Self::Open,
+        }
+    }
+}
+
+impl From<OutagePolicy> for Outage {
+    fn from(outage: OutagePolicy) -> Self {
+        match outage {
+            OutagePolicy::Deny => Self::Deny,
+            OutagePolicy::SpendOut => Self::SpendOut,
+            OutagePolicy::Safe => Self::Safe,
+            OutagePolicy::Open => Self::Open,
+        }
+    }
+}
 
 impl FleetLease {
     /// Shared under that key of the store, 1 to 200 bytes, such as `"org/openai/tokens"`. All hosts that use the key share
@@ -88,6 +112,13 @@ impl FleetLease {
         self.outage.unwrap_or_default()
     }
 
+    /// A number that stands for the key in the segment, by which another key is known for another limit.
+    pub(in crate::api::declaration) fn key_number(&self) -> u32 {
+        let hash = SipHasher13::new().hash(self.key.as_bytes());
+        // Zero is no key yet.
+        (hash.h1 as u32).max(1)
+    }
+
     /// The same with every default written out.
     pub(in crate::api::declaration) fn canonical(&self) -> Self {
         Self {
@@ -98,7 +129,35 @@ impl FleetLease {
     }
 }
 
+/// By what a limit that hosts share is counted, in whole units.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct LeaseTerms {
+    pub(in crate::api) unit: String,
+    pub(in crate::api) capacity: u64,
+    /// Where units come back evenly.
+    pub(in crate::api) burst: Option<u64>,
+    pub(in crate::api) window: Option<Window>,
+    pub(in crate::api) utc_offset_minutes: i16,
+    pub(in crate::api) week_start: Weekday,
+}
+
 impl Limit {
+    /// By what it is counted, where hosts share it. Of a validated limit.
+    pub(in crate::api) fn lease_terms(&self) -> Option<(&FleetLease, LeaseTerms)> {
+        let fleet = self.fleet.as_ref()?;
+        let meant = self.canonical().per_window();
+        let burst = meant.burst.as_ref().and_then(|burst| meant.units(burst).ok()?);
+        let terms = LeaseTerms {
+            unit: meant.unit.clone().unwrap_or_else(|| "1".to_owned()),
+            capacity: meant.capacity_units()?,
+            burst,
+            window: meant.window,
+            utc_offset_minutes: meant.utc_offset.unwrap_or_default().minutes,
+            week_start: meant.week_start.unwrap_or_default(),
+        };
+        Some((fleet, terms))
+    }
+
     /// Shares the limit with other hosts, which lease units of it from the store that
     /// [`Declaration::fleet_url`](crate::Declaration::fleet_url) names. Every decision stays on this host: what is leased is
     /// spent, and asked for in the background. A request for which too little is leased is refused for

@@ -226,7 +226,8 @@ impl SetDeclaration {
                 });
             }
             limit.check_fleet(&place, self.keyed.is_some(), fleet)?;
-            let plan = self.with_entries(limit).compile(&place)?;
+            let has_lease_room = fleet.is_some() && self.keyed.is_none() && limit.can_be_leased();
+            let plan = self.with_entries(limit).compile(&place, has_lease_room)?;
             limits.push(LimitPlan {
                 shadow: plan.shadow || self.shadow == Some(true),
                 ..plan

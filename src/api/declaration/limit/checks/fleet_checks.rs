@@ -15,6 +15,11 @@ const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_LEASE: Duration = Duration::from_secs(3600);
 
 impl Limit {
+    /// Whether hosts can share a limit of this kind and algorithm, in a set without keys.
+    pub(in crate::api::declaration) fn can_be_leased(&self) -> bool {
+        self.unleasable().is_none()
+    }
+
     /// What keeps hosts from sharing the limit, and what to do about it.
     fn unleasable(&self) -> Option<&'static str> {
         if self.capacity.is_unlimited() {
