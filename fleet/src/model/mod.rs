@@ -104,15 +104,8 @@ impl StoreModel {
 
     /// What a server with the run id `run` answers when its clock shows `utc`, in microseconds since the Unix epoch.
     pub fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
-        let mut record = self
-            .record
-            .clone()
-            .unwrap_or_else(|| Record::new(terms, run, utc));
-        let (answer, is_kept) = record.answer(run, utc, terms, request);
-        if is_kept {
-            self.record = Some(record);
-        }
-        answer
+        let record = self.record.get_or_insert_with(|| Record::new(terms, run, utc));
+        record.answer(run, utc, terms, request)
     }
 }
 
@@ -139,8 +132,8 @@ impl Record {
         }
     }
 
-    /// The answer, and whether anything is written.
-    fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> (StoreAnswer, bool) {
+    fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
+        let before = (self.shift, self.run.clone(), self.quarantine);
         let mut now = utc + self.shift;
         if now < self.seen {
             self.shift += self.seen - now;
@@ -158,7 +151,9 @@ impl Record {
         self.turn_window(&mut at);
         self.expire(now);
         if let Err(answer) = self.agree(terms, &mut at) {
-            return (answer, false);
+            // Nothing is written then; what time alone has changed, it changes the same later.
+            (self.shift, self.run, self.quarantine) = before;
+            return answer;
         }
         self.seen = now;
         let reported = Reported {
@@ -173,10 +168,10 @@ impl Record {
                 remaining,
                 store_time: utc,
             };
-            return (answer, true);
+            return answer;
         }
         if request.sequence < host.sequence {
-            return (StoreAnswer::Stale { last: host.sequence }, true);
+            return StoreAnswer::Stale { last: host.sequence };
         }
         if request.sequence == host.sequence {
             let reply = LeaseReply {
@@ -192,16 +187,16 @@ impl Record {
                 kept: host.kept,
                 store_time: utc,
             };
-            return (StoreAnswer::Granted(grant), true);
+            return StoreAnswer::Granted(grant);
         }
         let change = Reported {
             spent: reported.spent.wrapping_sub(host.spent) % MODULUS,
             refunded: reported.refunded.wrapping_sub(host.refunded) % MODULUS,
         };
         if change.spent.max(change.refunded) >= MODULUS / 2 {
-            return (StoreAnswer::SpentFell { before: host.spent }, true);
+            return StoreAnswer::SpentFell { before: host.spent };
         }
-        (self.settle_and_grant(request, reported, change, host, at), true)
+        self.settle_and_grant(request, reported, change, host, at)
     }
 
     fn turn_window(&mut self, at: &mut Instant) {
