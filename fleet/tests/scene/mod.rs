@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::fmt::Write as _;
+pub mod proxy;
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -270,11 +271,4 @@ impl Random {
     pub fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0
     }
-}
-
-pub fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
