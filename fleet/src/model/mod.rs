@@ -60,6 +60,7 @@ struct Record {
     epoch: u64,
     granted: u64,
     wants: Histogram,
+    former_epoch: u64,
     former_wants: Histogram,
     hosts: HashMap<u64, Host>,
 }
@@ -127,13 +128,15 @@ impl Record {
             epoch: 0,
             granted: 0,
             wants: Histogram::default(),
+            former_epoch: 0,
             former_wants: Histogram::default(),
             hosts: HashMap::new(),
         }
     }
 
     fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
-        let before = (self.shift, self.run.clone(), self.quarantine);
+        // The script writes nothing where it refuses the declaration.
+        let before = (self.terms.fingerprint() != terms.fingerprint()).then(|| self.clone());
         let mut now = utc + self.shift;
         if now < self.seen {
             self.shift += self.seen - now;
@@ -151,8 +154,9 @@ impl Record {
         self.turn_window(&mut at);
         self.expire(now);
         if let Err(answer) = self.agree(terms, &mut at) {
-            // Nothing is written then; what time alone has changed, it changes the same later.
-            (self.shift, self.run, self.quarantine) = before;
+            if let Some(before) = before {
+                *self = before;
+            }
             return answer;
         }
         self.seen = now;
@@ -248,6 +252,7 @@ impl Record {
             self.wants = Histogram::default();
             self.former_wants = Histogram::default();
             self.epoch = 0;
+            self.former_epoch = 0;
             self.granted = 0;
             self.drained = at.now / terms.quantum;
             if terms.kind == ruling.kind {
@@ -366,12 +371,8 @@ impl Record {
 
         let epoch = at.now / terms.lease;
         if epoch != self.epoch {
-            let wants = std::mem::take(&mut self.wants);
-            self.former_wants = if epoch == self.epoch + 1 {
-                wants
-            } else {
-                Histogram::default()
-            };
+            self.former_wants = std::mem::take(&mut self.wants);
+            self.former_epoch = self.epoch;
             self.granted = 0;
             let (retention, asking) = (self.retention(), request.host);
             self.hosts
@@ -381,7 +382,7 @@ impl Record {
         if host.epoch == epoch {
             self.wants.remove(host.counted);
             (granted_before, most, most_before) = (host.granted_in_epoch, host.wanted, host.wanted_before);
-        } else if host.epoch + 1 == epoch {
+        } else if host.epoch == self.former_epoch {
             self.former_wants.remove(host.counted);
             (granted_before, most, most_before) = (0, 0, host.wanted);
         } else {

@@ -37,7 +37,8 @@ end
 
 local FIELDS = {
     'protocol', 'version', 'declared', 'terms', 'run', 'created', 'seen', 'shift', 'quarantine', 'level', 'drained',
-    'outstanding', 'slots', 'window', 'grants', 'epoch', 'granted', 'wants', 'former_wants', 'sweep', 'host:' .. host,
+    'outstanding', 'slots', 'window', 'grants', 'epoch', 'granted', 'wants', 'former_epoch', 'former_wants', 'sweep',
+    'host:' .. host,
 }
 local read = redis.pcall('HMGET', key, unpack(FIELDS))
 if read.err then
@@ -155,7 +156,7 @@ drain(floor(now / quantum))
 -- was spent. Hosts of a lower version are served by the one in force.
 local in_force = { version = stored.version or ARGV[3], declared = stored.declared or ARGV[4] }
 in_force.terms = stored.terms or ARGV[5]
-local epoch_before, granted_all = number('epoch'), number('granted')
+local epoch_before, former_epoch, granted_all = number('epoch'), number('former_epoch'), number('granted')
 local wants, former = numbers(stored.wants or ''), numbers(stored.former_wants or '')
 if in_force.declared ~= ARGV[4] then
     local ruling = tonumber(in_force.version)
@@ -164,7 +165,7 @@ if in_force.declared ~= ARGV[4] then
         local kind_before, period_before, lease_before = kind, period, lease
         in_force = { version = ARGV[3], declared = ARGV[4], terms = ARGV[5] }
         use_terms(ARGV[5])
-        wants, former, epoch_before, granted_all = {}, {}, 0, 0
+        wants, former, epoch_before, former_epoch, granted_all = {}, {}, 0, 0, 0
         drained = floor(now / quantum)
         if kind ~= kind_before then
             level, outstanding, slots, window = 0, 0, {}, 0
@@ -224,7 +225,8 @@ local function save(with_host)
         'run', run, 'created', text(created), 'seen', text(now), 'shift', text(shift),
         'quarantine', text(quarantine), 'level', text(level), 'drained', text(drained), 'outstanding',
         text(outstanding), 'slots', line(slots), 'window', text(window), 'grants', text(grants), 'epoch', text(epoch),
-        'granted', text(granted_all), 'wants', line(wants), 'former_wants', line(former),
+        'granted', text(granted_all), 'wants', line(wants), 'former_epoch', text(former_epoch),
+        'former_wants', line(former),
     }
     if with_host then
         for i = 1, #with_host do written[#written + 1] = with_host[i] end
@@ -285,10 +287,10 @@ if kind ~= 'places' then
 end
 if lapsed then kept = 0 end
 
--- What this host wants among all that want, in the present epoch and the one before.
+-- What this host wants among all that want, in the present epoch and the last one in which any was granted to.
 epoch = floor(now / lease)
 if epoch ~= epoch_before then
-    former = epoch == epoch_before + 1 and wants or {}
+    former, former_epoch = wants, epoch_before
     wants, granted_all = {}, 0
 end
 local function count(histogram, amount, hosts)
@@ -312,7 +314,7 @@ end
 local of_epoch, granted_before, most, most_before, counted = record[10], record[11], record[12], record[13], record[14]
 if of_epoch == epoch then
     count(wants, counted, -1)
-elseif of_epoch == epoch - 1 then
+elseif of_epoch == former_epoch then
     count(former, counted, -1)
     granted_before, most, most_before = 0, 0, most
 else
