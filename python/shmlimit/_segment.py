@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
-from shmlimit._declaration import Config, declaration
+from shmlimit._declaration import Config, Fleet, declaration
 from shmlimit._errors import DeclarationError
 from shmlimit._limits import Limits
 
@@ -287,6 +287,7 @@ def open(  # noqa: A001
     on_mismatch: OnMismatch = "apply",
     version: int | None = None,
     log_requests: bool = False,
+    fleet: Fleet | None = None,
 ) -> Segment:
     """Opens a segment; with a declaration, creates it where it does not exist yet.
 
@@ -312,6 +313,9 @@ def open(  # noqa: A001
             and each that has waited (`backpressure_wait`), of all handles of what is opened here; of each kind and set
             at most ten times a second. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
             `retry_after`, `waited`, `admitted`, and `left_out`: how many were not notified of since the last one.
+        fleet: The store that hosts share, for limits that are declared with `fleet`: its URL, such as
+            `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. User and password must not be in it. Only beside
+            `LimitSet`s.
 
     Returns:
         The segment.
@@ -323,11 +327,13 @@ def open(  # noqa: A001
         DeclarationError: The declaration is wrong, or no path is given.
         SegmentError: The file cannot be used.
     """
-    if config is None and not (mode is None and participants is None and version is None):
+    if config is None and not (mode is None and participants is None and version is None and fleet is None):
         raise DeclarationError(
-            "mode, participants and version are declared with what a segment is created with: give the sets, too"
+            "mode, participants, version and fleet are declared with what a segment is created with: give the sets, too"
         )
-    declared = None if config is None else declaration(config, mode=mode, participants=participants, version=version)
+    declared = None if config is None else declaration(
+        config, mode=mode, participants=participants, version=version, fleet=fleet
+    )
     file = path if path is not None else declared and declared.path
     if file is None:
         raise DeclarationError("give the path of the segment, or declare it: path in [segment]")

@@ -136,12 +136,11 @@ impl Store {
         let spent = request.spent.checked_sub(host.spent).expect("never falls");
         let refunded = request.refunded.checked_sub(host.refunded).expect("never falls");
         let to_charge = spent.saturating_sub(host.written_off);
-        let written_off = host.written_off.saturating_sub(spent);
         limit.charge(rule, to_charge);
         limit.level = limit
             .level
             .saturating_sub(u128::from(refunded) * Limit::scale(rule));
-        let held = request.held.min(host.outstanding.saturating_sub(to_charge));
+        let held = request.held.min(host.outstanding);
         let outstanding_of_others = limit.outstanding() - host.outstanding;
         let free = burst(rule)
             .saturating_sub(limit.used(rule))
@@ -163,7 +162,8 @@ impl Store {
                 refunded: request.refunded,
                 outstanding: held + granted,
                 expires_at: until,
-                written_off,
+                // Of what ran out, this request says for good what was spent.
+                written_off: 0,
                 reply: Some((granted, until, grant)),
             },
         );

@@ -139,14 +139,16 @@ pub struct LeaseRequest {
     pub host: u64,
     /// From 1, one more for each request of this host for this limit.
     pub sequence: u64,
-    /// Units spent since this host began. Never falls: the store takes the difference to what it saw last. Zero for
-    /// concurrency.
+    /// Units spent since this host began. Never falls: the store takes the difference to what it saw last. Of it, what the
+    /// store has counted as spent already, because a lease ran out, is not counted again, in the first new request after
+    /// that; later ones must not profit from it, because what they report was leased since. Zero for concurrency.
     pub spent: u64,
     /// Of these, units that turned out not to be used after they had been reported. Never falls: the store takes the
     /// difference off what it counts as used, which does not fall below zero.
     pub refunded: u64,
     /// Units of the present lease that the host keeps: of concurrency, places. What is outstanding in the store and
-    /// neither spent nor held has been returned.
+    /// neither spent nor held has been returned. Never more than is outstanding, unless the lease has run out: then nothing
+    /// is held any more.
     pub held: u64,
     /// Units that the host would like in addition.
     pub wanted: u64,

@@ -9,6 +9,8 @@
 
 mod answers;
 mod asking;
+#[cfg(test)]
+mod document_tests;
 mod figures;
 mod record;
 

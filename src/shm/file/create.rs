@@ -44,6 +44,8 @@ pub(crate) struct Blueprint<'a> {
     pub(crate) mode: u32,
     /// Of [`COMPATIBLE_FEATURES`].
     pub(crate) features: u64,
+    /// Of those that a reader must know.
+    pub(crate) incompatible_features: u64,
 }
 
 /// Creates the segment at `path`. Exactly one of any number of processes that try at once succeeds.
@@ -243,7 +245,10 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     for (word, value) in [
         (&header.format, FORMAT),
         (&header.fingerprint, fingerprint()),
-        (&header.incompatible_features, INCOMPATIBLE_FEATURES),
+        (
+            &header.incompatible_features,
+            blueprint.incompatible_features & INCOMPATIBLE_FEATURES,
+        ),
         (
             &header.compatible_features,
             blueprint.features & COMPATIBLE_FEATURES,
