@@ -54,6 +54,7 @@
 //! | admit without the lock, from batches that each process draws | [`Limit::credit`]; by hand [`LocalCredit`], [`Batch`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
+//! | share limits with other hosts | [`Declaration::fleet_url`], [`Limit::fleet`], [`Outage`]; [`fleet`] for clients of a store |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
 //! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
 //! | find out what is wrong | [`SegmentReader::diagnose`]; `limitctl doctor`, `limitctl selftest` |
@@ -99,9 +100,11 @@ mod words;
 
 pub use api::clock_check::ClockCheck;
 pub use api::declaration::{
-    Adaptive, Algorithm, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Declaration, Keyed, Kind,
-    Limit, LimitOptions, LockKind, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
+    Adaptive, Algorithm, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Declaration, FleetLease,
+    FleetOptions, Keyed, Kind, Limit, LimitOptions, LockKind, OnDeath, Outage, SegmentOptions,
+    SetDeclaration, Tier, Weekday, WhenFull, Window,
 };
+pub use api::fleet;
 pub use api::key::Key;
 pub use api::key::address::Address;
 pub use api::local_credit::{Batch, CreditOutcome, LocalCredit};

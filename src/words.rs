@@ -100,7 +100,7 @@ mod tests {
     use super::{ParseError, Words};
     use crate::{
         Adaptive, Algorithm, Align, ClockSource, Kind, LockKind, MismatchOutcome, OnDeath, OnMismatch,
-        PoolStrategy, RefusalReason, Removal, RemovalCause, Weekday, WhenFull,
+        Outage, PoolStrategy, RefusalReason, Removal, RemovalCause, Weekday, WhenFull,
     };
 
     fn every_word_is_read_back<T>()
@@ -130,10 +130,12 @@ mod tests {
         every_word_is_read_back::<MismatchOutcome>();
         every_word_is_read_back::<OnDeath>();
         every_word_is_read_back::<OnMismatch>();
+        every_word_is_read_back::<Outage>();
         every_word_is_read_back::<PoolStrategy>();
         every_word_is_read_back::<RefusalReason>();
         every_word_is_read_back::<Removal>();
         every_word_is_read_back::<RemovalCause>();
+        every_word_is_read_back::<crate::fleet::StoreProblem>();
         every_word_is_read_back::<Weekday>();
         every_word_is_read_back::<WhenFull>();
         every_word_is_read_back::<crate::http::Advertise>();

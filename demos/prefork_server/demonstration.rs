@@ -238,7 +238,7 @@ fn held_by(set: &SetSnapshot, pid: Pid) -> BTreeSet<u64> {
 }
 
 /// The client, in a process of its own: the parent must stay without threads and runtimes to be able to fork.
-struct ClientProcess<T> {
+pub struct ClientProcess<T> {
     pid: Pid,
     is_running: bool,
     tally: PipeReader,
@@ -246,7 +246,7 @@ struct ClientProcess<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
-    fn start(drive: impl FnOnce() -> Result<T, Failure>) -> Result<Self, Failure> {
+    pub fn start(drive: impl FnOnce() -> Result<T, Failure>) -> Result<Self, Failure> {
         let (reader, mut writer) = pipe()?;
         let pid = fork_child(|| {
             // A few bytes for each worker or key: far less than a pipe holds, so this cannot wait for the parent.
@@ -262,7 +262,7 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
     }
 
     /// What it found, once it has come to an end.
-    fn finished(&mut self) -> Result<Option<T>, Failure> {
+    pub fn finished(&mut self) -> Result<Option<T>, Failure> {
         match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
             WaitStatus::StillAlive => Ok(None),
             WaitStatus::Exited(_, 0) => {

@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --release --example prefork_server              # demonstrates itself for five seconds
 //! cargo run --release --example prefork_server -- --serve   # stays up for curl, wrk, ab
+//! cargo run --release --example prefork_server -- --fleet auto   # two hosts share a limit over a store ([`fleet`])
 //! ```
 //!
 //! The parent creates a segment and a listening socket and forks the workers ([`crew`]). Each [`worker`] accepts
@@ -15,6 +16,7 @@
 mod client;
 mod crew;
 mod demonstration;
+mod fleet;
 mod keys;
 mod options;
 mod report;
@@ -54,6 +56,9 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let signals = crew::block_signals()?;
+    if let Some(store) = &options.fleet {
+        return fleet::run(store, options, &signals);
+    }
     let declaration = options.declaration()?;
     let rules = AllRules::of(&declaration)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))?;

@@ -79,6 +79,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=100))]
     pub keys: u32,
 
+    /// Two hosts, each with a segment and workers, share the requests over the store at this URL; `auto` starts one
+    #[arg(long, value_name = "URL", conflicts_with_all = ["serve", "config"])]
+    pub fleet: Option<String>,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -55,6 +55,7 @@ class _Common(_Declared):
     near_limit: int | None = None
     shadow: bool | None = None
     prefix: Mapping[str, int] | None = None
+    fleet: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -128,6 +129,9 @@ class Rate(_Windowed):
         near_limit: From which percentage of the capacity on an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
+        fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "2s", "outage": "spend_out"}`, where the
+            key names it in the store that `open` is given, and the others have these defaults. `outage` may be
+            `"deny"`, `"safe"` or `"open"`. For a set without keys.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own without
             the lock, of each key in a keyed set. For the only limit of a set. With
             `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window sees more than the capacity.
@@ -177,6 +181,7 @@ class Budget(_Common):
         align: Where windows start: `"utc"` (unless given) or `"first_use"`.
         utc_offset: The offset of a calendar window, such as `"+05:30"`.
         week_start: The first day of `"calendar:week"`.
+        fleet: Hosts share it, as of `Rate`.
     """
 
     name: str
@@ -202,6 +207,7 @@ class Concurrency(_Common):
         floor: The least that an adaptive capacity falls to.
         ceiling: The most that it rises to.
         latency_limit: With `"aimd"`: what is held for longer counts as failed.
+        fleet: Hosts share it, as of `Rate`.
     """
 
     name: str
@@ -293,6 +299,9 @@ class LimitSet(_Declared):
         return declaration(self).to_toml()
 
 
+Fleet: TypeAlias = str | Mapping[str, str]
+"""The store that hosts share: its URL, or `{"url": "redis://10.0.0.5", "host": "web-1"}`, without user and password."""
+
 Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Mapping[str, Any]"
 """A declaration: the path of a file of TOML, sets, or a mapping with the fields of the TOML."""
 
@@ -304,6 +313,7 @@ def declaration(
     participants: int | None = None,
     lock: LockKind | None = None,
     version: int | None = None,
+    fleet: Fleet | None = None,
 ) -> _native.Declaration:
     """Reads a declaration, in whichever form it is.
 
@@ -313,6 +323,7 @@ def declaration(
         participants: How many processes may be attached at once, where the declaration is of sets alone.
         lock: What the locks are, where the declaration is of sets alone.
         version: Of the declaration, in place of that in it.
+        fleet: The store that hosts share, where the declaration is of sets alone.
 
     Returns:
         The declaration, validated.
@@ -321,7 +332,7 @@ def declaration(
         DeclarationError: Something in it cannot be, or it cannot be read.
     """
     permissions = None if mode is None else _permissions(mode)
-    declared = _read(config, {"mode": permissions, "participants": participants, "lock": lock})
+    declared = _read(config, {"mode": permissions, "participants": participants, "lock": lock}, fleet)
     if version is None:
         return declared
     number = operator.index(version)
@@ -330,10 +341,12 @@ def declaration(
     return declared.with_version(number)
 
 
-def _read(config: Config, segment: dict[str, str | int | None]) -> _native.Declaration:
+def _read(config: Config, segment: dict[str, str | int | None], fleet: Fleet | None) -> _native.Declaration:
     is_whole = isinstance(config, (str, os.PathLike, Mapping))
     if is_whole and any(each is not None for each in segment.values()):
         raise DeclarationError("a whole declaration says mode, participants and lock itself: in [segment]")
+    if is_whole and fleet is not None:
+        raise DeclarationError("a whole declaration says itself which store hosts share: in [fleet]")
     if isinstance(config, (str, os.PathLike)):
         return _native.Declaration.from_file(config)
     document: object
@@ -344,7 +357,8 @@ def _read(config: Config, segment: dict[str, str | int | None]) -> _native.Decla
         for each in sets:
             if not isinstance(each, LimitSet):
                 raise TypeError(f"{each!r} is no declaration of a set: give a LimitSet")
-        document = _plain({"segment": segment, "set": sets})
+        shared = {"url": fleet} if isinstance(fleet, str) else fleet
+        document = _plain({"segment": segment, "fleet": shared, "set": sets})
     try:
         return _native.Declaration.from_json(json.dumps(document, ensure_ascii=False))
     except UnicodeEncodeError as error:

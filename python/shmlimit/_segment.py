@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
-from shmlimit._declaration import Config, LockKind, declaration
+from shmlimit._declaration import Config, Fleet, LockKind, declaration
 from shmlimit._errors import DeclarationError
 from shmlimit._limits import Limits
 
@@ -288,6 +288,7 @@ def open(  # noqa: A001
     on_mismatch: OnMismatch = "apply",
     version: int | None = None,
     log_requests: bool = False,
+    fleet: Fleet | None = None,
 ) -> Segment:
     """Opens a segment; with a declaration, creates it where it does not exist yet.
 
@@ -315,6 +316,9 @@ def open(  # noqa: A001
             and each that has waited (`backpressure_wait`), of all handles of what is opened here; of each kind and set
             at most ten times a second. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
             `retry_after`, `waited`, `admitted`, and `left_out`: how many were not notified of since the last one.
+        fleet: The store that hosts share, for limits that are declared with `fleet`: its URL, such as
+            `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. User and password must not be in it. Only beside
+            `LimitSet`s.
 
     Returns:
         The segment.
@@ -326,14 +330,17 @@ def open(  # noqa: A001
         DeclarationError: The declaration is wrong, or no path is given.
         SegmentError: The file cannot be used.
     """
-    if config is None and any(each is not None for each in (mode, participants, lock, version)):
+    if config is None and any(each is not None for each in (mode, participants, lock, version, fleet)):
         raise DeclarationError(
-            "mode, participants, lock and version are declared with what a segment is created with: give the sets, too"
+            "mode, participants, lock, version and fleet are declared with what a segment is created with: give the sets, "
+            "too"
         )
     declared = (
         None
         if config is None
-        else declaration(config, mode=mode, participants=participants, lock=lock, version=version)
+        else declaration(
+            config, mode=mode, participants=participants, lock=lock, version=version, fleet=fleet
+        )
     )
     file = path if path is not None else declared and declared.path
     if file is None:

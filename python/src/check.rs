@@ -162,7 +162,7 @@ impl CheckedMethods {
         })
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"` or `"throttled"`; None where it was admitted.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"` or `"lease"`; None where it was admitted.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(match answer(this)? {

@@ -62,7 +62,7 @@ impl RefusalMethods {
         Ok(refusal(this)?.get().binding())
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"` or `"throttled"`.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"` or `"lease"`.
     #[getter]
     fn reason(this: &Bound<'_, Self>) -> PyResult<&'static str> {
         Ok(refusal(this)?.get().reason().as_str())

@@ -107,6 +107,14 @@ pub enum DeclarationError {
         /// The largest that can be declared with this capacity and window, in units.
         max: u64,
     },
+    /// The URL of the store that hosts share cannot be one. The message does not repeat it, because it may hold a password.
+    #[error("{place} {problem}")]
+    FleetUrl {
+        /// The field.
+        place: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// What the algorithm cannot decide by, though each field may be right by itself.
     #[error("{place}: {reason}")]
     Unsuitable {

@@ -62,6 +62,11 @@ impl Backlog {
         }
     }
 
+    /// What a unit is worth in time.
+    pub(super) fn price(&self) -> UnitPrice {
+        self.price
+    }
+
     #[inline]
     fn backlog(&self, state: &(impl State + ?Sized), now: Now) -> u128 {
         load_wide(state, Self::ARRIVAL).saturating_sub(self.price.scaled_nanos(now.monotonic))

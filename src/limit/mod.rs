@@ -7,6 +7,7 @@ mod adaptive;
 mod backlog;
 mod budget;
 mod concurrency;
+mod lease;
 mod rule;
 mod rule_operations;
 #[cfg(test)]
@@ -19,6 +20,9 @@ pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm};
 pub(crate) use backlog::Backlog;
 pub(crate) use budget::Budget;
 pub(crate) use concurrency::Concurrency;
+pub(crate) use lease::{
+    Answer, Ask, Installed, LEASE_WORDS, LeaseFigures, LeaseWord, Leased, OutagePolicy, Problem,
+};
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;
 pub(crate) use unlimited::Unlimited;

@@ -1,8 +1,8 @@
 //! Any rule, behind the one door the engine goes through.
 
 use super::{
-    Adaptive, Assessment, Backlog, Budget, CapacityTerms, Concurrency, FixedWindow, InvalidLimit, Mark,
-    NearThreshold, Now, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter, Standing, State,
+    Adaptive, Assessment, Backlog, Budget, CapacityTerms, Concurrency, FixedWindow, InvalidLimit, Leased,
+    Mark, NearThreshold, Now, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter, Standing, State,
     StateMut, Unlimited,
 };
 
@@ -54,6 +54,7 @@ any_of! {
     Concurrency,
     Adaptive,
     Unlimited,
+    Leased,
 }
 
 impl Rule {
@@ -70,6 +71,15 @@ impl Rule {
     #[inline(never)]
     fn give_back_other(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
         dispatch!(self, rule => rule.give_back(state, amount));
+    }
+
+    /// Whether a limit can come to be shared, or not to be; none where it is or is not before and after.
+    fn can_migrate_lease(&self, old: &Self) -> Option<bool> {
+        match (self, old) {
+            (Self::Leased(_), Self::Leased(_)) => None,
+            (Self::Leased(rule), local) | (local, Self::Leased(rule)) => Some(rule.is_leased_from(local)),
+            _ => None,
+        }
     }
 
     #[inline(never)]
@@ -222,12 +232,23 @@ impl RuleOperations for Rule {
     }
 
     fn can_migrate(&self, old: &Self) -> bool {
+        if let Some(fits) = self.can_migrate_lease(old) {
+            return fits;
+        }
         dispatch!(self, old, (rule, old) => rule.can_migrate(old), _ => false)
     }
 
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self == old {
             return;
+        }
+        match (self, old) {
+            (Self::Leased(rule), Self::Leased(old)) => {
+                return rule.migrate(old, state, now.within_proven_range());
+            }
+            (Self::Leased(rule), old) => return rule.migrate_from(old, state, now),
+            (rule, Self::Leased(old)) => return old.migrate_to(rule, state, now),
+            _ => {}
         }
         dispatch!(
             self, old,

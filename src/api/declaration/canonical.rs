@@ -2,6 +2,7 @@
 
 use super::limit::amount::Amount;
 use super::limit::credit::Credit;
+use super::limit::fleet_lease::FleetLease;
 use super::limit::kind::Kind;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Limit};
@@ -57,6 +58,7 @@ impl Limit {
             limit.floor = Some(self.floor.as_ref().map_or(Amount::Whole(1), Amount::canonical));
         }
         limit.credit = self.credit.as_ref().map(Credit::canonical);
+        limit.fleet = self.fleet.as_ref().map(FleetLease::canonical);
         limit.ceiling = self.ceiling.as_ref().map(Amount::canonical);
         // What is unlimited has no share of itself to be near to, whatever was written.
         limit.near_limit = (!limit.capacity.is_unlimited()).then_some(self.effective_near_limit());

@@ -11,7 +11,7 @@ impl Declaration {
     /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
     ///
     /// Changed are capacities, windows of the same alignment, bursts, the names of one rule, leases, the bounds of adaptive capacities, what
-    /// counts as near, the size of batches, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
+    /// counts as near, the size of batches, shadows, how hosts share a limit, metadata, and what becomes of keys without room. What is not declared, and depends by
     /// default on what can be changed, stays as it is. Path, mode and version play no part.
     ///
     /// # Errors
@@ -26,6 +26,8 @@ impl Declaration {
         });
         let declaration = Self {
             segment: stored.segment.clone(),
+            // What was created without a fleet has no room for leases.
+            fleet: stored.fleet.as_ref().and(asked.fleet.clone()),
             sets: sets.collect(),
         };
         // Whatever could not be taken over still differs. It is not canonical then, and must not be made so: that
@@ -56,6 +58,10 @@ impl Declaration {
         }
         if self.segment.lock.is_none() {
             asked.segment.lock = stored.segment.lock;
+        }
+        if self.fleet.is_none() {
+            // The room for leases stays, whether anything is leased or not.
+            asked.fleet = stored.fleet.clone();
         }
         for (asked, declared) in asked.sets.iter_mut().zip(&self.sets) {
             let Some(stored) = stored.sets.iter().find(|set| set.name == declared.name) else {
@@ -139,6 +145,7 @@ impl Limit {
                 .and(change.credit.clone())
                 .or(self.credit.clone()),
             shadow: change.shadow,
+            fleet: change.fleet.clone(),
             ..self.clone()
         }
     }

@@ -12,13 +12,17 @@ use crate::engine::definition::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
     self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
-    FixedWindow, InvalidLimit, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
+    FixedWindow, InvalidLimit, Leased, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 use crate::units::nanos_from_duration;
 
 impl Limit {
     /// The rule that decides, or what is wrong with the limit.
-    pub(super) fn compile(&self, place: &Place<'_>) -> Result<LimitPlan, DeclarationError> {
+    pub(super) fn compile(
+        &self,
+        place: &Place<'_>,
+        has_lease_room: bool,
+    ) -> Result<LimitPlan, DeclarationError> {
         self.check(place)?;
         check_window(place, "window", self.window)?;
         check_window(place, "interval", self.interval)?;
@@ -26,7 +30,18 @@ impl Limit {
         let canonical = self.canonical();
         let terms = canonical.terms();
         let meant = canonical.per_window();
-        let rule = meant.rule(place)?;
+        let local = meant.rule(place)?;
+        let rule = match &meant.fleet {
+            Some(fleet) => Leased::new(
+                &local,
+                nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX),
+                fleet.outage_policy().into(),
+                fleet.key_number(),
+            )
+            .map_err(|invalid| unsuitable(place, &invalid))?
+            .into(),
+            None => local,
+        };
         Ok(LimitPlan {
             name: self.name.clone(),
             kind: self.kind.into(),
@@ -39,6 +54,8 @@ impl Limit {
             near_percent: meant.effective_near_limit() as u8,
             prefix: self.prefix.map(Prefix::lengths),
             credit: self.credit.as_ref().map(Credit::plan),
+            has_lease_room,
+            fleet_key: self.fleet.as_ref().map(|fleet| fleet.key().into()),
         })
     }
 

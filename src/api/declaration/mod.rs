@@ -6,6 +6,7 @@ mod checkpoint;
 mod clock_source;
 mod comparison;
 mod compile;
+mod fleet;
 mod limit;
 mod lock_kind;
 mod place;
@@ -26,9 +27,11 @@ use serde::{Deserialize, Serialize};
 
 pub use checkpoint::Checkpoint;
 pub use clock_source::ClockSource;
+pub use fleet::FleetOptions;
 pub use limit::amount::Amount;
 pub use limit::bound::Bound;
 pub use limit::credit::Credit;
+pub use limit::fleet_lease::{FleetLease, Outage};
 pub use limit::kind::{Adaptive, Kind};
 pub use limit::limit_options::LimitOptions;
 pub use limit::window::{Weekday, Window};
@@ -162,12 +165,18 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `latency_limit` | aimd: what is held for longer counts as dropped, such as `"2s"` | nothing does |
 /// | `near_limit` | from which percentage of the capacity on an admission counts as near the limit: 1 to 100 | 80 |
 /// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | as the set |
+/// | `fleet` | hosts share the limit: `{ key = "org/openai/tokens", lease = "2s", outage = "spend_out" }`; `outage` may be `"deny"`, `"safe"` or `"open"`, see [`Limit::fleet`] | each host by itself |
 /// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
 ///
 /// | `[[set.tier]]` (0 to 255 of a keyed set) | value | unless declared |
 /// |---|---|---|
 /// | `name` | as of sets, and not `default` | required |
 /// | `limits` | what keys of the tier have in place of what the limit says: `{ requests = { capacity = 1000, burst = 200 } }`, with `capacity`, `window`, `burst`, `rate` and `interval`; see [`Tier`] | as the limits |
+///
+/// | `[fleet]` | value | unless declared |
+/// |---|---|---|
+/// | `url` | the store that hosts share, without user and password: `"redis://10.0.0.5:6379/0"`, see [`fleet_url`](Self::fleet_url) | required |
+/// | `host` | what this host is called there for people | its own name |
 ///
 /// A field that is not in these tables is an error, and so is one that means nothing beside the others.
 ///
@@ -179,6 +188,8 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 pub struct Declaration {
     #[serde(default)]
     segment: SegmentOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<FleetOptions>,
     #[serde(default, rename = "set")]
     sets: Vec<SetDeclaration>,
 }
@@ -376,6 +387,7 @@ impl Declaration {
                 max_sets_on_demand: None,
                 ..self.segment.clone()
             },
+            fleet: self.fleet.clone(),
             sets: self.sets.iter().filter(|it| it.name == set).cloned().collect(),
         }
     }
@@ -393,9 +405,10 @@ impl Declaration {
                     place: format!("set {:?}", set.name),
                 });
             }
-            plans.push(set.compile()?);
+            plans.push(set.compile(self.fleet.as_ref())?);
         }
         self.check_sets_on_demand()?;
+        self.check_fleet()?;
         Ok(plans)
     }
 
@@ -416,6 +429,7 @@ impl Declaration {
         };
         Self {
             segment,
+            fleet: self.fleet.clone(),
             sets: self.sets.iter().map(SetDeclaration::canonical).collect(),
         }
     }

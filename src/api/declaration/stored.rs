@@ -2,9 +2,10 @@
 //! and of a copy that is made on demand, for which name.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::place::check_name;
-use super::{Declaration, SetDeclaration};
+use super::{Declaration, FleetOptions, SetDeclaration};
 use crate::engine::definition::plan::{OnDemand, SetPlan};
 use crate::error::{DeclarationError, Error, SegmentError};
 use crate::shm::file::verified::CreationOptions;
@@ -13,6 +14,7 @@ use crate::shm::file::verified::CreationOptions;
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSet {
     set: SetDeclaration,
+    fleet: Option<Arc<FleetOptions>>,
     version: Option<u64>,
     is_edited: bool,
     on_demand: Option<OnDemand>,
@@ -23,9 +25,18 @@ impl StoredSet {
     pub(crate) fn declared(set: SetDeclaration, version: Option<u64>) -> Self {
         Self {
             set,
+            fleet: None,
             version,
             is_edited: false,
             on_demand: None,
+        }
+    }
+
+    /// The set, in a segment of that fleet.
+    pub(crate) fn of_fleet(self, fleet: Option<&FleetOptions>) -> Self {
+        Self {
+            fleet: fleet.cloned().map(Arc::new),
+            ..self
         }
     }
 
@@ -39,7 +50,7 @@ impl StoredSet {
 
     /// As declared, whatever a segment notes beside it.
     pub(crate) fn unmarked(&self) -> Self {
-        Self::declared(self.set.clone(), self.version)
+        Self::declared(self.set.clone(), self.version).of_fleet(self.fleet.as_deref())
     }
 
     /// The copy, for the set of that name; none where it is no copy, or another's already.
@@ -102,6 +113,7 @@ impl StoredSet {
         };
         Ok(Self {
             set,
+            fleet: declaration.fleet.map(Arc::new),
             version,
             is_edited,
             on_demand,
@@ -144,13 +156,15 @@ impl StoredSet {
             version: self.version,
             is_edited: self.is_edited,
             on_demand: self.on_demand.clone(),
-            ..self.set.compile()?
+            ..self.set.compile(self.fleet.as_deref())?
         })
     }
 
     /// A declaration of this set alone.
     pub(crate) fn to_declaration(&self) -> Declaration {
-        Declaration::new().add_set(self.set.clone())
+        Declaration::new()
+            .of_fleet(self.fleet.as_deref().cloned())
+            .add_set(self.set.clone())
     }
 }
 
@@ -170,7 +184,9 @@ impl StoredDeclaration {
     /// That of a declaration which no process has changed yet.
     pub(crate) fn of(declaration: &Declaration) -> Self {
         let version = declaration.segment.version;
-        let stored = |set: &SetDeclaration| StoredSet::declared(set.clone(), version);
+        let stored = |set: &SetDeclaration| {
+            StoredSet::declared(set.clone(), version).of_fleet(declaration.fleet.as_ref())
+        };
         let mut sets: Vec<StoredSet> = declaration.sets.iter().map(stored).collect();
         if let Some((template, copies)) = declaration.template() {
             sets.extend((0..copies).map(|_| stored(template).spare()));
@@ -209,6 +225,10 @@ impl StoredDeclaration {
         if let Some(copy) = copies.first() {
             declaration = declaration.sets_on_demand(copy.set.name(), copies.len() as u32);
         }
+        declaration.fleet = self
+            .sets
+            .iter()
+            .find_map(|stored| stored.fleet.as_deref().cloned());
         let version = self.sets.first().and_then(StoredSet::version);
         if self.sets.iter().all(|stored| stored.version == version) {
             declaration.segment.version = version;

@@ -31,7 +31,7 @@ use crate::shm::file::create::{Blueprint, create};
 use crate::shm::file::remove::{finish_removal, remove};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;
-use crate::shm::layout::records::SYSTEM_CLOCK;
+use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::time::segment_clock::SegmentClock;
 use crate::words::words;
 use bring_into_force::{bring_into_force, stored_declaration};
@@ -467,6 +467,11 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
             geometry: &geometry,
             definitions: &definitions,
             mode: declaration.segment().mode(),
+            incompatible_features: if declaration.fleet_options().is_some() {
+                LEASES
+            } else {
+                0
+            },
             features: if options.uses_system_clock {
                 SYSTEM_CLOCK
             } else {

@@ -24,6 +24,8 @@ pub struct SetCounts {
     pub refused_queue_full: u64,
     /// Requests refused because the set, or their key, was [throttled](crate::Permit::throttled).
     pub refused_throttled: u64,
+    /// Requests refused because too little was leased of a limit that [hosts share](crate::Limit::fleet).
+    pub refused_lease: u64,
     /// Requests admitted after they had waited.
     pub waited: u64,
     /// Requests that waited and were refused when their time was up.
@@ -100,6 +102,7 @@ impl SetCounts {
             self.refused_holds_full,
             self.refused_queue_full,
             self.refused_throttled,
+            self.refused_lease,
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -118,6 +121,7 @@ impl SetCounts {
                 refused_holds_full,
                 refused_queue_full,
                 refused_throttled,
+                refused_lease,
                 waited,
                 timed_out,
                 cancelled,

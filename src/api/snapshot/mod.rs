@@ -18,10 +18,11 @@ use serde::{Serialize, Serializer};
 
 use super::declaration::stored::StoredDeclaration;
 use super::declaration::{Declaration, Kind, LockKind};
+use super::fleet::{DutySnapshot, FleetSnapshot, LeaseSnapshot};
 use super::segment::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
-    ShardAt, ShardObservation, observe_shard, place_sets,
+    ShardAt, ShardObservation, duty_of, host_number, observe_shard, place_sets,
 };
 use crate::error::{Error, OpenError, ProcessId};
 use crate::limit::{Mark, Now, RuleOperations};
@@ -69,6 +70,9 @@ pub struct SegmentSnapshot {
     pub participant_capacity: u64,
     /// The processes attached, and those that died attached.
     pub participants: Vec<ParticipantSnapshot>,
+    /// The fleet that the segment is part of, where it was declared with one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetSnapshot>,
     /// Each set in the order of the declaration.
     pub sets: Vec<SetSnapshot>,
 }
@@ -222,6 +226,9 @@ pub struct LimitSnapshot {
     /// How long it takes until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
     pub reset_after: Duration,
+    /// What is leased of it, where [hosts share](crate::Limit::fleet) it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseSnapshot>,
     /// What was counted.
     pub counts: LimitCounts,
 }
@@ -461,7 +468,29 @@ impl SnapshotSource<'_> {
             lock_kind: self.declaration.segment().lock(),
             participant_capacity: u64::from(self.declaration.segment().participants()),
             participants,
+            fleet: self.fleet(header),
             sets,
+        })
+    }
+
+    fn fleet(&self, header: &Header) -> Option<FleetSnapshot> {
+        let options = self.declaration.fleet_options()?;
+        let (owner, takeovers) = duty_of(self.sets).unwrap_or_default();
+        let duty = ParticipantId::from_word(owner).map(|id| {
+            let process = self.table.process_of(id);
+            DutySnapshot {
+                slot: id.slot,
+                pid: process.map(|process| process.pid),
+                pid_namespace: process.and_then(|process| process.namespace),
+                alive: self.owners.is_alive(owner),
+            }
+        });
+        Some(FleetSnapshot {
+            url: options.url().to_owned(),
+            host_name: options.host().map(str::to_owned),
+            host: host_number(header),
+            duty,
+            takeovers,
         })
     }
 
@@ -527,6 +556,11 @@ impl SnapshotSource<'_> {
                 snapshot.found_capacity = limit.rule.found_capacity(mark);
                 snapshot.remaining = standing.remaining;
                 snapshot.reset_after = Duration::from_nanos(standing.reset_after);
+                let key = shard.rules.plan.limits.get(limit.index);
+                let key = key.and_then(|plan| plan.fleet_key.as_deref());
+                snapshot.lease = key
+                    .zip(limit.lease_figures(left_out.row, now))
+                    .map(|(key, figures)| LeaseSnapshot::of(key, &figures));
             }
         }
         let holds = observation.holds();
@@ -632,6 +666,7 @@ impl SetSnapshot {
             remaining: limit.rule.standing(Mark::default()).remaining,
             of_dead: 0,
             reset_after: Duration::ZERO,
+            lease: None,
             counts: LimitCounts::default(),
         };
         Self {
@@ -660,11 +695,14 @@ impl SetSnapshot {
 }
 
 /// A time in JSON: a number of seconds.
-fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(in crate::api) fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_secs_f64())
 }
 
-fn as_seconds_if_any<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(in crate::api) fn as_seconds_if_any<S: Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     match time {
         Some(time) => as_seconds(time, serializer),
         None => serializer.serialize_none(),

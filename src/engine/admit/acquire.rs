@@ -488,6 +488,9 @@ impl LockedShard<'_> {
             transaction.count(&counters.taken, cost);
             if near.contains(index) {
                 transaction.count(&counters.near, 1);
+                if let Some(limit) = self.shard.limits.get(index).filter(|limit| limit.is_leased()) {
+                    self.note_low(limit, rows.first());
+                }
             }
         }
         Some(waived)

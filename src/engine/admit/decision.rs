@@ -548,6 +548,9 @@ pub enum RefusalReason {
     /// What is behind the limits said that it takes nothing for a while, and that is not over: see
     /// [`Permit::throttled`](crate::Permit::throttled).
     Throttled,
+    /// Too little of a limit that hosts share is leased to this host: see [`Limit::fleet`](crate::Limit::fleet). It is asked
+    /// for in the background; when that comes to something, no clock says.
+    Lease,
 }
 
 words!(RefusalReason, "a reason of refusals", {
@@ -558,6 +561,7 @@ words!(RefusalReason, "a reason of refusals", {
     HoldsFull = "holds_full",
     QueueFull = "queue_full",
     Throttled = "throttled",
+    Lease = "lease",
 });
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use crate::engine::definition::plan::Kind;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::LockedShard;
-use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
+use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::error::{Error, RequestError};
+use crate::limit::Mark;
 use crate::shm::layout::row::{Row, Rows};
 
 impl RuledShard<'_> {
@@ -59,9 +60,38 @@ impl Shard<'_> {
     }
 }
 
-impl SetOutline {
+impl SetEngine {
     /// Why a decision was a refusal.
     pub(crate) fn refusal_reason(&self, decision: &Details) -> RefusalReason {
+        let reason = self.reason_by_kind(decision);
+        if self.has_lease_room && self.binds_for_want_of_a_lease(decision, reason) {
+            return RefusalReason::Lease;
+        }
+        reason
+    }
+
+    fn binds_for_want_of_a_lease(&self, decision: &Details, reason: RefusalReason) -> bool {
+        let is_by_limit = matches!(
+            reason,
+            RefusalReason::Rate | RefusalReason::Concurrency | RefusalReason::Budget
+        );
+        let binding = decision.binding().filter(|_| is_by_limit);
+        let rules = self
+            .rules
+            .find(|rules| decision.definition.is_of(rules.generation));
+        let limit = binding
+            .zip(rules)
+            .and_then(|((index, _), rules)| rules.limits.get(index));
+        limit.is_some_and(|limit| {
+            let decided = decision.iter().find(|(index, _)| *index == limit.index);
+            limit.wants_lease(decided.map_or_else(Mark::default, |(_, decided)| decided.mark))
+        })
+    }
+}
+
+impl SetOutline {
+    /// The same by the kind of the limit that binds.
+    fn reason_by_kind(&self, decision: &Details) -> RefusalReason {
         if decision.stage() == Stage::QueueFull {
             return RefusalReason::QueueFull;
         }
@@ -143,6 +173,9 @@ impl LockedShard<'_> {
         if let Some(impossible) = self.at_its_instant().assess_all(rows, costs, decision) {
             decision.note_impossible(impossible);
             return Ok(Answer::Impossible);
+        }
+        if self.shard.set.has_lease_room {
+            self.note_unmet(rows.first(), costs);
         }
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
         if may_look && self.shard.is_refused_by_holders(costs, decision) && self.shard.reclaim_is_due() {
@@ -255,6 +288,7 @@ impl LockedShard<'_> {
             RefusalReason::HoldsFull => &control.refused_holds_full,
             RefusalReason::QueueFull => &control.refused_queue_full,
             RefusalReason::Throttled => &control.refused_throttled,
+            RefusalReason::Lease => &control.refused_lease,
         }
     }
 }

@@ -8,7 +8,8 @@ use super::plan::{CreditPlan, Kind, LimitPlan};
 use crate::engine::credit::credit_word::CreditWord;
 use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{
-    Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, RuleOperations, Sample, State, StateMut,
+    Answer, Ask, Assessment, CapacityTerms, Installed, LEASE_WORDS, LeaseFigures, Leased, Mark,
+    NearThreshold, Now, Problem, Rule, RuleOperations, Sample, State, StateMut,
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -55,6 +56,8 @@ pub(crate) struct LimitRules {
     pub(in crate::engine) level: usize,
     first_word: usize,
     words: usize,
+    /// Whether its last words are the room for a lease.
+    has_lease_room: bool,
 }
 
 impl LimitRules {
@@ -76,7 +79,8 @@ impl LimitRules {
             terms: plan.terms,
             override_word: place.override_word,
             first_word: place.first_word,
-            words: plan.rule.state_words(),
+            words: plan.state_words(),
+            has_lease_room: plan.has_lease_room,
         }
     }
 
@@ -280,6 +284,128 @@ impl LimitRules {
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
         self.rule
             .is_replenished(&StateWords::reading(self.state(row)), now)
+    }
+
+    /// Whether hosts share the limit.
+    #[inline]
+    pub(in crate::engine) fn is_leased(&self) -> bool {
+        matches!(self.rule, Rule::Leased(_))
+    }
+
+    /// Before which of the limit's words there is room for a lease.
+    fn lease_room(&self) -> Option<usize> {
+        self.has_lease_room
+            .then(|| self.words.saturating_sub(LEASE_WORDS))
+    }
+
+    /// The word of a row's states at which the room for a lease begins.
+    pub(in crate::engine) fn lease_word(&self) -> Option<usize> {
+        Some(self.first_word + self.lease_room()?)
+    }
+
+    /// The rule of a lease, where hosts share the limit.
+    fn leased(&self) -> Option<&Leased> {
+        match &self.rule {
+            Rule::Leased(leased) => Some(leased),
+            _ => None,
+        }
+    }
+
+    /// Whether a refusal by a limit that stood so is for want of a lease.
+    pub(in crate::engine) fn wants_lease(&self, mark: Mark) -> bool {
+        self.leased().is_some_and(|leased| leased.wants_lease(mark))
+    }
+
+    /// What a record of a lease says, for who looks.
+    pub(in crate::engine) fn lease_words<'a>(&self, row: Row<'a>) -> Option<&'a [AtomicU64]> {
+        self.state(row).get(self.lease_room()?..)
+    }
+
+    /// What is leased, where hosts share the limit.
+    pub(crate) fn lease_figures(&self, row: Row<'_>, now: Now) -> Option<LeaseFigures> {
+        Some(self.leased()?.figures(&StateWords::reading(self.state(row)), now))
+    }
+
+    /// Notes that the lease is nearly spent; answers whether who asks for more is to be woken. A hint, which is not undone.
+    pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
+        let mut state = StateWords::changing(self.state(row), Direct);
+        self.leased().is_some_and(|leased| leased.ring(&mut state))
+    }
+
+    /// Notes that so much was asked for and not had, as [`note_low`](Self::note_low).
+    pub(in crate::engine) fn note_unmet(&self, row: Row<'_>, cost: u64) -> bool {
+        let mut state = StateWords::changing(self.state(row), Direct);
+        self.leased()
+            .is_some_and(|leased| leased.note_unmet(&mut state, cost))
+    }
+
+    /// When the next request for a lease is due, on the segment clock.
+    pub(in crate::engine) fn lease_due_at(&self, row: Row<'_>, now: Now) -> Option<u64> {
+        self.leased()?.due_at(&StateWords::reading(self.state(row)), now)
+    }
+
+    /// The request that is to be sent now, kept in the state.
+    pub(in crate::engine) fn ask_lease(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+    ) -> Option<Ask> {
+        let words = self.state(row);
+        self.leased()?
+            .ask(&mut StateWords::changing(words, transaction), now)
+    }
+
+    /// Brings an answer of the store into force.
+    pub(in crate::engine) fn install_lease(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        attempt_at: u64,
+        answer: Answer,
+    ) -> Option<Installed> {
+        let words = self.state(row);
+        let state = &mut StateWords::changing(words, transaction);
+        self.leased()?.install(state, now, attempt_at, answer)
+    }
+
+    /// Notes that the store was asked in vain.
+    pub(in crate::engine) fn fail_lease(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        sequence: u64,
+        problem: Problem,
+        retry_at: u64,
+    ) {
+        let words = self.state(row);
+        let state = &mut StateWords::changing(words, transaction);
+        if let Some(leased) = self.leased() {
+            leased.fail(state, now, sequence, problem, retry_at);
+        }
+    }
+
+    /// Has everything given back that is leased, or ends that.
+    pub(in crate::engine) fn set_draining(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        draining: bool,
+    ) {
+        let words = self.state(row);
+        if let Some(leased) = self.leased() {
+            leased.set_draining(&mut StateWords::changing(words, transaction), draining);
+        }
+    }
+
+    /// Forgets what the store was told of this host, which is another one from now on. Not journalled: it can be repeated.
+    pub(in crate::engine) fn begin_as_another_host(&self, row: Row<'_>) {
+        if let Some(local_words) = self.lease_room() {
+            let mut state = StateWords::changing(self.state(row), Direct);
+            Leased::begin_as_another_host(&mut state, local_words);
+        }
     }
 
     /// Takes over the state of a limit whose parameters these replace.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::limit::{CapacityTerms, Rule};
+use crate::limit::{CapacityTerms, LEASE_WORDS, Rule, RuleOperations};
 
 /// How a limit is taken and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,22 @@ pub(crate) struct LimitPlan {
     pub(crate) prefix: Option<PrefixLengths>,
     /// For the only limit of its set.
     pub(crate) credit: Option<CreditPlan>,
+    /// Whether there is room for a lease, whether or not hosts share the limit now.
+    pub(crate) has_lease_room: bool,
+    /// Under which key of the store hosts share the limit, where they do.
+    pub(crate) fleet_key: Option<Arc<str>>,
+}
+
+impl LimitPlan {
+    /// The words of state of the limit in a row.
+    pub(crate) fn state_words(&self) -> usize {
+        let words = self.rule.state_words();
+        match self.rule {
+            Rule::Leased(_) => words,
+            _ if self.has_lease_room => words + LEASE_WORDS,
+            _ => words,
+        }
+    }
 }
 
 /// The most words of a row that a key's change of tier, and of capacities of its own with it, may rewrite: its states and

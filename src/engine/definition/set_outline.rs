@@ -32,6 +32,8 @@ pub(crate) struct SetOutline {
     pub(in crate::engine) changed_word: Option<usize>,
     has_tiers: bool,
     has_overrides: bool,
+    /// Whether any limit has room for a lease, whether or not hosts share it now.
+    pub(in crate::engine) has_lease_room: bool,
     /// What a decision may note beside what it says of each limit.
     pub(crate) notes_beside: usize,
 }
@@ -132,6 +134,7 @@ impl SetOutline {
             changed_word: plan.changed_word(),
             has_tiers: !plan.tiers.is_empty(),
             has_overrides: plan.keyed.is_some_and(|keyed| keyed.overrides),
+            has_lease_room: plan.limits.iter().any(|limit| limit.has_lease_room),
             notes_beside: match plan.keyed {
                 None => 0,
                 Some(KeyedPlan { overrides: false, .. }) => 1,

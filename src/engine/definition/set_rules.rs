@@ -68,7 +68,7 @@ impl SetPlan {
     }
 
     fn words_of_limits(&self) -> usize {
-        self.limits.iter().map(|limit| limit.rule.state_words()).sum()
+        self.limits.iter().map(LimitPlan::state_words).sum()
     }
 
     /// Where the first word of a row lies that is no limit's: behind those of the limits, the instant of the last change
@@ -154,7 +154,7 @@ impl SetRules {
                 override_word,
             };
             limits.push(LimitRules::new(limit, place));
-            first_word += limit.rule.state_words();
+            first_word += limit.state_words();
         }
         let held_indexes = plan.held_limits();
         Self {

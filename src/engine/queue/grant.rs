@@ -254,6 +254,9 @@ impl<'a> LockedShard<'a> {
         });
         let Some(waived) = taken else {
             drop(transaction);
+            if shard.set.has_lease_room {
+                self.note_unmet(row, costs);
+            }
             return Ok(Served::Blocked(self.blocked(row, costs)));
         };
         let hold = free.and_then(|free| self.take_hold(&mut transaction, row, free, owner, costs, waived));

@@ -45,6 +45,11 @@ impl SegmentEngine {
             owner_died,
             ..Repairs::default()
         };
+        if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
+            for limit in &shard.limits {
+                limit.begin_as_another_host(shard.only_row());
+            }
+        }
         let found = journal.state();
         let journal_is_sound = match found {
             JournalState::Idle => true,

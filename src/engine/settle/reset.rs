@@ -178,6 +178,7 @@ fn counter_words<'a>(shard: &RuledShard<'a>) -> impl Iterator<Item = &'a AtomicU
         &control.refused_holds_full,
         &control.refused_queue_full,
         &control.refused_throttled,
+        &control.refused_lease,
         &control.waited,
         &control.timed_out,
         &control.cancelled,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::set_engine::{SetEngine, Shard};
 use crate::engine::definition::plan::SetPlan;
 use crate::engine::definition::set_rules::SetRules;
+use crate::engine::lease::duty::DutyWords;
 use crate::engine::recover::removal_watch::RemovalWatch;
 use crate::error::Error;
 use crate::limit::Now;
@@ -39,6 +40,8 @@ pub(crate) struct SegmentEngine {
     pub(in crate::engine) compile: Compile,
     pub(in crate::engine) removal: RemovalWatch,
     sets: Vec<Arc<SetEngine>>,
+    /// Where it stands which process asks the store for leases.
+    pub(in crate::engine) duty: Option<DutyWords>,
 }
 
 /// How an attachment behaves.
@@ -87,6 +90,7 @@ impl SegmentEngine {
         let region = verified.region;
         let outside = |place| damaged(path, place);
         let sets = place_sets(&region, verified.geometry.sets, plans).map_err(outside)?;
+        let duty = DutyWords::locate(&region, &sets).map_err(outside)?;
         let mut engine = Self {
             path: path.to_owned(),
             header: region.mapped_record(0).map_err(outside)?,
@@ -99,6 +103,7 @@ impl SegmentEngine {
             lock_timeout: options.lock_timeout,
             compile: options.compile,
             sets: Vec::new(),
+            duty,
         };
         engine.sets = sets
             .into_iter()

@@ -7,6 +7,7 @@ mod concurrency_tests;
 mod damaged_state_tests;
 mod declarations_tests;
 mod fixed_window_tests;
+mod lease_tests;
 mod left;
 mod migrate_tests;
 mod near_tests;

@@ -48,6 +48,8 @@ pub(crate) struct Blueprint<'a> {
     /// Of [`COMPATIBLE_FEATURES`].
     pub(crate) features: u64,
     pub(crate) lock_kind: LockKind,
+    /// Of those that a reader must know.
+    pub(crate) incompatible_features: u64,
 }
 
 /// Creates the segment at `path`. Exactly one of any number of processes that try at once succeeds.
@@ -285,7 +287,10 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
             &header.fingerprint,
             fingerprint(blueprint.lock_kind.is_of_one_namespace()),
         ),
-        (&header.incompatible_features, INCOMPATIBLE_FEATURES),
+        (
+            &header.incompatible_features,
+            blueprint.incompatible_features & INCOMPATIBLE_FEATURES,
+        ),
         (
             &header.compatible_features,
             blueprint.features & COMPATIBLE_FEATURES,

@@ -154,6 +154,7 @@ fn every_constant_is_documented() {
         ("COMPATIBLE_FEATURES", records::COMPATIBLE_FEATURES),
         ("SYSTEM_CLOCK", records::SYSTEM_CLOCK),
         ("INCOMPATIBLE_FEATURES", records::INCOMPATIBLE_FEATURES),
+        ("LEASES", records::LEASES),
     ] {
         assert_eq!(
             documented.get(name).map(|value| value.parse()),

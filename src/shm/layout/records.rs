@@ -20,8 +20,11 @@ pub(crate) const SYSTEM_CLOCK: u64 = 1;
 /// Features that a reader may ignore, those that this build knows.
 pub(crate) const COMPATIBLE_FEATURES: u64 = SYSTEM_CLOCK;
 
-/// Features that a reader must know to touch the segment at all: none yet.
-pub(crate) const INCOMPATIBLE_FEATURES: u64 = 0;
+/// A feature that a reader must know: the limits of sets without keys have room for leases.
+pub(crate) const LEASES: u64 = 1;
+
+/// Features that a reader must know to touch the segment at all, those that this build knows.
+pub(crate) const INCOMPATIBLE_FEATURES: u64 = LEASES;
 
 /// Reads differently on a host of the other byte order.
 pub(crate) const BYTE_ORDER: u64 = 0x0102_0304_0506_0708;
@@ -317,7 +320,8 @@ shared_records! {
         refused_table_full: AtomicU64,
         /// Requests refused because the set, or their key, was throttled.
         refused_throttled: AtomicU64,
-        reserved: AtomicU64,
+        /// Requests refused because too little was leased of a limit that hosts share.
+        refused_lease: AtomicU64,
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],

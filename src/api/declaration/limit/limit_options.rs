@@ -1,6 +1,7 @@
 //! What is declared of a limit, to read.
 
 use super::amount::Amount;
+use super::fleet_lease::FleetLease;
 use super::window::Window;
 use super::{Algorithm, Limit};
 
@@ -48,6 +49,11 @@ impl<'a> LimitOptions<'a> {
     /// The most that an adaptive capacity rises to, where one is declared.
     pub fn ceiling(&self) -> Option<&'a Amount> {
         self.0.ceiling.as_ref()
+    }
+
+    /// How hosts share the limit, where they do.
+    pub fn fleet(&self) -> Option<&'a FleetLease> {
+        self.0.fleet.as_ref()
     }
 
     /// The size of a unit, where one is declared.

@@ -5,6 +5,7 @@ pub(super) mod bound;
 pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
+pub(super) mod fleet_lease;
 pub(super) mod kind;
 pub(super) mod limit_options;
 pub(super) mod prefix;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::words::words;
 use amount::{Amount, InvalidAmount, Scale};
 use credit::Credit;
+use fleet_lease::FleetLease;
 use kind::{Adaptive, Kind};
 use prefix::Prefix;
 use window::{UtcOffset, Weekday, Window};
@@ -190,6 +192,8 @@ pub struct Limit {
     pub(super) prefix: Option<Prefix>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) credit: Option<Credit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) fleet: Option<FleetLease>,
 }
 
 impl Limit {
@@ -277,6 +281,7 @@ impl Limit {
             shadow: None,
             prefix: None,
             credit: None,
+            fleet: None,
         }
     }
 
@@ -551,7 +556,7 @@ impl Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 20] = [
+        let declared: [(&str, Option<&dyn fmt::Debug>); 21] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
             ("unit", shown(&self.unit)),
@@ -572,6 +577,7 @@ impl fmt::Debug for Limit {
             ("near_limit", shown(&self.near_limit)),
             ("shadow", shown(&self.shadow)),
             ("prefix", shown(&self.prefix)),
+            ("fleet", shown(&self.fleet)),
         ];
         let mut written = f.debug_struct("Limit");
         written.field("name", &self.name).field("kind", &self.kind);

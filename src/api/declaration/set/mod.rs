@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::FleetOptions;
 use super::limit::Limit;
 use super::limit::kind::Kind;
 use super::place::{Place, check_label, check_name, check_range};
@@ -189,7 +190,8 @@ impl SetDeclaration {
         &self.tiers
     }
 
-    pub(super) fn compile(&self) -> Result<SetPlan, DeclarationError> {
+    /// The plan that the engine decides by, in a segment of that fleet.
+    pub(super) fn compile(&self, fleet: Option<&FleetOptions>) -> Result<SetPlan, DeclarationError> {
         let place = Place {
             set: &self.name,
             tier: None,
@@ -223,7 +225,9 @@ impl SetDeclaration {
                         .to_owned(),
                 });
             }
-            let plan = self.with_entries(limit).compile(&place)?;
+            limit.check_fleet(&place, self.keyed.is_some(), fleet)?;
+            let has_lease_room = fleet.is_some() && self.keyed.is_none() && limit.can_be_leased();
+            let plan = self.with_entries(limit).compile(&place, has_lease_room)?;
             limits.push(LimitPlan {
                 shadow: plan.shadow || self.shadow == Some(true),
                 ..plan

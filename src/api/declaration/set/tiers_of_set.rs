@@ -63,7 +63,7 @@ impl SetDeclaration {
                     limit: Some(&limit.name),
                     ..*place
                 };
-                let LimitPlan { rule, terms, .. } = self.in_tier(limit, change).compile(&place)?;
+                let LimitPlan { rule, terms, .. } = self.in_tier(limit, change).compile(&place, false)?;
                 if !rule.can_migrate(&plan.rule) || !plan.rule.can_migrate(&rule) {
                     return Err(DeclarationError::Unsuitable {
                         place: place.field("window"),

@@ -17,7 +17,7 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         let set = SetDeclaration::new("s")
             .keyed(keyed)
             .add_limit(Limit::calls("l", 1, MINUTE));
-        set.compile().expect("valid").keyed
+        set.compile(None).expect("valid").keyed
     };
     let by_default = KeyedPlan {
         max_keys: 100_000,
@@ -40,7 +40,7 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
     let min = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");
     assert_eq!(min.when_full, PlannedWhenFull::EvictLeastUsed);
     let unkeyed = SetDeclaration::new("s").add_limit(Limit::calls("l", 1, MINUTE));
-    assert_eq!(unkeyed.compile().expect("valid").keyed, None);
+    assert_eq!(unkeyed.compile(None).expect("valid").keyed, None);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn toml_and_code_declare_the_same_table_and_networks() {
 #[test]
 fn a_shard_has_holds_and_waiters_of_its_own() {
     let shard = |set: SetDeclaration| {
-        let plan = set.compile().expect("valid");
+        let plan = set.compile(None).expect("valid");
         (plan.hold_capacity, plan.waiters)
     };
     assert_eq!(shard(keyed(Limit::calls("a", 5, MINUTE))), (0, 512));
@@ -127,7 +127,7 @@ fn a_shard_has_holds_and_waiters_of_its_own() {
 fn each_key_may_hold_one_as_far_as_65536_go() {
     let holds = |keys, capacity| {
         let set = SetDeclaration::new("s").keyed(Keyed::new(keys));
-        let plan = set.add_limit(Limit::concurrency("l", capacity)).compile();
+        let plan = set.add_limit(Limit::concurrency("l", capacity)).compile(None);
         plan.expect("valid").hold_capacity
     };
     // 16 shards, of which the fullest may have more than a sixteenth of the keys.
@@ -150,7 +150,7 @@ fn a_table_is_for_one_key_to_a_billion() {
             format!(r#"set "s" / keyed / max_keys: {keys} is out of range: choose from 1 to 1000000000"#)
         );
     }
-    of(1_000_000_000).compile().expect("a billion keys");
+    of(1_000_000_000).compile(None).expect("a billion keys");
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn a_prefix_is_no_longer_than_an_address() {
         invalid_set(of(32, 129)),
         r#"set "s" / limit "l" / prefix / ipv6: 129 is out of range: choose from 0 to 128"#
     );
-    of(0, 0).compile().expect("everyone");
-    of(32, 128).compile().expect("single addresses");
+    of(0, 0).compile(None).expect("everyone");
+    of(32, 128).compile(None).expect("single addresses");
 }
 
 #[test]
@@ -229,7 +229,9 @@ fn prefixes_nest_in_both_families() {
         ((24, 48), (24, 64)),
         ((24, 48), (24, 48)),
     ] {
-        of(first, second).compile().expect("one lies within the other");
+        of(first, second)
+            .compile(None)
+            .expect("one lies within the other");
     }
 }
 
@@ -251,7 +253,7 @@ fn a_set_counts_at_most_four_sizes_of_networks() {
             set.add_limit(Limit::calls(index.to_string(), 1, MINUTE).prefix(prefix, prefix))
         })
     };
-    of(4).compile().expect("four sizes for five limits");
+    of(4).compile(None).expect("four sizes for five limits");
     assert_eq!(
         invalid_set(of(5)),
         r#"set "s" / different prefixes: 5 is out of range: choose from 0 to 4"#

@@ -141,7 +141,7 @@ fn decimal_amounts_become_whole_units() {
 
 #[test]
 fn holds_follow_what_gives_back() {
-    let holds = |set: SetDeclaration| set.compile().expect("valid").hold_capacity;
+    let holds = |set: SetDeclaration| set.compile(None).expect("valid").hold_capacity;
     let set = || SetDeclaration::new("s");
     let refunding = || Limit::rate("refunding", 5, MINUTE).on_death(OnDeath::Refund);
 
@@ -205,7 +205,7 @@ fn holds_follow_the_ceiling_of_an_adaptive_capacity() {
         .adaptive(Adaptive::Gradient)
         .ceiling(200);
     let set = SetDeclaration::new("s").add_limit(limit);
-    assert_eq!(set.compile().expect("valid").hold_capacity, 800);
+    assert_eq!(set.compile(None).expect("valid").hold_capacity, 800);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_limit_is_near_at_four_fifths_unless_declared() {
 #[test]
 fn a_set_in_shadow_puts_all_of_its_limits_there() {
     let shadows = |set: SetDeclaration| {
-        let limits = set.compile().expect("valid").limits.into_iter();
+        let limits = set.compile(None).expect("valid").limits.into_iter();
         limits.map(|limit| limit.shadow).collect::<Vec<_>>()
     };
     let (a, b) = (|| Limit::concurrency("a", 1), || Limit::concurrency("b", 1));

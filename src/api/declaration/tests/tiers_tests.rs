@@ -15,7 +15,7 @@ fn declared(set: SetDeclaration) -> Declaration {
 }
 
 fn rules(set: &SetDeclaration) -> Vec<Rule> {
-    let plan = set.compile().expect("valid");
+    let plan = set.compile(None).expect("valid");
     plan.tiers.iter().map(|tier| tier.limits[0].rule).collect()
 }
 
@@ -101,7 +101,7 @@ fn a_leaky_bucket_by_rate_and_interval_has_tiers_in_its_words() {
 fn there_is_room_for_the_largest_tier() {
     let sliding = || calls().algorithm(Algorithm::SlidingWindow);
     let gold = |capacity| Tier::new("gold").capacity("l", capacity);
-    let words = |set: &SetDeclaration| set.compile().expect("valid").limits[0].rule.state_words();
+    let words = |set: &SetDeclaration| set.compile(None).expect("valid").limits[0].rule.state_words();
     assert_eq!(words(&keyed(sliding())), 2 + 4 * 10);
     let set = keyed(sliding())
         .add_tier(gold(30))
@@ -111,9 +111,9 @@ fn there_is_room_for_the_largest_tier() {
     assert_eq!(words(&keyed(sliding()).add_tier(gold(5_000))), 2 + 4 * 1024);
     assert_eq!(words(&keyed(sliding().entries(7)).add_tier(gold(30))), 2 + 4 * 7);
     let held = keyed(Limit::concurrency("l", 20)).add_tier(gold(100));
-    let holds = |set: &SetDeclaration| set.compile().expect("valid").hold_capacity;
+    let holds = |set: &SetDeclaration| set.compile(None).expect("valid").hold_capacity;
     assert_eq!(holds(&held), holds(&keyed(Limit::concurrency("l", 100))));
-    assert_eq!(held.compile().expect("valid").max_held(), 100);
+    assert_eq!(held.compile(None).expect("valid").max_held(), 100);
 }
 
 #[test]

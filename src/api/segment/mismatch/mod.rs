@@ -9,7 +9,7 @@ pub(crate) use remedy::needs_another_file;
 use remedy::{can_be_applied, change_mode, is_in_use};
 
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::api::declaration::{Declaration, SetDeclaration};
+use crate::api::declaration::{Declaration, FleetOptions, SetDeclaration};
 use crate::error::{Difference, Error, ProcessId};
 use crate::limit::RuleOperations;
 use crate::shm::file::attach::Admission;
@@ -237,7 +237,7 @@ pub(crate) fn compare(
     let version = asked.segment().version();
     let steps = stored.sets().iter().zip(sets);
     Ok(steps
-        .map(|(stored, set)| step(stored, set, version, author))
+        .map(|(stored, set)| step(stored, set, applied.fleet_options(), version, author))
         .collect())
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn compare_set(
     let applied = applied(&stored.to_declaration().created_with(options), asked)?;
     let version = asked.segment().version();
     let set = applied.sets().first();
-    Ok(set.map(|set| step(stored, set, version, author)))
+    Ok(set.map(|set| step(stored, set, applied.fleet_options(), version, author)))
 }
 
 /// What `asked` makes of `in_force`, the declaration that the segment holds.
@@ -270,17 +270,27 @@ fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, V
     }
 }
 
-fn step(stored: &StoredSet, set: &SetDeclaration, version: Option<u64>, author: Author) -> Step {
-    let changed = Declaration::new().add_set(set.clone());
+fn step(
+    stored: &StoredSet,
+    set: &SetDeclaration,
+    fleet: Option<&FleetOptions>,
+    version: Option<u64>,
+    author: Author,
+) -> Step {
+    let changed = Declaration::new().of_fleet(fleet.cloned()).add_set(set.clone());
     let mut differences = changed.differences(&stored.to_declaration());
     set.note_short_logs(&mut differences);
     match author {
         Author::Program => {
-            let declared = StoredSet::declared(set.clone(), version).in_place_of(stored);
+            let declared = StoredSet::declared(set.clone(), version)
+                .of_fleet(fleet)
+                .in_place_of(stored);
             step_of_program(stored, declared, differences)
         }
         Author::Operator => {
-            let edited = StoredSet::edited(set.clone(), version.or(stored.version())).in_place_of(stored);
+            let edited = StoredSet::edited(set.clone(), version.or(stored.version()))
+                .of_fleet(fleet)
+                .in_place_of(stored);
             step_of_operator(stored, edited, differences)
         }
     }

@@ -377,7 +377,8 @@ fn counted(counts: &SetCounts) -> String {
         .saturating_add(counts.refused_table_full)
         .saturating_add(counts.refused_holds_full)
         .saturating_add(counts.refused_queue_full)
-        .saturating_add(counts.refused_throttled);
+        .saturating_add(counts.refused_throttled)
+        .saturating_add(counts.refused_lease);
     let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
     let reasons = some_of(&[
         ("by rate", counts.refused_rate),
@@ -387,6 +388,7 @@ fn counted(counts: &SetCounts) -> String {
         ("for want of a hold", counts.refused_holds_full),
         ("for want of room in the queue", counts.refused_queue_full),
         ("while throttled", counts.refused_throttled),
+        ("for want of a lease", counts.refused_lease),
     ]);
     if !reasons.is_empty() {
         text.push_str(&format!(" ({reasons})"));

@@ -1,6 +1,7 @@
 //! What can be wrong with a limit by itself: each field is looked at as it was written.
 
 mod credit_checks;
+mod fleet_checks;
 pub(in crate::api::declaration) mod shortest_window;
 
 use serde::Serialize;

@@ -1,0 +1,141 @@
+//! One host: a segment, its clock, and what its callers want.
+
+use std::path::Path;
+use std::time::Duration;
+
+use shmlimit::fleet::Duty;
+use shmlimit::{Declaration, LimitSet, OpenOptions, Request, Segment, VirtualClock};
+use shmlimit_fleet::{Answers, Exchange, Pipeline};
+
+use crate::Failure;
+
+const PER_MILLION: u64 = 1_000_000;
+
+pub struct Host {
+    segment: Segment,
+    clock: VirtualClock,
+    /// Millionths by which its clock runs fast, and as many are slow where it is below the middle.
+    rate: u64,
+    duty: Duty,
+    exchange: Exchange,
+    set: LimitSet,
+    request: Request,
+    /// Units that its callers want in a step.
+    pub demand: u64,
+    pub is_cut_off: bool,
+    /// It does nothing until then, in microseconds of the simulation.
+    pub suspended_until: u64,
+    pub admitted: u64,
+    pub wanted: u64,
+    /// The pipeline that is not answered yet, by its number.
+    in_flight: Option<(u64, Pipeline)>,
+}
+
+impl Host {
+    /// `rate` is below 1,000: the clock is so many millionths off, from 500 slow to 500 fast.
+    pub fn new(
+        path: &Path,
+        declaration: &Declaration,
+        start: u64,
+        rate: u64,
+        demand: u64,
+        seed: u64,
+    ) -> Result<Self, Failure> {
+        let clock = VirtualClock::new(Duration::from_micros(start));
+        let segment = OpenOptions::new()
+            .virtual_clock(&clock)
+            .create(path, declaration)?;
+        let set = segment.set("api")?;
+        let duty = segment.fleet().try_take_duty()?;
+        Ok(Self {
+            request: set.request().with("units", 1)?,
+            exchange: Exchange::new(seed),
+            duty: duty.ok_or("a segment whose limits no host shares")?,
+            segment,
+            clock,
+            rate,
+            set,
+            demand,
+            is_cut_off: false,
+            suspended_until: 0,
+            admitted: 0,
+            wanted: 0,
+            in_flight: None,
+        })
+    }
+
+    /// Moves its clock to an instant of the simulation.
+    pub fn advance(&self, start: u64, now: u64) {
+        let passed = now - start;
+        let gained = passed * self.rate / PER_MILLION;
+        let lost = passed * 500 / PER_MILLION;
+        self.clock.advance_to(Duration::from_micros(now + gained - lost));
+    }
+
+    /// Its callers take what they want, or as much as is leased; how much that was.
+    pub fn take(&mut self) -> Result<u64, Failure> {
+        self.wanted += self.demand;
+        let mut admitted = 0;
+        let mut cost = self.demand;
+        // As many single requests would: what is refused for being too much is tried in halves.
+        while cost > 0 && admitted < self.demand {
+            self.request.set_cost("units", cost)?;
+            if self.set.check(&self.request)?.is_admitted() {
+                admitted += cost;
+                cost = cost.min(self.demand - admitted);
+            } else {
+                cost /= 2;
+            }
+        }
+        self.admitted += admitted;
+        Ok(admitted)
+    }
+
+    /// What is to be sent now, if anything is and nothing is on its way.
+    pub fn ask(&mut self, number: u64) -> Result<Option<Pipeline>, Failure> {
+        if self.in_flight.is_some() {
+            return Ok(None);
+        }
+        let asked = self.duty.ask()?;
+        if asked.is_empty() {
+            return Ok(None);
+        }
+        let (pipeline, problem) = self.exchange.pipeline(&self.duty, asked, 0);
+        if let Some(problem) = problem {
+            return Err(problem.into());
+        }
+        self.in_flight = Some((number, pipeline.clone()));
+        Ok(Some(pipeline))
+    }
+
+    /// An answer, or the end of the patience for it, to a pipeline by its number; whether it was waited for.
+    pub fn settle(&mut self, number: u64, answers: Answers) -> bool {
+        match self.in_flight.take() {
+            Some((waiting_for, pipeline)) if waiting_for == number => {
+                // Outages are what is simulated; the report shows anything else as units that were not admitted.
+                let _ = self.exchange.settle(&self.duty, &pipeline, answers);
+                true
+            }
+            other => {
+                self.in_flight = other;
+                false
+            }
+        }
+    }
+
+    /// Microseconds until it asks of itself, if nothing is spent; none where it does not.
+    pub fn due_in(&self) -> Option<u64> {
+        let due = self.duty.due_in()?;
+        u64::try_from(due.as_micros()).ok()
+    }
+
+    /// Units that expired unspent.
+    pub fn expired(&self) -> Result<u64, Failure> {
+        let snapshot = self.segment.snapshot()?;
+        let limits = snapshot.sets.iter().flat_map(|set| &set.limits);
+        Ok(limits
+            .filter_map(|limit| limit.lease.as_ref())
+            .map(|lease| lease.counts.expired_units)
+            .sum())
+    }
+}

@@ -1,0 +1,96 @@
+//! A fleet of thousands of hosts in one process, on clocks that are not real: the engine, the client and the store's rules are.
+//!
+//! ```sh
+//! cargo run --release --package shmlimit-fleet --example fleet_simulator -- --hosts 10000 --seeds 1
+//! ```
+//!
+//! Each host is a segment with a clock of its own, which runs a little fast or slow ([`host`]). What it asks for goes through
+//! a network that delays and loses ([`world`]) to the model of the store, which is compared with a real one elsewhere. In
+//! the course of a run a tenth of the hosts is cut off, some are suspended, and the store fails over. What was admitted is
+//! held against the declared limit, and beside an allocator that knows everything at once ([`omniscient`]). A seed
+//! reproduces a run.
+
+mod host;
+mod omniscient;
+mod random;
+mod report;
+mod world;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use report::Report;
+use world::World;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What can be asked for on the command line.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "fleet_simulator",
+    about = "Simulates a fleet of hosts that share one limit"
+)]
+struct Options {
+    /// Hosts of the fleet
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=20_000))]
+    hosts: u64,
+
+    /// Seconds that are simulated
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=3_600))]
+    seconds: u64,
+
+    /// The first seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// How many seeds are run, one after another
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seeds: u64,
+
+    /// Have the store lose its last half second where it fails over: then nothing is promised
+    #[arg(long)]
+    lose_writes: bool,
+}
+
+/// What one run simulates.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    hosts: u64,
+    seconds: u64,
+    seed: u64,
+    lose_writes: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("fleet_simulator: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether no run went beyond what is promised.
+fn run(options: &Options) -> Result<bool, Failure> {
+    let mut is_kept = true;
+    println!("{}", Report::HEADINGS);
+    for seed in options.seed..options.seed.saturating_add(options.seeds) {
+        let begun = Instant::now();
+        let settings = Settings {
+            hosts: options.hosts,
+            seconds: options.seconds,
+            seed,
+            lose_writes: options.lose_writes,
+        };
+        let mut world = World::new(settings)?;
+        world.run()?;
+        let report = world.report()?;
+        println!("{report} {:>7.1}", begun.elapsed().as_secs_f64());
+        is_kept &= options.lose_writes || report.is_kept();
+    }
+    Ok(is_kept)
+}

@@ -1,0 +1,62 @@
+//! What a run has shown.
+
+use std::fmt;
+
+/// The least index of Jain among hosts that want more than they get, of what they were admitted.
+const MIN_JAIN: f64 = 0.95;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub seed: u64,
+    /// Units by which more was admitted than the limit allows, in the worst moment.
+    pub overshoot: u64,
+    pub admitted: u64,
+    /// The same, of an allocator that knows everything.
+    pub omniscient: u64,
+    /// Units that expired without being spent.
+    pub expired: u64,
+    pub jain: f64,
+    pub omniscient_jain: f64,
+    pub round_trips: u64,
+    /// Attempts that came to nothing.
+    pub failures: u64,
+}
+
+impl Report {
+    pub const HEADINGS: &str = "    seed  overshoot      admitted  of possible   expired     Jain  (possible)  admitted/trip  failures  seconds";
+
+    /// Whether it is what is promised while the store keeps what it acknowledged.
+    pub fn is_kept(&self) -> bool {
+        self.overshoot == 0 && self.jain >= MIN_JAIN
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        write!(
+            formatter,
+            "{:>8} {:>10} {:>13} {:>11.1}% {:>8.2}% {:>8.4} {:>11.4} {:>14.1} {:>9}",
+            self.seed,
+            self.overshoot,
+            self.admitted,
+            percent(self.admitted, self.omniscient),
+            percent(self.expired, self.admitted + self.expired),
+            self.jain,
+            self.omniscient_jain,
+            self.admitted as f64 / self.round_trips.max(1) as f64,
+            self.failures,
+        )
+    }
+}
+
+/// Jain's index: 1 where all are equal, 1 / n where one has everything.
+pub fn jain(amounts: &[u64]) -> f64 {
+    let sum: f64 = amounts.iter().map(|&amount| amount as f64).sum();
+    let squares: f64 = amounts.iter().map(|&amount| (amount as f64).powi(2)).sum();
+    if squares == 0.0 {
+        return 1.0;
+    }
+    sum * sum / (amounts.len() as f64 * squares)
+}

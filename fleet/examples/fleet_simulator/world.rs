@@ -1,0 +1,336 @@
+//! The course of time: hosts, the network, the store, and what goes wrong.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use shmlimit::{Declaration, FleetLease, Limit, SetDeclaration};
+use shmlimit_fleet::model::StoreModel;
+use shmlimit_fleet::{Answers, Pipeline, StoreError};
+use tempfile::TempDir;
+
+use crate::host::Host;
+use crate::omniscient::Omniscient;
+use crate::random::Random;
+use crate::report::{Report, jain};
+use crate::{Failure, Settings};
+
+const SECOND: u64 = 1_000_000;
+/// Callers come in steps of this many microseconds.
+const STEP: u64 = 50_000;
+const LEASE: u64 = 2 * SECOND;
+/// Units that are replenished in a second, for each host.
+const UNITS: u64 = 100;
+/// An answer that takes longer is not waited for.
+const PATIENCE: u64 = SECOND;
+/// The wall clock when a run begins: 2026-11-24.
+const START: u64 = 1_795_478_400 * SECOND;
+/// One host in so many wants a hundred times what the others do.
+const HEAVY: u64 = 10;
+
+/// What happens at an instant.
+enum Event {
+    /// All callers take what they want.
+    Step,
+    /// A host looks whether it is to ask.
+    Look(usize),
+    /// A pipeline comes to the store.
+    Arrive(usize, u64, Pipeline),
+    /// Its answers come back.
+    Answer(usize, u64, Answers),
+    /// It is not waited for any longer.
+    GiveUp(usize, u64),
+    CutOff(usize, bool),
+    Suspend(usize),
+    /// What a replica has received.
+    Replicate,
+    FailOver,
+}
+
+pub struct World {
+    settings: Settings,
+    _directory: TempDir,
+    hosts: Vec<Host>,
+    store: StoreModel,
+    run: String,
+    replica: Option<StoreModel>,
+    is_failing_over: u64,
+    random: Random,
+    now: u64,
+    number: u64,
+    /// By instant, and in the order in which they were made.
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: std::collections::HashMap<u64, Event>,
+    omniscient: Omniscient,
+    /// The limit itself, as if every unit passed it: what is admitted in units times microseconds per unit.
+    level: f64,
+    drained_at: u64,
+    overshoot: f64,
+    round_trips: u64,
+    failures: u64,
+    /// What each had been admitted when all were known to each other.
+    warm: Option<Vec<(u64, u64)>>,
+}
+
+impl World {
+    pub fn new(settings: Settings) -> Result<Self, Failure> {
+        let mut random = Random::new(settings.seed);
+        let memory = std::path::Path::new("/dev/shm");
+        let directory = if memory.is_dir() {
+            tempfile::tempdir_in(memory)?
+        } else {
+            tempfile::tempdir()?
+        };
+        let limit = Limit::rate("units", UNITS * settings.hosts, Duration::from_micros(SECOND))
+            .burst(Self::burst(settings))
+            .fleet(FleetLease::new("simulated/units").lease(Duration::from_micros(LEASE)));
+        let set = SetDeclaration::new("api").waiters(1).add_limit(limit);
+        let declaration = Declaration::new()
+            .participants(1)
+            .fleet_url("redis://127.0.0.1")
+            .add_set(set);
+        let mut hosts = Vec::new();
+        for number in 0..settings.hosts {
+            // Also the light ones want more than there is for each.
+            let per_second = if number % HEAVY == 0 {
+                120 * UNITS
+            } else {
+                UNITS * 12 / 10
+            };
+            let path = directory.path().join(number.to_string());
+            let (rate, seed) = (random.below(1_000), random.next());
+            let demand = per_second * STEP / SECOND;
+            hosts.push(Host::new(&path, &declaration, START, rate, demand, seed)?);
+        }
+        let per_step = (UNITS * settings.hosts * STEP) as f64 / SECOND as f64;
+        let mut world = Self {
+            omniscient: Omniscient::new(hosts.len(), Self::burst(settings), per_step),
+            settings,
+            _directory: directory,
+            hosts,
+            store: StoreModel::new(),
+            run: "first".to_owned(),
+            replica: None,
+            is_failing_over: 0,
+            random,
+            now: START,
+            number: 0,
+            events: BinaryHeap::new(),
+            happenings: std::collections::HashMap::new(),
+            level: 0.0,
+            drained_at: START,
+            overshoot: 0.0,
+            round_trips: 0,
+            failures: 0,
+            warm: None,
+        };
+        world.plan();
+        Ok(world)
+    }
+
+    /// Enough for what is leased and what is used meanwhile.
+    fn burst(settings: Settings) -> u64 {
+        2 * UNITS * settings.hosts
+    }
+
+    /// What goes wrong, and when.
+    fn plan(&mut self) {
+        let length = self.settings.seconds * SECOND;
+        self.at(START, Event::Step);
+        let all = self.settings.hosts;
+        for _ in 0..all / 10 {
+            let host = self.any_host();
+            self.at(START + length / 3, Event::CutOff(host, true));
+            self.at(START + length / 3 + 4 * SECOND, Event::CutOff(host, false));
+        }
+        for _ in 0..all / 50 {
+            let (host, instant) = (self.any_host(), self.random.below(length));
+            self.at(START + instant, Event::Suspend(host));
+        }
+        self.at(START + length * 2 / 3, Event::FailOver);
+        if self.settings.lose_writes {
+            self.at(START + length * 2 / 3 - SECOND / 2, Event::Replicate);
+        }
+    }
+
+    fn any_host(&mut self) -> usize {
+        usize::try_from(self.random.below(self.settings.hosts)).unwrap_or(0)
+    }
+
+    fn at(&mut self, instant: u64, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse((instant, self.number)));
+        self.happenings.insert(self.number, event);
+    }
+
+    pub fn run(&mut self) -> Result<(), Failure> {
+        let end = START + self.settings.seconds * SECOND;
+        while let Some(Reverse((instant, number))) = self.events.pop() {
+            if instant > end {
+                break;
+            }
+            self.now = instant;
+            if let Some(event) = self.happenings.remove(&number) {
+                self.happen(event)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Failure> {
+        match event {
+            Event::Step => self.step()?,
+            Event::Look(host) => self.look(host)?,
+            Event::Arrive(host, number, pipeline) => self.arrive(host, number, &pipeline),
+            Event::Answer(host, number, answers) => {
+                self.hosts[host].advance(START, self.now);
+                if !self.hosts[host].is_cut_off && self.hosts[host].settle(number, answers) {
+                    self.round_trips += 1;
+                    self.look(host)?;
+                }
+            }
+            Event::GiveUp(host, number) => {
+                self.hosts[host].advance(START, self.now);
+                let error = StoreError::Unreachable {
+                    at: "the simulated store".to_owned(),
+                    reason: "no answer in time".to_owned(),
+                };
+                if self.hosts[host].settle(number, Err(error)) {
+                    self.failures += 1;
+                    self.look(host)?;
+                }
+            }
+            Event::CutOff(host, is_cut_off) => self.hosts[host].is_cut_off = is_cut_off,
+            Event::Suspend(host) => {
+                let asleep = SECOND / 2 + self.random.below(4 * SECOND);
+                self.hosts[host].suspended_until = self.now + asleep;
+            }
+            Event::Replicate => self.replica = Some(self.store.clone()),
+            Event::FailOver => {
+                if let Some(replica) = self.replica.take() {
+                    self.store = replica;
+                }
+                self.run.push_str(" and another");
+                self.is_failing_over = self.now + SECOND;
+            }
+        }
+        Ok(())
+    }
+
+    /// All callers of all hosts, in an order that changes.
+    fn step(&mut self) -> Result<(), Failure> {
+        let count = self.hosts.len();
+        let first = self.any_host();
+        let mut demands = vec![0; count];
+        for offset in 0..count {
+            let index = (first + offset) % count;
+            let host = &mut self.hosts[index];
+            if host.suspended_until > self.now {
+                continue;
+            }
+            host.advance(START, self.now);
+            demands[index] = host.demand;
+            let admitted = host.take()?;
+            self.note(admitted);
+            self.look(index)?;
+        }
+        self.omniscient.step(&demands);
+        if self.warm.is_none() && self.now >= START + 3 * LEASE {
+            let hosts = self.hosts.iter().zip(&self.omniscient.admitted);
+            self.warm = Some(
+                hosts
+                    .map(|(host, omniscient)| (host.admitted, *omniscient))
+                    .collect(),
+            );
+        }
+        self.at(self.now + STEP, Event::Step);
+        Ok(())
+    }
+
+    /// Holds what is admitted against the limit, at the instant at which it is.
+    fn note(&mut self, admitted: u64) {
+        let per_micro = (UNITS * self.settings.hosts) as f64 / SECOND as f64;
+        let passed = (self.now - self.drained_at) as f64;
+        self.level = (self.level - passed * per_micro).max(0.0) + admitted as f64;
+        self.drained_at = self.now;
+        self.overshoot = self.overshoot.max(self.level - Self::burst(self.settings) as f64);
+    }
+
+    /// Has a host ask, where it is to, and look again when it is to of itself.
+    fn look(&mut self, index: usize) -> Result<(), Failure> {
+        let host = &mut self.hosts[index];
+        if host.suspended_until > self.now {
+            let until = host.suspended_until;
+            self.at(until, Event::Look(index));
+            return Ok(());
+        }
+        host.advance(START, self.now);
+        self.number += 1;
+        let number = self.number;
+        if let Some(pipeline) = host.ask(number)? {
+            self.at(self.now + PATIENCE, Event::GiveUp(index, number));
+            if !self.hosts[index].is_cut_off && !self.is_lost() {
+                let instant = self.now + self.latency();
+                self.at(instant, Event::Arrive(index, number, pipeline));
+            }
+        } else if let Some(due) = host.due_in()
+            && due > 0
+            && due < STEP
+        {
+            self.at(self.now + due, Event::Look(index));
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, host: usize, number: u64, pipeline: &Pipeline) {
+        if self.is_failing_over > self.now {
+            return;
+        }
+        let answers = pipeline
+            .requests()
+            .iter()
+            .map(|(request, terms)| Ok(self.store.answer(&self.run, self.now, terms, request)))
+            .collect();
+        if !self.is_lost() {
+            let instant = self.now + self.latency();
+            self.at(instant, Event::Answer(host, number, Ok(answers)));
+        }
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.random.one_in(200)
+    }
+
+    /// Half a millisecond to four, and now and then up to two hundred.
+    fn latency(&mut self) -> u64 {
+        if self.random.one_in(100) {
+            self.random.below(200_000)
+        } else {
+            500 + self.random.below(3_500)
+        }
+    }
+
+    pub fn report(&self) -> Result<Report, Failure> {
+        let warm = self.warm.as_deref().unwrap_or_default();
+        let of = |index: usize| warm.get(index).copied().unwrap_or_default();
+        let hosts = self.hosts.iter().enumerate();
+        let fleet: Vec<u64> = hosts.map(|(index, host)| host.admitted - of(index).0).collect();
+        let hosts = self.omniscient.admitted.iter().enumerate();
+        let possible: Vec<u64> = hosts.map(|(index, units)| units - of(index).1).collect();
+        let mut expired = 0;
+        for host in &self.hosts {
+            expired += host.expired()?;
+        }
+        Ok(Report {
+            seed: self.settings.seed,
+            overshoot: self.overshoot.max(0.0).ceil() as u64,
+            admitted: self.hosts.iter().map(|host| host.admitted).sum(),
+            omniscient: self.omniscient.admitted.iter().sum(),
+            expired,
+            jain: jain(&fleet),
+            omniscient_jain: jain(&possible),
+            round_trips: self.round_trips,
+            failures: self.failures,
+        })
+    }
+}

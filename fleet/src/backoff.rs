@@ -1,0 +1,71 @@
+//! How long to wait before a store that did not answer is asked again.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Waits that double up to two seconds, each of them random between half and all of that, so that the hosts of a fleet do
+/// not come back in the same instant.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    random: u64,
+    failures: u32,
+}
+
+impl Backoff {
+    /// `seed` is different for each host.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            random: seed,
+            failures: 0,
+        }
+    }
+
+    /// How long to wait after one more failure.
+    pub fn after_failure(&mut self) -> Duration {
+        let longest = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        let half = longest / 2;
+        half + self.up_to(half)
+    }
+
+    /// The store has answered.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// A random part of a duration.
+    pub fn up_to(&mut self, longest: Duration) -> Duration {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        let nanos = longest.as_nanos() * u128::from(mixed) / (1 << 64);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_two_seconds_and_differ_between_hosts() {
+        let waits = |seed| {
+            let mut backoff = Backoff::new(seed);
+            (0..12).map(|_| backoff.after_failure()).collect::<Vec<_>>()
+        };
+        for (number, wait) in waits(1).into_iter().enumerate() {
+            let longest = FIRST.saturating_mul(1 << number).min(LONGEST);
+            assert!(
+                longest / 2 <= wait && wait <= longest,
+                "{wait:?} for failure {number}"
+            );
+        }
+        assert_ne!(waits(1), waits(2));
+    }
+}

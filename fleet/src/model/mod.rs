@@ -1,0 +1,498 @@
+//! The store's side of the protocol in Rust: what the script does, on a clock that is passed in.
+//!
+//! It stands in for the server in the simulator, and is compared with a real one, reply by reply, in
+//! `fleet/tests/store_model.rs`. A change of the script is a change of this.
+
+mod histogram;
+mod window;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use shmlimit::fleet::{LeaseReply, LeaseRequest};
+
+use crate::answer::{Grant, StoreAnswer};
+use crate::terms::{Kind, Terms};
+use histogram::Histogram;
+use window::window_at;
+
+const MAX: u64 = (1 << 53) - 1;
+const MODULUS: u64 = 1 << 52;
+const SLOTS: u64 = 16;
+const DAY: u64 = 86_400_000_000;
+
+/// What the store knows of one host.
+#[derive(Clone, Debug, Default)]
+struct Host {
+    sequence: u64,
+    outstanding: u64,
+    expiry: u64,
+    spent: u64,
+    refunded: u64,
+    written_off: u64,
+    granted: u64,
+    kept: u64,
+    grant_number: u64,
+    share: u64,
+    epoch: u64,
+    granted_in_epoch: u64,
+    wanted: u64,
+    wanted_before: u64,
+    counted: u64,
+    seen: u64,
+}
+
+/// What stands in the key of one limit.
+#[derive(Clone, Debug)]
+struct Record {
+    terms: Terms,
+    run: String,
+    created: u64,
+    seen: u64,
+    shift: u64,
+    quarantine: u64,
+    level: u64,
+    drained: u64,
+    outstanding: u64,
+    slots: BTreeMap<u64, u64>,
+    window: i64,
+    grants: u64,
+    epoch: u64,
+    granted: u64,
+    wants: Histogram,
+    former_epoch: u64,
+    former_wants: Histogram,
+    hosts: HashMap<u64, Host>,
+}
+
+/// One limit in a store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreModel {
+    record: Option<Record>,
+}
+
+/// What a host reports, modulo 2^52, or by how much that has grown.
+#[derive(Clone, Copy)]
+struct Reported {
+    spent: u64,
+    refunded: u64,
+}
+
+/// The instants of one answer.
+#[derive(Clone, Copy)]
+struct Instant {
+    /// The store's clock without its steps backwards.
+    now: u64,
+    utc: u64,
+    window_end: i64,
+}
+
+impl StoreModel {
+    /// A key that does not exist yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Units that are out or spent, as the store counts them at the last answer, rounded up, and the burst.
+    #[must_use]
+    pub fn used_and_burst(&self) -> (u64, u64) {
+        self.record.as_ref().map_or((0, 0), |record| {
+            let level = record.level.div_ceil(record.terms.period);
+            (level + record.outstanding, record.terms.burst)
+        })
+    }
+
+    /// What a server with the run id `run` answers when its clock shows `utc`, in microseconds since the Unix epoch.
+    pub fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
+        let record = self.record.get_or_insert_with(|| Record::new(terms, run, utc));
+        record.answer(run, utc, terms, request)
+    }
+}
+
+impl Record {
+    fn new(terms: &Terms, run: &str, utc: u64) -> Self {
+        Self {
+            terms: terms.clone(),
+            run: run.to_owned(),
+            created: utc,
+            seen: 0,
+            shift: 0,
+            quarantine: 0,
+            level: 0,
+            drained: utc / terms.quantum,
+            outstanding: 0,
+            slots: BTreeMap::new(),
+            window: 0,
+            grants: 0,
+            epoch: 0,
+            granted: 0,
+            wants: Histogram::default(),
+            former_epoch: 0,
+            former_wants: Histogram::default(),
+            hosts: HashMap::new(),
+        }
+    }
+
+    fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
+        // The script writes nothing where it refuses the declaration.
+        let before = (self.terms.fingerprint() != terms.fingerprint()).then(|| self.clone());
+        let mut now = utc + self.shift;
+        if now < self.seen {
+            self.shift += self.seen - now;
+            now = self.seen;
+        }
+        if self.run != run {
+            run.clone_into(&mut self.run);
+            self.quarantine = now + self.terms.lease;
+        }
+        let mut at = Instant {
+            now,
+            utc,
+            window_end: 0,
+        };
+        self.turn_window(&mut at);
+        self.expire(now);
+        if let Err(answer) = self.agree(terms, &mut at) {
+            if let Some(before) = before {
+                *self = before;
+            }
+            return answer;
+        }
+        self.seen = now;
+        let reported = Reported {
+            spent: request.spent % MODULUS,
+            refunded: request.refunded % MODULUS,
+        };
+        let host = self.hosts.get(&request.host).cloned();
+        let host = host.unwrap_or_else(|| self.newcomer(request, reported, now));
+        if self.quarantine > now {
+            let remaining = Duration::from_micros(self.quarantine - now);
+            let answer = StoreAnswer::Quarantine {
+                remaining,
+                store_time: utc,
+            };
+            return answer;
+        }
+        if request.sequence < host.sequence {
+            return StoreAnswer::Stale { last: host.sequence };
+        }
+        if request.sequence == host.sequence {
+            let reply = LeaseReply {
+                sequence: request.sequence,
+                granted: host.granted,
+                remaining: Duration::from_micros(host.expiry.saturating_sub(now)),
+                share: host.share,
+                grant_number: host.grant_number,
+                drained_in: self.drained_in(),
+            };
+            let grant = Grant {
+                reply,
+                kept: host.kept,
+                store_time: utc,
+            };
+            return StoreAnswer::Granted(grant);
+        }
+        let change = Reported {
+            spent: reported.spent.wrapping_sub(host.spent) % MODULUS,
+            refunded: reported.refunded.wrapping_sub(host.refunded) % MODULUS,
+        };
+        if change.spent.max(change.refunded) >= MODULUS / 2 {
+            return StoreAnswer::SpentFell { before: host.spent };
+        }
+        self.settle_and_grant(request, reported, change, host, at)
+    }
+
+    fn turn_window(&mut self, at: &mut Instant) {
+        let Some(window) = self.terms.window else { return };
+        let (mut start, mut end) = window_at(window, at.utc.cast_signed());
+        if start > self.window {
+            self.window = start;
+            self.level = 0;
+            self.outstanding = 0;
+            self.slots.clear();
+        } else if start < self.window {
+            (start, end) = window_at(window, self.window);
+        }
+        debug_assert!(start <= end);
+        at.window_end = end;
+    }
+
+    fn drain(&mut self, to: u64) {
+        if to <= self.drained {
+            return;
+        }
+        let fallen = u128::from(to - self.drained) * u128::from(self.terms.units);
+        self.level = u64::try_from(u128::from(self.level).saturating_sub(fallen)).unwrap_or(0);
+        self.drained = to;
+    }
+
+    fn expire(&mut self, now: u64) {
+        let live = self.slots.split_off(&(now + 1));
+        for (expiry, units) in std::mem::replace(&mut self.slots, live) {
+            self.outstanding -= units;
+            if self.terms.kind != Kind::Places {
+                self.drain(expiry / self.terms.quantum);
+                self.level = MAX.min(self.level + units * self.terms.period);
+            }
+        }
+        self.drain(now / self.terms.quantum);
+    }
+
+    /// Which declaration is in force from now on; an answer where the request's cannot be served by it.
+    fn agree(&mut self, terms: &Terms, at: &mut Instant) -> Result<(), StoreAnswer> {
+        let ruling = self.terms.clone();
+        if ruling.fingerprint() == terms.fingerprint() {
+            self.terms.version = ruling.version.max(terms.version);
+            return Ok(());
+        }
+        let is_gone = self.outstanding == 0 && at.now.saturating_sub(self.seen) > 4 * ruling.lease;
+        if terms.version > ruling.version || is_gone {
+            self.terms = terms.clone();
+            self.wants = Histogram::default();
+            self.former_wants = Histogram::default();
+            self.epoch = 0;
+            self.former_epoch = 0;
+            self.granted = 0;
+            self.drained = at.now / terms.quantum;
+            if terms.kind == ruling.kind {
+                self.level = MAX.min(self.level.div_ceil(ruling.period) * terms.period);
+                if let Some(window) = terms.window {
+                    self.window = window_at(window, at.utc.cast_signed()).0;
+                }
+            } else {
+                self.level = 0;
+                self.outstanding = 0;
+                self.slots.clear();
+                self.window = 0;
+                self.quarantine = self.quarantine.max(at.now + ruling.lease);
+            }
+            self.turn_window(at);
+            return Ok(());
+        }
+        if terms.version == ruling.version || terms.kind != ruling.kind {
+            return Err(StoreAnswer::Declared {
+                in_force: ruling.fingerprint().to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn retention(&self) -> u64 {
+        let terms = &self.terms;
+        let retention = DAY + 16 * terms.lease;
+        match terms.kind {
+            Kind::Backlog => retention + terms.burst * terms.period / terms.units * terms.quantum,
+            Kind::Window => retention + 31 * DAY,
+            Kind::Places => retention,
+        }
+    }
+
+    fn newcomer(&mut self, request: &LeaseRequest, reported: Reported, now: u64) -> Host {
+        if request.sequence > 1 && now - self.created < self.retention() && self.quarantine == 0 {
+            self.quarantine = now + self.terms.lease;
+            if self.terms.kind == Kind::Backlog {
+                self.level = self.level.max(self.terms.burst * self.terms.period);
+            }
+        }
+        Host {
+            spent: reported.spent,
+            refunded: reported.refunded,
+            seen: now,
+            ..Host::default()
+        }
+    }
+
+    fn add_to_slot(&mut self, expiry: u64, units: u64) {
+        if units > 0 {
+            *self.slots.entry(expiry).or_default() += units;
+        }
+    }
+
+    fn take_from_slot(&mut self, expiry: u64, units: u64) {
+        if let Some(slot) = self.slots.get_mut(&expiry) {
+            *slot -= units;
+            if *slot == 0 {
+                self.slots.remove(&expiry);
+            }
+        }
+    }
+
+    /// How long what is used or leased takes to be replenished.
+    fn drained_in(&self) -> Duration {
+        if self.terms.kind != Kind::Backlog {
+            return Duration::ZERO;
+        }
+        let used = self.level + self.outstanding * self.terms.period;
+        Duration::from_micros(used.div_ceil(self.terms.units) * self.terms.quantum)
+    }
+
+    fn settle_and_grant(
+        &mut self,
+        request: &LeaseRequest,
+        reported: Reported,
+        change: Reported,
+        host: Host,
+        at: Instant,
+    ) -> StoreAnswer {
+        let terms = self.terms.clone();
+        let is_places = terms.kind == Kind::Places;
+        let (mut kept, mut off) = (0, host.written_off);
+        if host.outstanding > 0 && host.expiry <= at.now {
+            if !is_places {
+                off = host.outstanding;
+            }
+        } else if host.outstanding > 0 {
+            self.outstanding -= host.outstanding;
+            self.take_from_slot(host.expiry, host.outstanding);
+            let left = if is_places {
+                host.outstanding
+            } else {
+                host.outstanding.saturating_sub(change.spent)
+            };
+            kept = request.held.min(left);
+        }
+        let lapsed = request.held > kept;
+        if !is_places {
+            let absorbed = change.spent.min(off);
+            let charged = u128::from(change.spent - absorbed) * u128::from(terms.period);
+            let level = (u128::from(self.level) + charged).min(u128::from(MAX));
+            let given_back = u128::from(change.refunded) * u128::from(terms.period);
+            self.level = u64::try_from(level.saturating_sub(given_back)).unwrap_or(MAX);
+            off = if lapsed {
+                (off - absorbed).min(request.held)
+            } else {
+                0
+            };
+        }
+        if lapsed {
+            kept = 0;
+        }
+
+        let epoch = at.now / terms.lease;
+        if epoch != self.epoch {
+            self.former_wants = std::mem::take(&mut self.wants);
+            self.former_epoch = self.epoch;
+            self.granted = 0;
+            let (retention, asking) = (self.retention(), request.host);
+            self.hosts
+                .retain(|id, other| *id == asking || at.now - other.seen <= retention);
+        }
+        let (mut granted_before, mut most, most_before);
+        if host.epoch == epoch {
+            self.wants.remove(host.counted);
+            (granted_before, most, most_before) = (host.granted_in_epoch, host.wanted, host.wanted_before);
+        } else if host.epoch == self.former_epoch {
+            self.former_wants.remove(host.counted);
+            (granted_before, most, most_before) = (0, 0, host.wanted);
+        } else {
+            (granted_before, most, most_before) = (0, 0, 0);
+        }
+        let most_before = if is_places {
+            (granted_before, most) = (kept, kept + request.wanted);
+            0
+        } else {
+            most = most.max(terms.burst.min(granted_before + request.wanted));
+            most_before
+        };
+        let counted = most.max(most_before);
+        self.wants.add(counted);
+
+        let epoch_left = (epoch + 1) * terms.lease - at.now;
+        let used = u128::from(self.level) + u128::from(self.outstanding + kept) * u128::from(terms.period);
+        let free = u128::from(terms.burst * terms.period).saturating_sub(used);
+        let available = u64::try_from(free / u128::from(terms.period)).unwrap_or(0);
+        let supply = match terms.kind {
+            Kind::Places => terms.burst,
+            Kind::Window => self.granted + available,
+            Kind::Backlog => {
+                self.granted + available + epoch_left / terms.quantum * terms.units / terms.period
+            }
+        };
+        let wants = self.wants.joined_with(&self.former_wants);
+        let active = wants.hosts().max(1);
+        let fair = wants.fair_level(supply).unwrap_or(MAX);
+        let mut granted = 0;
+        if !lapsed && request.wanted > 0 {
+            let mut limit = fair.saturating_sub(granted_before);
+            if is_places && epoch_left * 4 <= terms.lease {
+                limit = MAX;
+            }
+            if terms.kind == Kind::Window {
+                limit = limit.min(available.div_ceil(2 * active).max(1));
+            }
+            granted = request.wanted.min(available).min(limit);
+        }
+        if is_places {
+            granted_before = 0;
+            self.granted = 0;
+        } else {
+            granted_before += granted;
+            self.granted += granted;
+        }
+        if granted > 0 {
+            self.grants += 1;
+        }
+        let total = kept + granted;
+        self.outstanding += total;
+        let share = match terms.kind {
+            Kind::Places => terms.burst / active,
+            Kind::Backlog => {
+                let replenished = terms.lease / terms.quantum * terms.units / terms.period;
+                terms.burst.min(replenished) / active
+            }
+            Kind::Window => terms.burst.saturating_sub(self.level) / active,
+        };
+        let expiry = self.expiry(total, at);
+        self.add_to_slot(expiry, total);
+        self.epoch = epoch;
+        self.hosts.insert(
+            request.host,
+            Host {
+                sequence: request.sequence,
+                outstanding: total,
+                expiry,
+                spent: reported.spent,
+                refunded: reported.refunded,
+                written_off: off,
+                granted,
+                kept,
+                grant_number: self.grants,
+                share,
+                epoch,
+                granted_in_epoch: granted_before,
+                wanted: most,
+                wanted_before: most_before,
+                counted,
+                seen: at.now,
+            },
+        );
+        StoreAnswer::Granted(Grant {
+            reply: LeaseReply {
+                sequence: request.sequence,
+                granted,
+                remaining: Duration::from_micros(expiry.saturating_sub(at.now)),
+                share,
+                grant_number: self.grants,
+                drained_in: self.drained_in(),
+            },
+            kept,
+            store_time: at.utc,
+        })
+    }
+
+    fn expiry(&self, total: u64, at: Instant) -> u64 {
+        if total == 0 {
+            return at.now;
+        }
+        let whole = at.now + self.terms.lease;
+        if self.terms.kind == Kind::Window {
+            let turns_in = u64::try_from(at.window_end - at.utc.cast_signed()).unwrap_or(0);
+            if at.now + turns_in < whole {
+                return at.now + turns_in;
+            }
+        }
+        let step = (self.terms.lease / SLOTS).max(1);
+        (whole - whole % step).max(at.now + 1)
+    }
+}

@@ -1,0 +1,86 @@
+//! A request as arguments of the script, and its answer.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use shmlimit::fleet::{LeaseReply, LeaseRequest};
+
+use crate::answer::{Grant, StoreAnswer};
+use crate::terms::Terms;
+
+/// The script that settles and grants.
+pub const LEASE_SCRIPT: &str = include_str!("script/lease.lua");
+
+/// Changes with what stands in the keys.
+const PROTOCOL: u32 = 1;
+const MODULUS: u64 = 1 << 52;
+
+/// The key of a limit. The braces say that a cluster places it by what is between them.
+#[must_use]
+pub fn store_key(key: &str) -> String {
+    format!("shmlimit:{{{key}}}")
+}
+
+/// Puts the key and the arguments behind EVALSHA or EVAL and the script. An empty run id lets the script ask for it.
+pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &LeaseRequest) {
+    command
+        .arg(1)
+        .arg(store_key(&request.key))
+        .arg(PROTOCOL)
+        .arg(run)
+        .arg(terms.version)
+        .arg(terms.fingerprint())
+        .arg(terms.to_string())
+        .arg(format!("{:016x}", request.host))
+        .arg(request.sequence)
+        .arg(request.spent % MODULUS)
+        .arg(request.refunded % MODULUS)
+        .arg(request.held)
+        .arg(request.wanted);
+}
+
+/// Reads what the script answered.
+///
+/// # Errors
+///
+/// What was not expected, in words.
+pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
+    let unexpected = || format!("{value:?}");
+    let Value::Array(items) = value else {
+        return Err(unexpected());
+    };
+    let text = |index: usize| match items.get(index) {
+        Some(Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        Some(Value::SimpleString(text)) => Ok(text.clone()),
+        _ => Err(unexpected()),
+    };
+    let number = |index: usize| match items.get(index) {
+        Some(Value::Int(number)) => u64::try_from(*number).map_err(|_| unexpected()),
+        _ => Err(unexpected()),
+    };
+    let duration = |index| number(index).map(Duration::from_micros);
+    Ok(match text(0)?.as_str() {
+        "granted" => StoreAnswer::Granted(Grant {
+            reply: LeaseReply {
+                sequence: number(1)?,
+                granted: number(2)?,
+                remaining: duration(4)?,
+                share: number(5)?,
+                grant_number: number(6)?,
+                drained_in: duration(7)?,
+            },
+            kept: number(3)?,
+            store_time: number(8)?,
+        }),
+        "quarantine" => StoreAnswer::Quarantine {
+            remaining: duration(1)?,
+            store_time: number(2)?,
+        },
+        "declared" => StoreAnswer::Declared { in_force: text(1)? },
+        "stale" => StoreAnswer::Stale { last: number(1)? },
+        "fell" => StoreAnswer::SpentFell { before: number(1)? },
+        "foreign" => StoreAnswer::Foreign { found: text(1)? },
+        "protocol" => StoreAnswer::Protocol { found: text(1)? },
+        _ => return Err(unexpected()),
+    })
+}

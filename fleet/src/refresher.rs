@@ -1,0 +1,282 @@
+//! The thread that asks the store for leases while its process has duty.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{io, process};
+
+use nix::sys::signal::SigSet;
+use shmlimit::Segment;
+use shmlimit::fleet::{Asked, Duty, Fleet};
+use thiserror::Error;
+
+use crate::client::{StoreClient, Timeouts};
+use crate::credentials::Credentials;
+use crate::error::StoreError;
+use crate::exchange::Exchange;
+
+/// For how long at most the thread sleeps before it looks whether it is to stop.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// How long it waits after it could not read the segment.
+const AFTER_DAMAGE: Duration = Duration::from_secs(1);
+
+/// Why no thread asks for leases.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RefresherError {
+    /// The segment has no store.
+    #[error("the segment was declared without a store: add [fleet] with a url to its declaration")]
+    NoStore,
+    /// The store's address or the credentials are wrong.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The segment cannot be read.
+    #[error(transparent)]
+    Segment(#[from] shmlimit::Error),
+    /// The system has no thread left.
+    #[error("no thread could be started: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// What the thread has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefresherCounts {
+    /// Pipelines that were answered.
+    pub round_trips: u64,
+    /// Pipelines that were not.
+    pub failures: u64,
+    /// Times that this process took duty.
+    pub duties: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_stopping: AtomicBool,
+    round_trips: AtomicU64,
+    failures: AtomicU64,
+    duties: AtomicU64,
+    problem: Mutex<Option<StoreError>>,
+}
+
+impl Shared {
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, problem: Option<StoreError>) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+}
+
+/// A thread that asks the store for leases for a segment. Any number of processes may have one: a single process of the host
+/// has duty at a time, and when it ends or dies, another takes over.
+///
+/// It stops when it is dropped, or with its process. A child that is forked has no such thread, and starts its own; what it
+/// has inherited does nothing when it is dropped.
+///
+/// ```no_run
+/// use shmlimit::Segment;
+/// use shmlimit_fleet::Refresher;
+///
+/// let segment = Segment::open("/dev/shm/gateway.limits")?;
+/// let refresher = Refresher::start(&segment)?;
+/// // Serve requests: no acquisition waits for the store.
+/// drop(refresher);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropped, it stops"]
+pub struct Refresher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+impl Refresher {
+    /// Starts the thread, with the user and password of the environment.
+    ///
+    /// It does not wait for the store, which may be unreachable.
+    ///
+    /// # Errors
+    ///
+    /// [`RefresherError`] where the segment has no store, its URL or the environment is wrong, or there is no thread.
+    pub fn start(segment: &Segment) -> Result<Self, RefresherError> {
+        let credentials = Credentials::from_environment().map_err(StoreError::from)?;
+        Self::start_with(segment, credentials, Timeouts::default())
+    }
+
+    /// As [`start`](Self::start), with other credentials and timeouts.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        segment: &Segment,
+        credentials: Credentials,
+        timeouts: Timeouts,
+    ) -> Result<Self, RefresherError> {
+        let shared = Arc::<Shared>::default();
+        let mut work = Work {
+            segment: segment.clone(),
+            fleet: segment.fleet(),
+            credentials,
+            timeouts,
+            exchange: Exchange::new(segment.fleet().host() ^ u64::from(process::id())),
+            client: None,
+            shared: Arc::clone(&shared),
+        };
+        work.look_for_store()?;
+        let thread = thread::Builder::new()
+            .name("shmlimit-fleet".to_owned())
+            .spawn(move || {
+                // Signals are for the program's own threads.
+                let _ = SigSet::all().thread_block();
+                work.run();
+            })
+            .map_err(RefresherError::Thread)?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            process: process::id(),
+        })
+    }
+
+    /// Whether the thread runs in this process.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process == process::id() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counts(&self) -> RefresherCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RefresherCounts {
+            round_trips: count(&self.shared.round_trips),
+            failures: count(&self.shared.failures),
+            duties: count(&self.shared.duties),
+        }
+    }
+
+    /// What was wrong with the store at the last attempt; none where it answered all.
+    #[must_use]
+    pub fn problem(&self) -> Option<StoreError> {
+        self.shared
+            .problem
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Stops the thread and waits for its end: for as long as an answer that it waits for may take.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.process != process::id() {
+            // The thread is the parent's, and runs on there.
+            std::mem::forget(thread);
+            return;
+        }
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
+        // An error says that it panicked: its work is done by another process then.
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Refresher {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Work {
+    segment: Segment,
+    fleet: Fleet,
+    credentials: Credentials,
+    timeouts: Timeouts,
+    exchange: Exchange,
+    client: Option<StoreClient>,
+    shared: Arc<Shared>,
+}
+
+impl Work {
+    /// Makes a client of the store that is declared now, which stays where that is the same; answers the version of the
+    /// declaration.
+    fn look_for_store(&mut self) -> Result<u64, RefresherError> {
+        let declaration = self.segment.declaration_in_force()?;
+        let options = declaration.fleet_options().ok_or(RefresherError::NoStore)?;
+        let is_known = self
+            .client
+            .as_ref()
+            .is_some_and(|client| client.address().to_string() == options.url());
+        if !is_known {
+            let address = options.url().parse().map_err(StoreError::from)?;
+            self.client = Some(StoreClient::new(address, self.credentials.clone(), self.timeouts));
+        }
+        Ok(declaration.segment().version().unwrap_or(0))
+    }
+
+    fn run(&mut self) {
+        while !self.shared.is_stopping() {
+            match self.fleet.wait_for_duty(SLICE) {
+                Ok(Some(duty)) => {
+                    self.shared.duties.fetch_add(1, Ordering::Relaxed);
+                    self.serve(&duty);
+                }
+                Ok(None) => {}
+                // The segment is gone, or this process cannot use it any more.
+                Err(_) => thread::sleep(SLICE),
+            }
+        }
+    }
+
+    fn serve(&mut self, duty: &Duty) {
+        while !self.shared.is_stopping() && duty.is_held() {
+            let asked = match duty.ask() {
+                Ok(asked) => asked,
+                Err(_) => {
+                    duty.wait(AFTER_DAMAGE.min(SLICE));
+                    continue;
+                }
+            };
+            if asked.is_empty() {
+                duty.wait(SLICE);
+            } else {
+                self.exchange(duty, asked);
+            }
+        }
+    }
+
+    /// Sends what was asked, and brings the answers into force.
+    fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) {
+        let version = match self.look_for_store() {
+            Ok(version) => version,
+            // The segment is going away, or cannot be read now, or has an address that this client does not know: the
+            // requests stay, and are repeated.
+            Err(error) => {
+                if let RefresherError::Store(error) = error {
+                    self.shared.note(Some(error));
+                }
+                return thread::sleep(SLICE);
+            }
+        };
+        let (pipeline, mut problem) = self.exchange.pipeline(duty, asked, version);
+        if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
+            let answers = client.ask(pipeline.requests());
+            let counter = if answers.is_ok() {
+                &self.shared.round_trips
+            } else {
+                &self.shared.failures
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
+        }
+        self.shared.note(problem);
+    }
+}

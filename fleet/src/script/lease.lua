@@ -1,0 +1,424 @@
+-- One request of one host for its lease of one limit: settles what the host reports, then grants.
+--
+-- KEYS[1]  the hash of the limit, the only key that is touched
+-- ARGV     1 protocol, 2 run id of this server ('' to ask it), 3 version of the declaration, 4 the declaration as text,
+--          5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted
+--
+-- The terms are ten words: kind ('backlog', 'window' or 'places'), burst, units per period, period in quanta,
+-- microseconds of a quantum, lease in microseconds, what windows are ('none', 'length', 'day', 'week', 'month'), their
+-- length in microseconds, seconds east of UTC, days from Monday to the start of a week.
+--
+-- Numbers are whole and below 2^53, where doubles are exact; the client refuses declarations that are not. A level is
+-- in units times the period: it falls by the units per period in each quantum, so nothing is rounded.
+--
+-- At every step: level + outstanding <= burst, unless hosts report more than they were granted.
+
+local MAX = 9007199254740991
+local MODULUS = 4503599627370496
+local SLOTS = 16
+local SWEPT = 64
+local DAY = 86400000000
+
+local key = KEYS[1]
+local version, host, sequence = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
+local spent, refunded = tonumber(ARGV[8]), tonumber(ARGV[9])
+local held, wanted = tonumber(ARGV[10]), tonumber(ARGV[11])
+local floor, min, max = math.floor, math.min, math.max
+local function text(number) return string.format('%.0f', number) end
+local function numbers(line)
+    local found = {}
+    for word in string.gmatch(line, '%S+') do found[#found + 1] = tonumber(word) end
+    return found
+end
+local function line(list)
+    for i = 1, #list do list[i] = text(list[i]) end
+    return table.concat(list, ' ')
+end
+
+local FIELDS = {
+    'protocol', 'version', 'declared', 'terms', 'run', 'created', 'seen', 'shift', 'quarantine', 'level', 'drained',
+    'outstanding', 'slots', 'window', 'grants', 'epoch', 'granted', 'wants', 'former_epoch', 'former_wants', 'sweep',
+    'host:' .. host,
+}
+local read = redis.pcall('HMGET', key, unpack(FIELDS))
+if read.err then
+    if string.find(read.err, 'WRONGTYPE', 1, true) then return { 'foreign', redis.call('TYPE', key).ok } end
+    return read
+end
+local stored = {}
+for i = 1, #FIELDS do stored[FIELDS[i]] = read[i] or nil end
+local function number(field) return tonumber(stored[field] or 0) end
+if not stored.protocol and redis.call('HLEN', key) > 0 then return { 'foreign', 'hash' } end
+if stored.protocol and stored.protocol ~= ARGV[1] then return { 'protocol', stored.protocol } end
+
+local kind, burst, units, period, quantum, lease, window_kind, window_length, east, week_start
+local function use_terms(terms)
+    local words = {}
+    for word in string.gmatch(terms, '%S+') do words[#words + 1] = tonumber(word) or word end
+    kind, burst, units, period, quantum, lease, window_kind, window_length, east, week_start = unpack(words)
+end
+use_terms(stored.terms or ARGV[5])
+
+-- The store's clock. A clock that was set back goes on from where it was.
+local time = redis.call('TIME')
+local utc = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local shift, seen = number('shift'), number('seen')
+local now = utc + shift
+if now < seen then
+    shift = shift + seen - now
+    now = seen
+end
+
+local run = ARGV[2]
+if run == '' then
+    run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or 'unknown'
+end
+local created = stored.created and tonumber(stored.created) or now
+local quarantine = number('quarantine')
+if stored.run and stored.run ~= run then quarantine = now + lease end
+
+-- Where the wall-clock window that holds an instant begins, and where it ends.
+local function first_of_month(day)
+    local shifted = day + 719468
+    local of_era = shifted % 146097
+    local leaps = floor(of_era / 1460) - floor(of_era / 36524) + floor(of_era / 146096)
+    local year = floor((of_era - leaps) / 365)
+    local of_year = of_era - (365 * year + floor(year / 4) - floor(year / 100))
+    local month = floor((5 * of_year + 2) / 153)
+    return day - (of_year - floor((153 * month + 2) / 5))
+end
+local function window_at(instant)
+    if window_kind == 'length' then
+        local start = instant - instant % window_length
+        return start, start + window_length
+    end
+    local offset = east * 1000000
+    local day = floor((instant + offset) / DAY)
+    local first, following = day, day + 1
+    if window_kind == 'week' then
+        first = day - (day + 3 - week_start) % 7
+        following = first + 7
+    elseif window_kind == 'month' then
+        first = first_of_month(day)
+        following = first_of_month(first + 31)
+    end
+    return first * DAY - offset, following * DAY - offset
+end
+
+local level, outstanding = number('level'), number('outstanding')
+local drained = stored.drained and tonumber(stored.drained) or floor(now / quantum)
+local slots = numbers(stored.slots or '')
+local window = number('window')
+local window_end = 0
+local function turn_window()
+    if kind ~= 'window' then return end
+    -- The window's number never goes back, whatever the wall clock does.
+    local start, finish = window_at(utc)
+    if start > window then
+        window, level, outstanding, slots = start, 0, 0, {}
+    elseif start < window then
+        start, finish = window_at(window)
+    end
+    window_end = finish
+end
+turn_window()
+
+local function drain(to)
+    if to <= drained then return end
+    if units == 0 or level <= 0 then
+        drained = to
+        return
+    end
+    local elapsed = to - drained
+    if elapsed >= level / units then level = 0 else level = max(0, level - elapsed * units) end
+    drained = to
+end
+
+-- What expired counts as spent from that moment; places are free again.
+local live = {}
+for i = 1, #slots, 2 do
+    local expiry, expired = slots[i], slots[i + 1]
+    if expiry > now then
+        live[#live + 1] = expiry
+        live[#live + 1] = expired
+    else
+        outstanding = outstanding - expired
+        if kind ~= 'places' then
+            drain(floor(expiry / quantum))
+            level = min(MAX, level + expired * period)
+        end
+    end
+end
+slots = live
+drain(floor(now / quantum))
+
+-- Another declaration: of a higher version, or when those of the one in force are gone, it comes into force and keeps what
+-- was spent. Hosts of a lower version are served by the one in force.
+local in_force = { version = stored.version or ARGV[3], declared = stored.declared or ARGV[4] }
+in_force.terms = stored.terms or ARGV[5]
+local epoch_before, former_epoch, granted_all = number('epoch'), number('former_epoch'), number('granted')
+local wants, former = numbers(stored.wants or ''), numbers(stored.former_wants or '')
+if in_force.declared ~= ARGV[4] then
+    local ruling = tonumber(in_force.version)
+    local is_gone = outstanding <= 0 and now - seen > 4 * lease
+    if version > ruling or is_gone then
+        local kind_before, period_before, lease_before = kind, period, lease
+        in_force = { version = ARGV[3], declared = ARGV[4], terms = ARGV[5] }
+        use_terms(ARGV[5])
+        wants, former, epoch_before, former_epoch, granted_all = {}, {}, 0, 0, 0
+        drained = floor(now / quantum)
+        if kind ~= kind_before then
+            level, outstanding, slots, window = 0, 0, {}, 0
+            quarantine = max(quarantine, now + lease_before)
+        else
+            level = min(MAX, math.ceil(level / period_before) * period)
+            if kind == 'window' then window = window_at(utc) end
+        end
+        turn_window()
+    elseif version == ruling or string.match(ARGV[5], '^%a+') ~= kind then
+        return { 'declared', in_force.declared }
+    end
+elseif version > tonumber(in_force.version) then
+    in_force.version = ARGV[3]
+end
+local lease_end = now + lease
+if kind == 'window' then lease_end = min(lease_end, now + max(0, window_end - utc)) end
+
+local function slot_add(expiry, added)
+    for i = 1, #slots, 2 do
+        if slots[i] == expiry then
+            slots[i + 1] = slots[i + 1] + added
+            if slots[i + 1] == 0 then
+                table.remove(slots, i)
+                table.remove(slots, i)
+            end
+            return
+        end
+    end
+    if added == 0 then return end
+    local at = 1
+    while slots[at] and slots[at] < expiry do at = at + 2 end
+    table.insert(slots, at, added)
+    table.insert(slots, at, expiry)
+end
+
+-- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, number of the grant, share, epoch,
+-- granted in the epoch, wanted in the epoch and in the one before, what it counts for among the wants, last seen, refunded.
+local record = stored['host:' .. host] and numbers(stored['host:' .. host])
+local retention = DAY + 16 * lease
+if kind == 'backlog' and units > 0 then retention = retention + floor(burst * period / units) * quantum end
+if kind == 'window' then retention = retention + 31 * DAY end
+if not record then
+    -- A host with a history that a young key does not know: the store has lost what it acknowledged.
+    -- It starts with nothing left, so that what was lost is not spent a second time.
+    if sequence > 1 and now - created < retention and quarantine == 0 then
+        quarantine = now + lease
+        if kind == 'backlog' then level = max(level, burst * period) end
+    end
+    record = { 0, 0, 0, spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, refunded }
+end
+
+local grants, epoch = number('grants'), epoch_before
+local function save(with_host)
+    local written = {
+        'protocol', ARGV[1], 'version', in_force.version, 'declared', in_force.declared, 'terms', in_force.terms,
+        'run', run, 'created', text(created), 'seen', text(now), 'shift', text(shift),
+        'quarantine', text(quarantine), 'level', text(level), 'drained', text(drained), 'outstanding',
+        text(outstanding), 'slots', line(slots), 'window', text(window), 'grants', text(grants), 'epoch', text(epoch),
+        'granted', text(granted_all), 'wants', line(wants), 'former_epoch', text(former_epoch),
+        'former_wants', line(former),
+    }
+    if with_host then
+        for i = 1, #with_host do written[#written + 1] = with_host[i] end
+    end
+    redis.call('HSET', key, unpack(written))
+    redis.call('PEXPIRE', key, text(floor(retention / 1000)))
+end
+
+-- How long what is used or leased takes to be replenished.
+local function drained_in()
+    if kind ~= 'backlog' then return 0 end
+    return math.ceil((level + outstanding * period) / units) * quantum
+end
+
+if quarantine > now then
+    local left = quarantine - now
+    save()
+    return { 'quarantine', left, utc }
+end
+
+local last = record[1]
+if sequence < last then
+    save()
+    return { 'stale', last }
+end
+if sequence == last then
+    save()
+    return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(),
+        utc }
+end
+
+-- Settle what the host reports.
+local was, expiry, off = record[2], record[3], record[5]
+local report = (spent - record[4]) % MODULUS
+local refund = (refunded - record[16]) % MODULUS
+if report >= MODULUS / 2 or refund >= MODULUS / 2 then
+    save()
+    return { 'fell', record[4] }
+end
+local kept = 0
+if was > 0 and expiry <= now then
+    -- Already charged, when it expired.
+    was = 0
+    if kind ~= 'places' then off = record[2] end
+elseif was > 0 then
+    outstanding = outstanding - was
+    slot_add(expiry, -was)
+    kept = kind == 'places' and min(held, was) or min(held, max(0, was - report))
+end
+-- What the host held when it asked is not leased to it any more, and it could spend it until then. How much of it, it says
+-- in its next request, and is granted nothing before.
+local lapsed = held > kept
+if kind ~= 'places' then
+    local absorbed = min(report, off)
+    level = min(MAX, level + (report - absorbed) * period)
+    level = max(0, level - refund * period)
+    off = lapsed and min(off - absorbed, held) or 0
+end
+if lapsed then kept = 0 end
+
+-- What this host wants among all that want, in the present epoch and the last one in which any was granted to.
+epoch = floor(now / lease)
+if epoch ~= epoch_before then
+    former, former_epoch = wants, epoch_before
+    wants, granted_all = {}, 0
+end
+local function count(histogram, amount, hosts)
+    if amount <= 0 then return end
+    local _, exponent = math.frexp(amount)
+    for i = 1, #histogram, 3 do
+        if histogram[i] == exponent then
+            histogram[i + 1] = histogram[i + 1] + hosts
+            histogram[i + 2] = histogram[i + 2] + hosts * amount
+            if histogram[i + 1] <= 0 then for _ = 1, 3 do table.remove(histogram, i) end end
+            return
+        end
+    end
+    if hosts < 0 then return end
+    local at = 1
+    while histogram[at] and histogram[at] < exponent do at = at + 3 end
+    table.insert(histogram, at, amount)
+    table.insert(histogram, at, 1)
+    table.insert(histogram, at, exponent)
+end
+local of_epoch, granted_before, most, most_before, counted = record[10], record[11], record[12], record[13], record[14]
+if of_epoch == epoch then
+    count(wants, counted, -1)
+elseif of_epoch == former_epoch then
+    count(former, counted, -1)
+    granted_before, most, most_before = 0, 0, most
+else
+    granted_before, most, most_before = 0, 0, 0
+end
+if kind == 'places' then
+    granted_before, most, most_before = kept, kept + wanted, 0
+else
+    most = max(most, min(burst, granted_before + wanted))
+end
+counted = max(most, most_before)
+count(wants, counted, 1)
+
+-- The level up to which each host gets what it wants, if what there is in this epoch is divided so.
+local epoch_left = (epoch + 1) * lease - now
+local available = max(0, floor((burst * period - level - outstanding * period - kept * period) / period))
+local supply = granted_all + available
+if kind == 'backlog' then supply = supply + floor(floor(epoch_left / quantum) * units / period) end
+if kind == 'places' then supply = burst end
+local hosts, sums = {}, {}
+local function add_all(histogram)
+    for i = 1, #histogram, 3 do
+        local exponent = histogram[i]
+        hosts[exponent] = (hosts[exponent] or 0) + histogram[i + 1]
+        sums[exponent] = (sums[exponent] or 0) + histogram[i + 2]
+    end
+end
+add_all(wants)
+add_all(former)
+local above, wanted_all = 0, 0
+for exponent = 1, 53 do
+    above = above + (hosts[exponent] or 0)
+    wanted_all = wanted_all + (sums[exponent] or 0)
+end
+local active = max(1, above)
+local fair = MAX
+if wanted_all > supply then
+    local below = 0
+    for exponent = 1, 53 do
+        local here, sum = hosts[exponent] or 0, sums[exponent] or 0
+        if here > 0 then
+            -- Those of a bucket are taken as if each wanted their mean.
+            if below * here + sum * above >= supply * here then
+                fair = max(1, math.ceil((supply - below) / above))
+                break
+            end
+            below, above = below + sum, above - here
+        end
+    end
+end
+
+local granted = 0
+if not lapsed and wanted > 0 then
+    local limit = max(0, fair - granted_before)
+    -- Places do not come back with the next epoch: what the estimate left goes to the hosts that ask at its end.
+    if kind == 'places' and epoch_left * 4 <= lease then limit = MAX end
+    -- A window's end is shared out in ever smaller leases, so that little of it is left where no one spends it.
+    if kind == 'window' then limit = min(limit, max(1, math.ceil(available / (2 * active)))) end
+    granted = min(wanted, available, limit)
+end
+granted_before = kind == 'places' and 0 or granted_before + granted
+granted_all = kind == 'places' and 0 or granted_all + granted
+
+if granted > 0 then grants = grants + 1 end
+local total = kept + granted
+outstanding = outstanding + total
+local share = 0
+if kind == 'places' then
+    share = floor(burst / active)
+elseif kind == 'backlog' then
+    share = floor(min(burst, floor(floor(lease / quantum) * units / period)) / active)
+else
+    share = floor(max(0, burst - level) / active)
+end
+-- Leases of a sixteenth of a lease's time expire together, earlier than each would.
+if total > 0 then
+    local step = max(1, floor(lease / SLOTS))
+    if lease_end == now + lease then
+        expiry = max(now + 1, lease_end - lease_end % step)
+    else
+        expiry = lease_end
+    end
+    slot_add(expiry, total)
+else
+    expiry = now
+end
+
+record = {
+    sequence, total, expiry, spent, off, granted, kept, grants, share, epoch, granted_before, most, most_before,
+    counted, now, refunded,
+}
+local written = { 'host:' .. host, line(record) }
+
+-- Once an epoch a few hosts that have not come for long are forgotten.
+if epoch ~= epoch_before then
+    local scanned = redis.call('HSCAN', key, stored.sweep or '0', 'MATCH', 'host:*', 'COUNT', SWEPT)
+    for i = 1, #scanned[2], 2 do
+        local other = numbers(scanned[2][i + 1])
+        if now - (other[15] or now) > retention and scanned[2][i] ~= 'host:' .. host then
+            redis.call('HDEL', key, scanned[2][i])
+        end
+    end
+    written[#written + 1] = 'sweep'
+    written[#written + 1] = scanned[1]
+end
+save(written)
+return { 'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), utc }

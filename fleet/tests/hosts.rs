@@ -1,0 +1,445 @@
+//! Segments, their refreshers and a real store: what a fleet admits is what was declared, whatever dies.
+
+mod scene;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use scene::proxy::Proxy;
+use scene::{PASSWORD, Random, Server, patient, server_program, wait_for};
+use shmlimit::{
+    Declaration, FleetLease, Limit, LimitSet, Outage, Outcome, RefusalReason, Segment, SetDeclaration, Window,
+};
+use shmlimit_fleet::{Credentials, Refresher, Timeouts};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A "host": a segment of its own with a thread that asks the store.
+struct Host {
+    _directory: tempfile::TempDir,
+    segment: Segment,
+    refresher: Option<Refresher>,
+}
+
+fn declaration(url: &str, limit: Limit) -> Declaration {
+    Declaration::new()
+        .fleet_url(url)
+        .add_set(SetDeclaration::new("api").add_limit(limit))
+}
+
+impl Host {
+    fn start(declaration: &Declaration) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
+        let segment = Segment::create(path, declaration).expect("a segment");
+        let mut host = Self {
+            _directory: directory,
+            segment,
+            refresher: None,
+        };
+        host.start_refresher();
+        host
+    }
+
+    fn start_refresher(&mut self) {
+        self.start_refresher_with(patient());
+    }
+
+    fn start_refresher_with(&mut self, timeouts: Timeouts) {
+        let credentials = Credentials::none().with_password(PASSWORD);
+        let refresher = Refresher::start_with(&self.segment, credentials, timeouts);
+        self.refresher = Some(refresher.expect("a thread"));
+    }
+
+    fn set(&self) -> LimitSet {
+        self.segment.set("api").expect("declared")
+    }
+}
+
+/// Takes one unit, or says why not.
+fn take(set: &LimitSet) -> Result<(), RefusalReason> {
+    let request = set.request().with("units", 1).expect("declared");
+    match set.try_acquire(&request).expect("a decision") {
+        Outcome::Admitted(_) => Ok(()),
+        Outcome::Refused(refusal) => Err(refusal.reason()),
+    }
+}
+
+fn units(capacity: u64, window: Duration, burst: u64, lease: Duration) -> Limit {
+    Limit::rate("units", capacity, window)
+        .burst(burst)
+        .fleet(FleetLease::new("org/units").lease(lease))
+}
+
+/// What the segment has counted as admitted, whoever counted it.
+fn admitted(segment: &Segment) -> u64 {
+    let snapshot = segment.snapshot().expect("a snapshot");
+    snapshot.sets[0].limits[0].counts.admitted
+}
+
+/// Takes until one is refused, at most so many; how many were admitted.
+fn take_all(set: &LimitSet, max: u64) -> u64 {
+    (0..max).take_while(|_| take(set).is_ok()).count() as u64
+}
+
+#[test]
+fn two_hosts_spend_one_window_between_them() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let limit = Limit::budget("units", 20_000, Window::Month)
+        .fleet(FleetLease::new("org/units").lease(Duration::from_millis(500)));
+    let declaration = declaration(&server.url(), limit);
+    let hosts = [Host::start(&declaration), Host::start(&declaration)];
+    let sets = hosts.each_ref().map(Host::set);
+    // A budget is debited afterwards, by one unit here.
+    let mut debited = [0_u64; 2];
+    wait_for("all to be spent", || {
+        for (set, debited) in sets.iter().zip(&mut debited) {
+            for _ in 0..100 {
+                match set.try_acquire(&set.request()).expect("a decision") {
+                    Outcome::Admitted(mut permit) => {
+                        permit.settle([("units", 1)]).expect("settled");
+                        *debited += 1;
+                    }
+                    Outcome::Refused(_) => break,
+                }
+            }
+        }
+        debited.iter().sum::<u64>() >= 20_000 * 98 / 100
+    });
+    let trips: u64 = hosts
+        .iter()
+        .filter_map(|host| host.refresher.as_ref())
+        .map(|refresher| refresher.counts().round_trips)
+        .sum();
+    println!("{debited:?} in {trips} round trips");
+    // At most one debit crosses the line for each request that runs: here one on either host.
+    assert!(debited.iter().sum::<u64>() <= 20_000 + 2, "{debited:?}");
+    assert!(debited.iter().all(|&units| units > 2_000), "{debited:?}");
+}
+
+#[test]
+fn admits_what_is_declared_over_both_hosts() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let limit = units(20_000, SECOND, 10_000, SECOND);
+    let declaration = declaration(&server.url(), limit);
+    let begun = Instant::now();
+    let hosts = [Host::start(&declaration), Host::start(&declaration)];
+    let sets = hosts.each_ref().map(Host::set);
+    while begun.elapsed() < 4 * SECOND {
+        for set in &sets {
+            take_all(set, 1_000);
+        }
+        thread::yield_now();
+    }
+    let counts = hosts.each_ref().map(|host| admitted(&host.segment));
+    let bound = 10_000.0 + 20_000.0 * begun.elapsed().as_secs_f64();
+    let sum = counts.iter().sum::<u64>() as f64;
+    let trips: u64 = hosts
+        .iter()
+        .filter_map(|host| host.refresher.as_ref())
+        .map(|refresher| refresher.counts().round_trips)
+        .sum();
+    println!("{counts:?} of {bound:.0} in {trips} round trips");
+    assert!(sum <= bound, "{counts:?} of {bound}");
+    assert!(sum >= bound / 4.0, "{counts:?} of {bound}");
+}
+
+/// Names the role of a process that a test has made of itself.
+const ROLE: &str = "SHMLIMIT_FLEET_TEST_SEGMENT";
+
+/// In a test's child: takes units of a segment until it is killed.
+#[test]
+fn worker() {
+    let Some(path) = env::var_os(ROLE) else { return };
+    let segment = Segment::open(Path::new(&path)).expect("a segment");
+    let credentials = Credentials::none().with_password(PASSWORD);
+    let soon = Timeouts {
+        connect: Duration::from_millis(300),
+        answer: Duration::from_millis(300),
+    };
+    let _refresher = Refresher::start_with(&segment, credentials, soon).expect("a thread");
+    let set = segment.set("api").expect("declared");
+    // The parent closes it at the end, also where it fails.
+    let parent = thread::spawn(|| std::io::stdin().read(&mut [0]));
+    while !parent.is_finished() {
+        take_all(&set, 100);
+        thread::yield_now();
+    }
+}
+
+fn spawn_worker(path: &Path) -> Child {
+    Command::new(env::current_exe().expect("this program"))
+        .args(["--exact", "worker", "--test-threads", "1"])
+        .env(ROLE, path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a process")
+}
+
+/// Ended with the test, however that ends.
+struct Workers(Vec<(PathBuf, Child)>);
+
+impl Workers {
+    fn replace(&mut self, index: usize) {
+        let (path, child) = &mut self.0[index];
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        *child = spawn_worker(path);
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn admits_no_more_than_declared_while_processes_and_servers_die() {
+    let Some(program) = server_program() else { return };
+    let arguments = [
+        "--requirepass",
+        PASSWORD,
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+    ];
+    let mut server = Server::start_with(&program, &arguments);
+    let limit = units(20_000, SECOND, 10_000, Duration::from_millis(500));
+    let declaration = declaration(&server.url(), limit);
+    let begun = Instant::now();
+    let directory = tempfile::tempdir().expect("a directory");
+    let segments: Vec<Segment> = (0..3)
+        .map(|host| {
+            Segment::create(directory.path().join(host.to_string()), &declaration).expect("a segment")
+        })
+        .collect();
+    let workers = segments.iter().flat_map(|segment| {
+        let path = segment.path().to_owned();
+        (0..3).map(move |_| (path.clone(), spawn_worker(&path)))
+    });
+    let mut workers = Workers(workers.collect());
+    let mut random = Random::new(18);
+    let sum = || segments.iter().map(admitted).sum::<u64>();
+    let mut phases = Vec::new();
+    for phase in 0..6 {
+        let before = sum();
+        let pid = Pid::from_raw(server.pid());
+        match phase {
+            2 => kill(pid, Signal::SIGSTOP).expect("stopped"),
+            4 => server.restart(),
+            _ => {}
+        }
+        let phase_begun = Instant::now();
+        while phase_begun.elapsed() < 2 * SECOND {
+            let index = usize::try_from(random.below(9)).expect("small");
+            workers.replace(index);
+            thread::sleep(Duration::from_millis(100));
+        }
+        if phase == 2 {
+            kill(pid, Signal::SIGCONT).expect("continued");
+        }
+        phases.push(sum() - before);
+    }
+    let snapshots: Vec<_> = segments
+        .iter()
+        .filter_map(|segment| segment.snapshot().expect("a snapshot").fleet)
+        .map(|fleet| fleet.takeovers)
+        .collect();
+    drop(workers);
+    let bound = 10_000.0 + 20_000.0 * begun.elapsed().as_secs_f64();
+    println!(
+        "admitted {phases:?}, in all {} of {bound:.0}; takeovers {snapshots:?}",
+        sum()
+    );
+    assert!(sum() as f64 <= bound, "{phases:?} of {bound}");
+    // It works, and works again after each outage.
+    assert!(phases[1] > 0 && phases[3] > 0 && phases[5] > 0, "{phases:?}");
+    assert!(snapshots.iter().any(|&takeovers| takeovers > 0), "{snapshots:?}");
+}
+
+fn out(host: &Host) -> bool {
+    let snapshot = host.segment.snapshot().expect("a snapshot");
+    let lease = snapshot.sets[0].limits[0].lease.as_ref().expect("shared");
+    lease.out_for.is_some()
+}
+
+fn left(host: &Host) -> u64 {
+    let snapshot = host.segment.snapshot().expect("a snapshot");
+    snapshot.sets[0].limits[0]
+        .lease
+        .as_ref()
+        .map_or(0, |lease| lease.left)
+}
+
+/// A host whose store has just gone, with units left of a lease.
+fn host_in_an_outage(server: &Server, proxy: &Proxy, outage: Outage) -> Host {
+    let lease = FleetLease::new(format!("org/{outage:?}"))
+        .lease(2 * SECOND)
+        .outage(outage);
+    let limit = Limit::rate("units", 1_000, SECOND).burst(1_000).fleet(lease);
+    let declaration = declaration(&proxy.url(), limit);
+    let mut host = Host::start(&declaration);
+    drop(host.refresher.take());
+    let soon = Timeouts {
+        connect: Duration::from_millis(100),
+        answer: Duration::from_millis(100),
+    };
+    host.start_refresher_with(soon);
+    let set = host.set();
+    wait_for("a lease", || take(&set).is_ok() && left(&host) > 10);
+    assert!(server.log().contains("Ready"));
+    proxy.set_down(true);
+    // It is found when the lease is to be renewed.
+    wait_for("the outage to be known", || {
+        let is_out = out(&host);
+        if !is_out && left(&host) > 20 {
+            let _ = take(&set);
+        }
+        is_out
+    });
+    host
+}
+
+#[test]
+fn deals_with_an_outage_as_is_declared() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let proxy = Proxy::start(server.port);
+
+    let host = host_in_an_outage(&server, &proxy, Outage::Deny);
+    assert_eq!(
+        take(&host.set()),
+        Err(RefusalReason::Lease),
+        "{} left",
+        left(&host)
+    );
+    proxy.set_down(false);
+    wait_for("the store to be found again", || take(&host.set()).is_ok());
+    drop(host);
+
+    let host = host_in_an_outage(&server, &proxy, Outage::SpendOut);
+    let set = host.set();
+    let begun = Instant::now();
+    wait_for("the end of the lease", || take(&set).is_err());
+    // It has ended by itself, or is spent; neither comes back.
+    while begun.elapsed() < 3 * SECOND {
+        let _ = take(&set);
+    }
+    assert_eq!(take(&set), Err(RefusalReason::Lease));
+    proxy.set_down(false);
+    wait_for("the store to be found again", || take(&set).is_ok());
+    drop(host);
+
+    let host = host_in_an_outage(&server, &proxy, Outage::Safe);
+    let set = host.set();
+    let before = admitted(&host.segment);
+    let begun = Instant::now();
+    while begun.elapsed() < 5 * SECOND {
+        take_all(&set, 100);
+        thread::yield_now();
+    }
+    // Alone in the store, its fair share is the whole rate.
+    let share = admitted(&host.segment) - before;
+    let bound = 1_000.0 + 1_000.0 * (begun.elapsed() + 2 * SECOND).as_secs_f64();
+    assert!(share > 1_000 && share as f64 <= bound, "{share} of {bound}");
+    proxy.set_down(false);
+    drop(host);
+
+    let host = host_in_an_outage(&server, &proxy, Outage::Open);
+    assert_eq!(take_all(&host.set(), 100_000), 100_000);
+    proxy.set_down(false);
+}
+
+/// With a store that says nothing, who takes what is leased does not sleep for it: counted by the kernel, as times that the
+/// thread gave up the processor.
+#[test]
+fn no_acquisition_waits_for_a_silent_store() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let proxy = Proxy::start(server.port);
+    let limit = units(1_000_000, SECOND, 1_000_000, 60 * SECOND);
+    let host = Host::start(&declaration(&proxy.url(), limit));
+    let set = host.set();
+    wait_for("a lease", || {
+        let _ = take(&set);
+        left(&host) > 20_000
+    });
+    proxy.set_silent(true);
+    let switches = || {
+        let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("known");
+        usage.voluntary_context_switches()
+    };
+    let before = switches();
+    let taken = take_all(&set, 10_000);
+    let slept = switches() - before;
+    assert_eq!(taken, 10_000);
+    // The lock is shared with the thread that waits for the store: not while it waits.
+    println!("slept {slept} times in {taken} acquisitions");
+    assert!(slept < 100, "{slept}");
+    proxy.set_silent(false);
+}
+
+#[test]
+fn a_slow_store_costs_no_more_than_units() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let proxy = Proxy::start(server.port);
+    proxy.set_delay(Duration::from_millis(150));
+    let limit = units(10_000, SECOND, 10_000, SECOND);
+    let declaration = declaration(&proxy.url(), limit);
+    let begun = Instant::now();
+    let hosts = [Host::start(&declaration), Host::start(&declaration)];
+    let sets = hosts.each_ref().map(Host::set);
+    while begun.elapsed() < 4 * SECOND {
+        for set in &sets {
+            take_all(set, 100);
+        }
+        thread::yield_now();
+    }
+    let sum: u64 = hosts.iter().map(|host| admitted(&host.segment)).sum();
+    let bound = 10_000.0 + 10_000.0 * begun.elapsed().as_secs_f64();
+    println!("{sum} of {bound:.0}");
+    assert!(sum as f64 <= bound && sum > 1_000, "{sum} of {bound}");
+}
+
+#[test]
+fn shares_places_and_reclaims_those_of_a_host_that_died() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let limit = Limit::concurrency("units", 10)
+        .fleet(FleetLease::new("org/places").lease(Duration::from_millis(500)));
+    let declaration = declaration(&server.url(), limit);
+    let mut first = Host::start(&declaration);
+    let second = Host::start(&declaration);
+    let (first_set, second_set) = (first.set(), second.set());
+    let mut permits = Vec::new();
+    let take = |set: &LimitSet| match set.try_acquire(&set.request()).expect("a decision") {
+        Outcome::Admitted(permit) => Some(permit.into_owned()),
+        Outcome::Refused(_) => None,
+    };
+    wait_for("ten places", || {
+        permits.extend(take(&first_set));
+        permits.len() == 10
+    });
+    for _ in 0..50 {
+        assert!(take(&second_set).is_none(), "an eleventh place");
+    }
+    // Its refresher dies and it renews nothing: one lease later its places are free.
+    drop(first.refresher.take());
+    wait_for("places of the dead", || take(&second_set).is_some());
+}

@@ -1,0 +1,274 @@
+//! Real servers for tests: on loopback ports, with a password, in directories of their own, ended with the test.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub mod proxy;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use shmlimit_fleet::{Credentials, StoreAddress, StoreClient, Timeouts};
+use tempfile::TempDir;
+
+/// After which a test that waits fails.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+pub const PASSWORD: &str = "of-the-test-only";
+
+/// Waits for what must come, and fails the test where it does not.
+pub fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_there() {
+        assert!(begun.elapsed() < DEADLINE, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The program of a server; says that the test is skipped where there is none.
+pub fn server_program() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let programs = ["redis-server", "valkey-server"];
+    let found = programs.iter().find_map(|name| {
+        env::split_paths(&path)
+            .map(|directory| directory.join(name))
+            .find(|program| program.is_file())
+    });
+    if found.is_none() {
+        println!("skipped: no redis-server");
+    }
+    found
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// A server's process.
+pub struct Server {
+    program: PathBuf,
+    pub port: u16,
+    /// Of a cluster: where servers talk to each other.
+    pub bus: u16,
+    directory: TempDir,
+    arguments: Vec<String>,
+    is_sentinel: bool,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// With a password, without persistence.
+    pub fn start(program: &Path) -> Self {
+        Self::start_with(program, &["--requirepass", PASSWORD])
+    }
+
+    /// With further lines of configuration as arguments.
+    pub fn start_with(program: &Path, arguments: &[&str]) -> Self {
+        let mut server = Self::prepare(
+            program,
+            arguments.iter().map(|&argument| argument.to_owned()).collect(),
+        );
+        let port = server.port.to_string();
+        server.arguments.extend(["--port".to_owned(), port]);
+        server.spawn();
+        server.wait_for_port();
+        server
+    }
+
+    /// On a port that speaks TLS only; none where the server was built without it.
+    pub fn start_with_tls(program: &Path, arguments: &[String]) -> Option<Self> {
+        let mut server = Self::prepare(program, arguments.to_vec());
+        let port = server.port.to_string();
+        for argument in ["--port", "0", "--tls-port", &port] {
+            server.arguments.push(argument.to_owned());
+        }
+        server.spawn();
+        let mut has_ended = false;
+        wait_for("the server or its end", || {
+            let child = server.child.as_mut().expect("started");
+            has_ended = child.try_wait().expect("a state").is_some();
+            has_ended || std::net::TcpStream::connect(("127.0.0.1", server.port)).is_ok()
+        });
+        (!has_ended).then_some(server)
+    }
+
+    /// One of a cluster, which knows no other yet.
+    pub fn start_cluster_node(program: &Path, arguments: &[&str]) -> Self {
+        let bus = free_port();
+        let bus_text = bus.to_string();
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--cluster-port", &bus_text]);
+        let mut server = Self::start_with(program, &arguments);
+        server.bus = bus;
+        server
+    }
+
+    /// That watches a primary by the name of `limits`.
+    pub fn start_sentinel(program: &Path, primary: &Self, password: &str) -> Self {
+        let mut server = Self::prepare(program, Vec::new());
+        let configuration = server.directory.path().join("sentinel.conf");
+        let text = format!(
+            "port {}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {} 1\nsentinel auth-pass limits {password}\n\
+             sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 5000\n",
+            server.port, primary.port
+        );
+        fs::write(&configuration, text).expect("a configuration");
+        server.arguments = vec![
+            configuration.to_str().expect("text").to_owned(),
+            "--sentinel".to_owned(),
+        ];
+        server.is_sentinel = true;
+        server.spawn();
+        server.wait_for_port();
+        server
+    }
+
+    /// Of a sentinel: whether it has found the replica of what it watches.
+    pub fn knows_a_replica(&self) -> bool {
+        let client = redis::Client::open(self.url()).expect("valid");
+        let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(10)) else {
+            return false;
+        };
+        let replicas: Vec<redis::Value> = redis::cmd("SENTINEL")
+            .arg("REPLICAS")
+            .arg("limits")
+            .query(&mut connection)
+            .unwrap_or_default();
+        !replicas.is_empty()
+    }
+
+    fn prepare(program: &Path, arguments: Vec<String>) -> Self {
+        Self {
+            program: program.to_owned(),
+            port: free_port(),
+            bus: 0,
+            directory: tempfile::tempdir().expect("a directory"),
+            arguments,
+            is_sentinel: false,
+            child: None,
+        }
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn spawn(&mut self) {
+        let log = fs::File::create(self.directory.path().join("log")).expect("a file");
+        let mut command = Command::new(&self.program);
+        if !self.is_sentinel {
+            command
+                .args(["--bind", "127.0.0.1", "--save", "", "--dir"])
+                .arg(self.directory.path());
+        }
+        let child = command
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file"))
+            .stderr(log)
+            .spawn()
+            .expect("a server that starts");
+        self.child = Some(child);
+    }
+
+    fn wait_for_port(&self) {
+        wait_for("the server's port", || {
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
+    }
+
+    pub fn pid(&self) -> i32 {
+        let child = self.child.as_ref().expect("a running server");
+        i32::try_from(child.id()).expect("a process id")
+    }
+
+    /// Ends it at once, as a failure of the machine does.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again on the same port.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.spawn();
+        self.wait_for_port();
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn client(&self) -> StoreClient {
+        client(&self.url(), PASSWORD)
+    }
+
+    /// A connection of the crate itself, for what only a test does.
+    pub fn connection(&self) -> redis::Connection {
+        let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", self.port);
+        let client = redis::Client::open(url).expect("valid");
+        let mut connection = None;
+        wait_for("a connection", || {
+            connection = client.get_connection_with_timeout(Duration::from_secs(10)).ok();
+            connection.is_some()
+        });
+        connection.expect("just made")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("the server's log:\n{}", self.log());
+        }
+        self.kill();
+    }
+}
+
+pub fn client(url: &str, password: &str) -> StoreClient {
+    let address: StoreAddress = url.parse().expect("a valid URL");
+    StoreClient::new(address, Credentials::none().with_password(password), patient())
+}
+
+/// Far longer than anything takes, on whatever machine.
+pub fn patient() -> Timeouts {
+    Timeouts {
+        connect: Duration::from_secs(30),
+        answer: Duration::from_secs(30),
+    }
+}
+
+/// A random sequence that a seed reproduces.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `end`, which is positive.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}

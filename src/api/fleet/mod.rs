@@ -1,0 +1,48 @@
+//! Limits that hosts share: what a client of the store needs of a segment. There is no network in it.
+//!
+//! A limit that is declared with [`Limit::fleet`](crate::Limit::fleet) is spent from a *lease*: units that the store has
+//! granted to this host for a short time, and that all its processes spend together, in the segment, without asking. One
+//! process of the host at a time has [`Duty`]: it asks the store, in the background, before what is leased runs out.
+//!
+//! A client of a store is a loop of this form; `send` stands for the network.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use shmlimit::Segment;
+//! use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
+//!
+//! fn send(request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
+//!     # let _ = request;
+//!     Err(StoreProblem::Unreachable)
+//! }
+//!
+//! let segment = Segment::open("/dev/shm/gateway.limits")?;
+//! let fleet = segment.fleet();
+//! loop {
+//!     // Another process has duty, or is dead: then this one takes over.
+//!     let Some(duty) = fleet.wait_for_duty(Duration::from_secs(1))? else {
+//!         continue;
+//!     };
+//!     while duty.is_held() {
+//!         for asked in duty.ask()? {
+//!             match send(asked.request()) {
+//!                 Ok(reply) => duty.install(&asked, &reply)?,
+//!                 Err(problem) => duty.report(&asked, problem, Duration::ZERO)?,
+//!             }
+//!         }
+//!         duty.wait(Duration::from_secs(1));
+//!     }
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), shmlimit::Error>(())
+//! ```
+
+mod duty;
+mod lease_request;
+mod lease_snapshot;
+mod store_problem;
+
+pub use duty::{Asked, Duty, Fleet};
+pub use lease_request::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule};
+pub use lease_snapshot::{DutySnapshot, FleetSnapshot, LeaseCounts, LeaseSnapshot};
+pub use store_problem::StoreProblem;

@@ -1,0 +1,78 @@
+//! What can be wrong with the store, or with what it says.
+
+use crate::words::words;
+
+/// Why the store has granted nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreProblem {
+    /// It does not answer: not to be reached, or not in time. The [outage policy](crate::Outage) applies.
+    Unreachable,
+    /// It answers and refuses this client: a wrong user or password, or a permission that is missing. The outage policy
+    /// applies.
+    Denied,
+    /// It cannot run what it is asked to: a server without scripting, or of too old a version. The outage policy applies.
+    Unsupported,
+    /// The key holds something else. The outage policy applies.
+    WrongKey,
+    /// Another declaration of the limit is in force under the key. The outage policy applies.
+    Mismatch,
+    /// It grants nothing for a while, because it may have lost what it had acknowledged. What is leased goes on.
+    Quarantine,
+    /// The host has asked for more since: two hosts have the same identity, or the store was restored from a copy. What is
+    /// leased goes on.
+    Stale,
+}
+
+impl StoreProblem {
+    const ALL_CODES: [Self; 7] = [
+        Self::Unreachable,
+        Self::Denied,
+        Self::Unsupported,
+        Self::WrongKey,
+        Self::Mismatch,
+        Self::Quarantine,
+        Self::Stale,
+    ];
+
+    /// The number that stands for it in the segment: not zero.
+    pub(super) fn code(self) -> u64 {
+        self as u64 + 1
+    }
+
+    /// The problem of that number; none where it is of no problem.
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        let position = usize::try_from(code.checked_sub(1)?).ok()?;
+        Self::ALL_CODES.get(position).copied()
+    }
+
+    /// Whether the store counts as out.
+    pub(super) fn is_outage(self) -> bool {
+        !matches!(self, Self::Quarantine | Self::Stale)
+    }
+}
+
+words!(StoreProblem, "a problem of a store", {
+    Unreachable = "unreachable",
+    Denied = "denied",
+    Unsupported = "unsupported",
+    WrongKey = "wrong_key",
+    Mismatch = "mismatch",
+    Quarantine = "quarantine",
+    Stale = "stale",
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Words;
+
+    #[test]
+    fn every_problem_is_read_back_from_its_number() {
+        for problem in StoreProblem::ALL {
+            assert_eq!(StoreProblem::from_code(problem.code()), Some(*problem));
+        }
+        assert_eq!(StoreProblem::from_code(0), None);
+        assert_eq!(StoreProblem::from_code(u64::MAX), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! What is asked of the store, and what becomes of its answers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siphasher::sip::SipHasher13;
+
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::SetEngine;
+use crate::error::Error;
+use crate::limit::{Answer, Ask, Now, Problem};
+use crate::shm::layout::records::Header;
+use crate::shm::layout::row::Row;
+use crate::shm::lock::journal::Transaction;
+use crate::shm::wake::futex;
+
+/// A limit of a set that hosts share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeasePlace {
+    /// Of the set in the segment.
+    pub(crate) set: usize,
+    /// Of the limit in the set.
+    pub(crate) limit: usize,
+}
+
+/// What is to be sent to the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskedLease {
+    pub(crate) place: LeasePlace,
+    /// Of the definition that the limit is of.
+    pub(crate) generation: u64,
+    /// When it was handed out, on the segment clock.
+    pub(crate) attempt_at: u64,
+    pub(crate) ask: Ask,
+}
+
+/// What the store knows the host of a segment by: of this file in this boot, and another number after each cold start. A
+/// copy of the file, wherever it is, has another one, because it is another file.
+pub(crate) fn host_number(header: &Header) -> u64 {
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let [first, second] = [0, 1].map(|half: usize| load(&header.hash_key[half]));
+    let words = [
+        load(&header.boot_id[0]),
+        load(&header.boot_id[1]),
+        load(&header.device),
+        load(&header.inode),
+        load(&header.cold_starts),
+    ];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    SipHasher13::new_with_keys(first, second).hash(&bytes)
+}
+
+impl SegmentEngine {
+    fn lease_sets(&self) -> impl Iterator<Item = (usize, &SetEngine)> {
+        self.definitions()
+            .named(self.sets())
+            .filter(|(_, set)| set.has_lease_room)
+    }
+
+    /// Whether hosts share any limit.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.lease_sets().any(|(_, set)| {
+            self.definitions().keep_up(set);
+            set.shown().limits.iter().any(LimitRules::is_leased)
+        })
+    }
+
+    /// What the store knows this host by.
+    pub(crate) fn host_number(&self) -> u64 {
+        host_number(self.header())
+    }
+
+    /// Every request that is due, each kept in the segment before it is answered here. Those of sets that cannot be locked
+    /// now come later; the first reason is answered if there is nothing else.
+    pub(crate) fn ask_leases(&self) -> Result<Vec<AskedLease>, Box<Error>> {
+        let mut asked = Vec::new();
+        let mut failure = None;
+        for (position, set) in self.lease_sets() {
+            // Nothing is allocated under the lock.
+            asked.reserve(set.limits.len());
+            if let Err(error) = self.ask_leases_of(position, set, &mut asked) {
+                failure.get_or_insert(error);
+            }
+        }
+        match failure {
+            Some(error) if asked.is_empty() => Err(error),
+            _ => Ok(asked),
+        }
+    }
+
+    fn ask_leases_of(
+        &self,
+        position: usize,
+        set: &SetEngine,
+        asked: &mut Vec<AskedLease>,
+    ) -> Result<(), Box<Error>> {
+        if self.lease_due_in_set(set).is_none_or(|due| due > 0) {
+            return Ok(());
+        }
+        let locked = self.lock(set.shard(0))?;
+        let (shard, now) = (locked.shard, locked.now);
+        let row = shard.only_row();
+        for limit in &shard.limits {
+            let mut transaction = shard.memory.journal().begin();
+            let Some(ask) = limit.ask_lease(row, &mut transaction, now) else {
+                // What was found to be over stays that.
+                shard.commit(&mut transaction)?;
+                continue;
+            };
+            shard.commit(&mut transaction)?;
+            asked.push(AskedLease {
+                place: LeasePlace {
+                    set: position,
+                    limit: limit.index,
+                },
+                generation: shard.rules.generation,
+                attempt_at: now.monotonic,
+                ask,
+            });
+        }
+        Ok(())
+    }
+
+    /// How many nanoseconds it is until the next request is due, by what can be seen without a lock.
+    pub(crate) fn lease_due_in(&self) -> Option<u64> {
+        self.lease_sets()
+            .filter_map(|(_, set)| {
+                self.definitions().keep_up(set);
+                self.lease_due_in_set(set)
+            })
+            .min()
+    }
+
+    fn lease_due_in_set(&self, set: &SetEngine) -> Option<u64> {
+        let shard = set.shard(0).by_its_definition();
+        let now = shard.instant(self.now(set.shard(0)));
+        let row = shard.memory.only_row();
+        let due = shard
+            .limits
+            .iter()
+            .filter_map(|limit| limit.lease_due_at(row, now));
+        due.min().map(|due| due.saturating_sub(now.monotonic))
+    }
+
+    /// Brings an answer into force, and serves those who wait for it.
+    pub(crate) fn install_lease(&self, asked: &AskedLease, answer: Answer) -> Result<(), Box<Error>> {
+        self.change_lease(asked.place, |limit, row, transaction, now| {
+            limit.install_lease(row, transaction, now, asked.attempt_at, answer)
+        })
+    }
+
+    /// Notes that an attempt came to nothing, and serves those whom that lets pass.
+    pub(crate) fn fail_lease(
+        &self,
+        asked: &AskedLease,
+        problem: Problem,
+        retry_in: u64,
+    ) -> Result<(), Box<Error>> {
+        self.change_lease(asked.place, |limit, row, transaction, now| {
+            let retry_at = now.monotonic.saturating_add(retry_in);
+            limit.fail_lease(row, transaction, now, asked.ask.sequence, problem, retry_at)
+        })
+    }
+
+    /// Has every limit give back what is leased of it, or ends that.
+    pub(crate) fn set_draining(&self, draining: bool) -> Result<(), Box<Error>> {
+        let places: Vec<LeasePlace> = self
+            .lease_sets()
+            .flat_map(|(position, set)| {
+                (0..set.limits.len()).map(move |limit| LeasePlace { set: position, limit })
+            })
+            .collect();
+        for place in places {
+            self.change_lease(place, |limit, row, transaction, _| {
+                limit.set_draining(row, transaction, draining);
+            })?;
+        }
+        if let Some(words) = self.duty_words() {
+            futex::bump(words.duty_futex());
+            futex::wake(words.duty_futex());
+        }
+        Ok(())
+    }
+
+    fn change_lease<T>(
+        &self,
+        place: LeasePlace,
+        change: impl FnOnce(&LimitRules, Row<'_>, &mut Transaction<'_>, Now) -> T,
+    ) -> Result<(), Box<Error>> {
+        let Some(set) = self.sets().get(place.set) else {
+            return Ok(());
+        };
+        let mut locked = self.lock(set.shard(0))?;
+        let (shard, now) = (locked.shard, locked.now);
+        let Some(limit) = shard.limits.get(place.limit) else {
+            return Ok(());
+        };
+        let mut transaction = shard.memory.journal().begin();
+        change(limit, shard.only_row(), &mut transaction, now);
+        shard.commit(&mut transaction)?;
+        // It stands, whatever is wrong with the queue: the next operation says that.
+        let _ = locked.serve_every_queue();
+        Ok(())
+    }
+}

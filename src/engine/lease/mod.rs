@@ -1,0 +1,5 @@
+//! Limits that hosts share: asking for leases, bringing answers into force, and which process does so.
+
+pub(super) mod duty;
+pub(super) mod exchange;
+pub(super) mod shortage;

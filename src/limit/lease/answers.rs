@@ -1,0 +1,134 @@
+//! What becomes of what the store answers.
+
+use super::Leased;
+use super::record::LeaseWord;
+use crate::limit::{Now, StateMut};
+
+/// What the store answered to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) sequence: u64,
+    pub(crate) granted: u64,
+    /// In nanoseconds from before the attempt was sent.
+    pub(crate) remaining: u64,
+    pub(crate) share: u64,
+    pub(crate) grant_number: u64,
+    /// In nanoseconds from before the attempt was sent.
+    pub(crate) drained_in: u64,
+}
+
+/// Why there was no answer that grants anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// What it was: for those who look. Not zero.
+    pub(crate) code: u64,
+    /// Whether the store counts as out.
+    pub(crate) is_outage: bool,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Installed {
+    /// Units that can be spent from now on.
+    pub(crate) granted: u64,
+}
+
+/// How much faster the store's clock may run than this host's: one part in so many.
+const CLOCK_RATES: u64 = 1000;
+
+/// So much of a time of the store has passed at the latest, whatever the clocks' rates are.
+fn by_slow_clock(nanos: u64) -> u64 {
+    nanos - nanos.div_ceil(CLOCK_RATES)
+}
+
+impl Leased {
+    /// Brings an answer into force, to a request whose attempt began at an instant of the segment clock. None where it is
+    /// no answer to what was asked, and changes nothing.
+    pub(crate) fn install(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        attempt_at: u64,
+        answer: Answer,
+    ) -> Option<Installed> {
+        if answer.sequence == 0 || self.get(state, LeaseWord::Asked) != answer.sequence {
+            return None;
+        }
+        let wanted = self.get(state, LeaseWord::AskedWanted);
+        let granted = answer.granted.min(wanted);
+        let spent = self.get(state, LeaseWord::Spent);
+        let until = attempt_at.saturating_add(by_slow_clock(answer.remaining));
+        let kept = if self.get(state, LeaseWord::SelfGranted) != 0 {
+            spent
+        } else if self.is_held() {
+            // Places that the store let go meanwhile are not kept.
+            if self.is_valid(state, now) {
+                self.get(state, LeaseWord::Allowance)
+            } else {
+                0
+            }
+        } else {
+            let kept = self
+                .get(state, LeaseWord::AskedSpent)
+                .saturating_add(self.get(state, LeaseWord::AskedHeld));
+            // What was kept of a lease that is over is not to be had, and what was spent beyond it is owed.
+            if self.is_valid(state, now) {
+                kept
+            } else {
+                kept.min(spent)
+            }
+        };
+        self.end(state);
+        self.put(state, LeaseWord::Asked, 0);
+        self.put(state, LeaseWord::OutSince, 0);
+        self.put(state, LeaseWord::Problem, 0);
+        self.put(state, LeaseWord::AnsweredAt, now.monotonic);
+        self.put(state, LeaseWord::Share, answer.share.min(self.capacity));
+        let drained_at = attempt_at.saturating_add(by_slow_clock(answer.drained_in));
+        self.put(state, LeaseWord::DrainedAt, drained_at);
+        let retry_at = if granted < wanted {
+            now.monotonic.saturating_add(self.pause())
+        } else {
+            0
+        };
+        self.put(state, LeaseWord::RetryAt, retry_at);
+        let allowance = kept.saturating_add(granted);
+        let is_something = allowance > if self.is_held() { 0 } else { spent };
+        if until <= now.monotonic || !is_something {
+            return Some(Installed { granted: 0 });
+        }
+        self.put(state, LeaseWord::Allowance, allowance);
+        self.put(state, LeaseWord::ValidUntil, until);
+        self.put(state, LeaseWord::LowWater, self.left(state) / 2);
+        if granted > 0 {
+            self.put(state, LeaseWord::GrantNumber, answer.grant_number);
+            self.put(state, LeaseWord::SpentAtGrant, spent);
+            self.add(state, LeaseWord::Grants, 1);
+        }
+        Some(Installed { granted })
+    }
+
+    /// Notes that an attempt to send the request of that number came to nothing, and when the next may begin. Answers
+    /// whether it is the one that is not answered.
+    pub(crate) fn fail(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        sequence: u64,
+        problem: Problem,
+        retry_at: u64,
+    ) -> bool {
+        if sequence == 0 || self.get(state, LeaseWord::Asked) != sequence {
+            return false;
+        }
+        self.add(state, LeaseWord::Failures, 1);
+        self.put(state, LeaseWord::Problem, problem.code);
+        self.put(state, LeaseWord::RetryAt, retry_at);
+        if problem.is_outage && self.get(state, LeaseWord::OutSince) == 0 {
+            self.put(state, LeaseWord::OutSince, now.monotonic.max(1));
+        } else if !problem.is_outage {
+            self.put(state, LeaseWord::OutSince, 0);
+        }
+        true
+    }
+}

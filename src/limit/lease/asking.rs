@@ -1,0 +1,219 @@
+//! When a host asks the store, and what for.
+
+use super::record::LeaseWord;
+use super::{Leased, Units};
+use crate::limit::{Now, State, StateMut};
+use crate::units::{NANOS_PER_SECOND, saturate};
+
+/// What a host asks the store for. It stays the same until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) sequence: u64,
+    pub(crate) spent: u64,
+    pub(crate) refunded: u64,
+    pub(crate) held: u64,
+    pub(crate) wanted: u64,
+}
+
+/// This part of a lease before its end it is renewed.
+const RENEWED_BEFORE: u64 = 4;
+
+/// So long is nothing asked, in parts of a lease, after the store had less than was wanted.
+const PAUSE: u64 = 20;
+
+/// The part of the largest target that is asked for where nothing is known of the use yet.
+const FIRST_PART: u64 = 16;
+
+/// So many nanoseconds of use are measured at least: a burst of a moment is not a rate.
+const MIN_MEASURED: u64 = 10_000_000;
+
+impl Leased {
+    /// Notes that the lease is over, where it is.
+    fn expire(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.get(state, LeaseWord::ValidUntil) == 0 || self.is_valid(state, now) {
+            return;
+        }
+        let units = self.left(state);
+        let is_granted = self.get(state, LeaseWord::SelfGranted) == 0;
+        let was_used = self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::SpentAtGrant)
+            || self.in_use(state) > 0;
+        let unused = match (is_granted && units > 0, was_used) {
+            (true, false) => self.get(state, LeaseWord::Unused).saturating_add(1),
+            _ => 0,
+        };
+        self.put(state, LeaseWord::Unused, unused);
+        if is_granted {
+            self.add(state, LeaseWord::ExpiredUnits, units);
+        }
+        self.end(state);
+    }
+
+    /// What is to be sent now: the request that is not answered, or a new one where one is due. It is kept in the state
+    /// before it is sent.
+    pub(crate) fn ask(&self, state: &mut (impl StateMut + ?Sized), now: Now) -> Option<Ask> {
+        self.begin_with_key(state);
+        self.expire(state, now);
+        if self.due_at(state, now).is_none_or(|due| due > now.monotonic) {
+            return None;
+        }
+        if self.get(state, LeaseWord::Asked) == 0 {
+            self.keep_request(state, now);
+        }
+        Some(self.kept_request(state))
+    }
+
+    /// When the next request is due, on the segment clock, if nothing is spent until then; none where none will be.
+    pub(crate) fn due_at(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
+        let retry_at = self.get(state, LeaseWord::RetryAt);
+        if self.get(state, LeaseWord::Asked) != 0 {
+            return Some(retry_at);
+        }
+        let valid_until = self.get(state, LeaseWord::ValidUntil);
+        let is_leased = valid_until > now.monotonic;
+        let renewed_at = valid_until
+            .saturating_sub(self.length() / RENEWED_BEFORE)
+            .max(retry_at);
+        if self.get(state, LeaseWord::Draining) != 0 {
+            if self.is_held() && self.left(state) == 0 {
+                return is_leased.then_some(renewed_at);
+            }
+            return (is_leased || self.is_unreported(state)).then_some(retry_at);
+        }
+        if self.get(state, LeaseWord::Sequence) == 0 {
+            return Some(retry_at);
+        }
+        let is_wanted = self.get(state, LeaseWord::Rung) != 0 || self.get(state, LeaseWord::Unmet) != 0;
+        // Of places that are held and not leased any more, leases are wanted again.
+        let places = if is_leased {
+            self.get(state, LeaseWord::Allowance)
+        } else {
+            0
+        };
+        let is_held_without = self.is_held() && self.in_use(state) > places;
+        if is_wanted || is_held_without {
+            return Some(retry_at);
+        }
+        if is_leased {
+            return Some(renewed_at);
+        }
+        // There was use since, and nothing is left for what may follow.
+        if self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent) {
+            return Some(retry_at);
+        }
+        let refunded = self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded);
+        let reported_by = self.get(state, LeaseWord::AskedAt).saturating_add(self.length());
+        refunded.then(|| reported_by.max(retry_at))
+    }
+
+    fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
+        self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
+            || self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded)
+    }
+
+    fn kept_request(&self, state: &(impl State + ?Sized)) -> Ask {
+        Ask {
+            sequence: self.get(state, LeaseWord::Asked),
+            spent: self.get(state, LeaseWord::AskedSpent),
+            refunded: self.get(state, LeaseWord::AskedRefunded),
+            held: self.get(state, LeaseWord::AskedHeld),
+            wanted: self.get(state, LeaseWord::AskedWanted),
+        }
+    }
+
+    fn keep_request(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        let spent = self.get(state, LeaseWord::Spent);
+        let desired = self.desired(state, now);
+        // Units that the host has granted itself are no part of what is outstanding in the store.
+        let is_granted = self.get(state, LeaseWord::SelfGranted) == 0 && self.is_valid(state, now);
+        let leased = match self.units {
+            Units::Held => self.get(state, LeaseWord::Allowance),
+            _ => self.left(state),
+        };
+        let held = if is_granted { leased.min(desired) } else { 0 };
+        if is_granted {
+            // What is not kept is given back, so it is not spent from here on.
+            let base = if self.is_held() { 0 } else { spent };
+            self.put(state, LeaseWord::Allowance, base.saturating_add(held));
+        }
+        let sequence = self.get(state, LeaseWord::Sequence).saturating_add(1);
+        for (word, value) in [
+            (LeaseWord::Sequence, sequence),
+            (LeaseWord::Asked, sequence),
+            (LeaseWord::AskedSpent, spent),
+            (LeaseWord::AskedRefunded, self.get(state, LeaseWord::Refunded)),
+            (LeaseWord::AskedHeld, held),
+            (LeaseWord::AskedWanted, desired - held),
+            (LeaseWord::AskedAt, now.monotonic),
+            (LeaseWord::LowWater, 0),
+            (LeaseWord::Unmet, 0),
+            (LeaseWord::Rung, 0),
+            (LeaseWord::RetryAt, 0),
+        ] {
+            self.put(state, word, value);
+        }
+        self.add(state, LeaseWord::Requests, 1);
+    }
+
+    /// How much the host would like to have: about one second's worth of what it uses, twice as much each time that it
+    /// was short, and what a single request could not have.
+    fn desired(&self, state: &mut (impl StateMut + ?Sized), now: Now) -> u64 {
+        let is_draining = self.get(state, LeaseWord::Draining) != 0;
+        let unmet = self.get(state, LeaseWord::Unmet);
+        if self.is_held() {
+            let in_use = self.in_use(state);
+            if is_draining {
+                return in_use;
+            }
+            let spare = match (unmet, in_use) {
+                (0, 0) => 0,
+                _ => unmet.max(in_use / 8 + 1),
+            };
+            return in_use.saturating_add(spare).min(self.capacity);
+        }
+        if is_draining {
+            return 0;
+        }
+        let used = self
+            .get(state, LeaseWord::Spent)
+            .saturating_sub(self.get(state, LeaseWord::AskedSpent));
+        let target = self.get(state, LeaseWord::Target);
+        let measured = now
+            .monotonic
+            .saturating_sub(self.get(state, LeaseWord::AskedAt))
+            .max(MIN_MEASURED);
+        let per_second = saturate(u128::from(used) * u128::from(NANOS_PER_SECOND) / u128::from(measured));
+        let is_first = self.get(state, LeaseWord::Sequence) == 0;
+        let is_short = is_first || unmet > 0 || (used > 0 && self.left(state) == 0);
+        let target = if is_short {
+            per_second
+                .max(target.saturating_mul(2))
+                .max(self.max_target() / FIRST_PART)
+                .max(1)
+        } else if used > 0 {
+            per_second.max(target / 4 * 3)
+        } else {
+            // Not at once: the next request after a pause is to find something.
+            target / 2
+        };
+        let target = target.min(self.max_target());
+        self.put(state, LeaseWord::Target, target);
+        // Of a budget, a unit is enough to admit by.
+        target.max(unmet).max(u64::from(used > 0)).min(self.capacity)
+    }
+
+    /// Has everything given back with the next request, and nothing asked for from then on; or ends that.
+    pub(crate) fn set_draining(&self, state: &mut (impl StateMut + ?Sized), draining: bool) {
+        self.put(state, LeaseWord::Draining, u64::from(draining));
+        if draining {
+            // Still outstanding in the store, until it is reported that nothing is held.
+            let used = self.used(state);
+            let allowance = self.get(state, LeaseWord::Allowance);
+            self.put(state, LeaseWord::Allowance, used.min(allowance));
+        }
+    }
+
+    /// For how long nothing is asked after the store had less than was wanted, in nanoseconds.
+    pub(super) fn pause(&self) -> u64 {
+        self.length() / PAUSE
+    }
+}

@@ -1,0 +1,53 @@
+//! What a record of a lease says to those who look.
+
+use super::record::LeaseWord;
+use super::{Leased, OutagePolicy};
+use crate::limit::{Now, State};
+
+/// What is leased of a limit, and how its store fares. Times are in nanoseconds before or after the instant of the look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseFigures {
+    pub(crate) outage: OutagePolicy,
+    pub(crate) left: u64,
+    pub(crate) valid_for: u64,
+    pub(crate) share: u64,
+    /// A code; zero where there is none.
+    pub(crate) problem: u64,
+    pub(crate) out_for: Option<u64>,
+    pub(crate) answered_ago: Option<u64>,
+    pub(crate) sequence: u64,
+    pub(crate) is_asking: bool,
+    pub(crate) unused_in_a_row: u64,
+    pub(crate) is_draining: bool,
+    pub(crate) grants: u64,
+    pub(crate) requests: u64,
+    pub(crate) failures: u64,
+    pub(crate) expired_units: u64,
+}
+
+impl Leased {
+    /// What the record says.
+    pub(crate) fn figures(&self, state: &(impl State + ?Sized), now: Now) -> LeaseFigures {
+        let get = |word| self.get(state, word);
+        let since = |word| Some(get(word)).filter(|instant| *instant > 0);
+        let ago = |instant: u64| now.monotonic.saturating_sub(instant);
+        let valid_for = get(LeaseWord::ValidUntil).saturating_sub(now.monotonic);
+        LeaseFigures {
+            outage: self.outage,
+            left: if valid_for > 0 { self.left(state) } else { 0 },
+            valid_for,
+            share: get(LeaseWord::Share),
+            problem: get(LeaseWord::Problem),
+            out_for: since(LeaseWord::OutSince).map(ago),
+            answered_ago: since(LeaseWord::AnsweredAt).map(ago),
+            sequence: get(LeaseWord::Sequence),
+            is_asking: get(LeaseWord::Asked) != 0,
+            unused_in_a_row: get(LeaseWord::Unused),
+            is_draining: get(LeaseWord::Draining) != 0,
+            grants: get(LeaseWord::Grants),
+            requests: get(LeaseWord::Requests),
+            failures: get(LeaseWord::Failures),
+            expired_units: get(LeaseWord::ExpiredUnits),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Limits that hosts share: several hosts with clocks of their own, a store that loses messages, and the bound that all of
+//! them keep together.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::{Limit, at};
+use crate::limit::{
+    Answer, Ask, Assessment, Backlog, Budget, Concurrency, FixedWindow, LEASE_WORDS, Leased, Now,
+    OutagePolicy, Problem, Rule, RuleOperations,
+};
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MILLISECOND;
+const LEASE: u64 = 2 * SECOND;
+
+/// A thousandth less than the time of the store.
+const SLOWEST: u64 = 999;
+
+const OUT: Problem = Problem {
+    code: 1,
+    is_outage: true,
+};
+
+fn backlog(capacity: u64, burst: u64) -> Rule {
+    Rule::Backlog(Backlog::new(capacity, 60 * SECOND, burst).expect("valid"))
+}
+
+fn leased(rule: &Rule, outage: OutagePolicy) -> Rule {
+    Rule::Leased(Leased::new(rule, LEASE, outage, 7).expect("valid"))
+}
+
+/// What the store knows of a host.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    sequence: u64,
+    spent: u64,
+    refunded: u64,
+    outstanding: u64,
+    expires_at: u64,
+    written_off: u64,
+    reply: Option<(u64, u64)>,
+}
+
+/// A store of one limit whose units come back evenly: what is used and what is leased never exceed the burst.
+#[derive(Clone, Debug)]
+struct Store {
+    capacity: u128,
+    burst: u64,
+    /// Units times the nanoseconds of a minute.
+    level: u128,
+    level_at: u64,
+    accounts: HashMap<usize, Account>,
+}
+
+const SCALE: u128 = 60 * SECOND as u128;
+
+impl Store {
+    fn new(capacity: u64, burst: u64) -> Self {
+        Self {
+            capacity: u128::from(capacity),
+            burst,
+            level: 0,
+            level_at: 0,
+            accounts: HashMap::new(),
+        }
+    }
+
+    fn drain_to(&mut self, now: u64) {
+        let passed = u128::from(now.saturating_sub(self.level_at));
+        self.level = self.level.saturating_sub(passed * self.capacity);
+        self.level_at = self.level_at.max(now);
+    }
+
+    fn pass_to(&mut self, now: u64) {
+        let mut over: Vec<(u64, usize)> = self
+            .accounts
+            .iter()
+            .filter(|(_, account)| account.outstanding > 0 && account.expires_at <= now)
+            .map(|(host, account)| (account.expires_at, *host))
+            .collect();
+        over.sort_unstable();
+        for (instant, host) in over {
+            self.drain_to(instant);
+            let account = self.accounts.get_mut(&host).expect("found");
+            self.level += u128::from(account.outstanding) * SCALE;
+            account.written_off += account.outstanding;
+            account.outstanding = 0;
+        }
+        self.drain_to(now);
+    }
+
+    fn answer(&mut self, host: usize, ask: Ask, now: u64) -> Option<Answer> {
+        self.pass_to(now);
+        let account = self.accounts.entry(host).or_default();
+        if ask.sequence < account.sequence {
+            return None;
+        }
+        if ask.sequence > account.sequence || account.reply.is_none() {
+            let spent = ask.spent.checked_sub(account.spent).expect("never falls");
+            let refunded = ask.refunded.checked_sub(account.refunded).expect("never falls");
+            let charged = spent.saturating_sub(account.written_off);
+            // Of what ran out, this request says for good what was spent.
+            account.written_off = 0;
+            // What was spent may be of a lease before, that of an unanswered request: then it counts twice, and takes nothing
+            // from what is held.
+            let held = ask.held.min(account.outstanding);
+            (account.sequence, account.spent, account.refunded) = (ask.sequence, ask.spent, ask.refunded);
+            account.outstanding = held;
+            self.level += u128::from(charged) * SCALE;
+            self.level = self.level.saturating_sub(u128::from(refunded) * SCALE);
+            let used = self.level.div_ceil(SCALE) as u64;
+            let outstanding: u64 = self.accounts.values().map(|account| account.outstanding).sum();
+            let granted = self
+                .burst
+                .saturating_sub(used)
+                .saturating_sub(outstanding)
+                .min(ask.wanted);
+            let account = self.accounts.get_mut(&host).expect("there");
+            account.outstanding += granted;
+            account.expires_at = now + LEASE;
+            account.reply = Some((granted, account.expires_at));
+        }
+        let outstanding: u64 = self.accounts.values().map(|account| account.outstanding).sum();
+        let drained_in = (self.level + u128::from(outstanding) * SCALE) / self.capacity;
+        let (granted, expires_at) = self.accounts[&host].reply?;
+        Some(Answer {
+            sequence: ask.sequence,
+            granted,
+            remaining: expires_at.saturating_sub(now),
+            share: self.burst / self.accounts.len() as u64,
+            grant_number: ask.sequence,
+            drained_in: drained_in as u64,
+        })
+    }
+}
+
+/// One host: its limit, and how fast its clock is, in thousandths of the store's.
+#[derive(Debug)]
+struct Host {
+    limit: Limit,
+    rate: u64,
+}
+
+impl Host {
+    fn new(rule: Rule, rate: u64) -> Self {
+        Self {
+            limit: Limit::new(rule),
+            rate,
+        }
+    }
+
+    fn now(&self, time: u64) -> Now {
+        at(time / 1000 * self.rate)
+    }
+
+    fn leased(&self) -> Leased {
+        match self.limit.rule {
+            Rule::Leased(leased) => leased,
+            other => panic!("{other:?} is not shared"),
+        }
+    }
+
+    fn ask(&mut self, time: u64) -> Option<Ask> {
+        let now = self.now(time);
+        self.leased().ask(self.limit.words.as_mut_slice(), now)
+    }
+
+    fn install(&mut self, attempt: u64, time: u64, answer: Answer) -> bool {
+        let (attempt, now) = (self.now(attempt).monotonic, self.now(time));
+        let leased = self.leased();
+        let words = self.limit.words.as_mut_slice();
+        leased.install(words, now, attempt, answer).is_some()
+    }
+
+    fn fail(&mut self, time: u64, sequence: u64) {
+        let now = self.now(time);
+        let leased = self.leased();
+        let words = self.limit.words.as_mut_slice();
+        leased.fail(words, now, sequence, OUT, 0);
+    }
+
+    /// Takes it, or notes that it could not be had.
+    fn take(&mut self, time: u64, cost: u64) -> bool {
+        let now = self.now(time);
+        match self.limit.take(now, cost) {
+            Assessment::Admissible => true,
+            Assessment::Refused { .. } => {
+                self.leased().note_unmet(self.limit.words.as_mut_slice(), cost);
+                false
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pass(u64),
+    Take(usize, u64),
+    /// Asks, and the request or the answer may be lost, late, or come twice.
+    Exchange {
+        host: usize,
+        request_lost: bool,
+        answer_lost: bool,
+        late: u64,
+        twice: bool,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..LEASE).prop_map(Step::Pass),
+        3 => (1..50 * MILLISECOND).prop_map(Step::Pass),
+        12 => (0..3_usize, 1..6_u64).prop_map(|(host, cost)| Step::Take(host, cost)),
+        8 => (0..3_usize, prop::bool::weighted(0.1), prop::bool::weighted(0.2), prop_oneof![3 => Just(0), 1 => 1..3 * SECOND], any::<bool>())
+            .prop_map(|(host, request_lost, answer_lost, late, twice)| Step::Exchange {
+                host,
+                request_lost,
+                answer_lost,
+                late,
+                twice,
+            }),
+    ]
+}
+
+/// At every pair of instants, no more was admitted in between than the burst and what came back.
+fn keeps_the_bound(admitted: &[(u64, u64)], capacity: u64, burst: u64) -> Result<(), TestCaseError> {
+    for (first, (from, _)) in admitted.iter().enumerate() {
+        let mut sum = 0;
+        for (until, cost) in &admitted[first..] {
+            sum += cost;
+            let back = (u128::from(until - from) * u128::from(capacity)).div_ceil(SCALE) as u64;
+            prop_assert!(
+                sum <= burst + back,
+                "{sum} were admitted from {from} to {until}: at most {}",
+                burst + back
+            );
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hosts_never_admit_more_than_one_limit_would(
+        capacity in 30..600_u64,
+        burst in 5..60_u64,
+        policy in prop_oneof![Just(OutagePolicy::SpendOut), Just(OutagePolicy::Deny)],
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        let rule = leased(&backlog(capacity, burst), policy);
+        // One of them has a clock that is slow by as much as is allowed for.
+        let mut hosts = [Host::new(rule, 1000), Host::new(rule, SLOWEST), Host::new(rule, 1001)];
+        let mut store = Store::new(capacity, burst);
+        let mut time = 3600 * SECOND;
+        store.level_at = time;
+        let mut admitted = Vec::new();
+        for step in steps {
+            match step {
+                Step::Pass(by) => time += by,
+                Step::Take(host, cost) => {
+                    if hosts[host].take(time, cost) {
+                        admitted.push((time, cost));
+                    }
+                }
+                Step::Exchange { host, request_lost, answer_lost, late, twice } => {
+                    let Some(ask) = hosts[host].ask(time) else { continue };
+                    prop_assert_eq!(hosts[host].ask(time), Some(ask), "a repeat is the same");
+                    let attempt = time;
+                    if request_lost {
+                        hosts[host].fail(time, ask.sequence);
+                        continue;
+                    }
+                    let answer = store.answer(host, ask, time);
+                    time += late;
+                    let Some(answer) = answer.filter(|_| !answer_lost) else {
+                        hosts[host].fail(time, ask.sequence);
+                        continue;
+                    };
+                    prop_assert!(hosts[host].install(attempt, time, answer));
+                    if twice {
+                        prop_assert!(!hosts[host].install(attempt, time, answer), "it counts once");
+                    }
+                }
+            }
+        }
+        keeps_the_bound(&admitted, capacity, burst)?;
+    }
+
+    #[test]
+    fn a_host_alone_that_asks_whenever_it_is_due_gets_nearly_all(
+        capacity in 600..60_000_u64,
+        requests in 200..600_u64,
+    ) {
+        let mut host = Host::new(leased(&backlog(capacity, capacity), OutagePolicy::SpendOut), 1000);
+        let mut store = Store::new(capacity, capacity);
+        let mut time = 3600 * SECOND;
+        store.level_at = time;
+        let mut admitted = 0;
+        for _ in 0..requests {
+            time += MILLISECOND;
+            if let Some(ask) = host.ask(time) {
+                let answer = store.answer(0, ask, time).expect("the latest");
+                host.install(time, time, answer);
+            }
+            admitted += u64::from(host.take(time, 1));
+        }
+        // Of the first few, some find nothing yet; and after the store had less than was wanted, it is not asked for a while.
+        prop_assert!(admitted + 60 >= requests.min(capacity), "{admitted} of {requests}");
+    }
+
+    #[test]
+    fn no_words_make_a_lease_panic(
+        words in proptest::collection::vec(super::damaged_state_tests::anything(), LEASE_WORDS + 3),
+        now in any::<u64>(), cost in any::<u64>(), which in 0..4_usize, outage in 0..4_usize,
+        numbers in any::<[u64; 6]>(), is_first in any::<bool>(),
+    ) {
+        let local = [
+            backlog(10, 10),
+            Rule::FixedWindow(FixedWindow::utc(10, SECOND).expect("valid")),
+            Rule::Budget(Budget::new(FixedWindow::utc(10, SECOND).expect("valid")).expect("valid")),
+            Rule::Concurrency(Concurrency::new(10).expect("valid")),
+        ][which];
+        let policies = [OutagePolicy::Deny, OutagePolicy::SpendOut, OutagePolicy::Safe, OutagePolicy::Open];
+        let rule = leased(&local, policies[outage]);
+        let Rule::Leased(lease) = rule else { panic!("it is shared") };
+        let mut state = words;
+        state.truncate(rule.state_words());
+        let (state, now) = (state.as_mut_slice(), at(now));
+        let _ = rule.assess(state, now, cost);
+        let _ = rule.take(state, now, cost);
+        let mark = rule.mark(state, now);
+        let _ = (rule.standing(mark), rule.left(Some(mark), cost, cost));
+        let _ = rule.refund(state, now, cost, u128::MAX);
+        rule.give_back(state, cost);
+        let _ = lease.due_at(state, now);
+        let _ = lease.ask(state, now);
+        let [sequence, granted, remaining, share, grant_number, drained_in] = numbers;
+        let sequence = if is_first { 1 } else { sequence };
+        let answer = Answer { sequence, granted, remaining, share, grant_number, drained_in };
+        lease.install(state, now, cost, answer);
+        lease.fail(state, now, sequence, OUT, cost);
+        lease.set_draining(state, is_first);
+        let _ = lease.figures(state, now);
+        rule.migrate(&local, state, now);
+        local.migrate(&rule, state, now);
+    }
+
+    #[test]
+    fn what_was_used_is_not_granted_anew_where_a_limit_comes_to_be_shared(
+        used in 0..100_u64, wanted in 1..200_u64,
+    ) {
+        let local = backlog(100, 100);
+        let mut host = Host::new(local, 1000);
+        host.limit.words.resize(local.state_words() + LEASE_WORDS, 0);
+        let time = 3600 * SECOND;
+        host.limit.charge(at(time), used);
+        host.limit.become_other(leased(&local, OutagePolicy::SpendOut), at(time));
+        prop_assert!(!host.take(time, wanted.min(100)), "nothing is leased yet");
+        let mut store = Store::new(100, 100);
+        store.level_at = time;
+        let ask = host.ask(time).expect("it is due");
+        prop_assert_eq!(ask.spent, used);
+        let answer = store.answer(0, ask, time).expect("the latest");
+        prop_assert!(answer.granted <= 100 - used);
+        host.install(time, time, answer);
+        // And not where it is not shared any more.
+        let left = host.limit.remaining(at(time));
+        host.limit.become_other(local, at(time));
+        prop_assert_eq!(host.limit.remaining(at(time)), left);
+    }
+}
+
+#[test]
+fn what_is_unused_and_not_reported_comes_back_to_the_lease() {
+    let mut host = Host::new(leased(&backlog(600, 600), OutagePolicy::SpendOut), 1000);
+    let mut store = Store::new(600, 600);
+    let time = 3600 * SECOND;
+    store.level_at = time;
+    host.take(time, 100);
+    let ask = host.ask(time).expect("due");
+    let answer = store.answer(0, ask, time).expect("answers");
+    host.install(time, time, answer);
+    let before = host.limit.remaining(at(time));
+    assert!(host.take(time, 100));
+    assert_eq!(host.limit.refund(at(time), 60), 60);
+    assert_eq!(host.limit.remaining(at(time)), before - 40);
+    // Once it is reported, the store takes it back.
+    host.take(time, 1000);
+    let ask = host.ask(time).expect("due");
+    assert_eq!((ask.spent, ask.refunded), (40, 0));
+    assert_eq!(host.limit.refund(at(time), 30), 30);
+    let answer = store.answer(0, ask, time).expect("answers");
+    host.install(time, time, answer);
+    host.take(time, 1000);
+    let ask = host.ask(time + LEASE).expect("due");
+    assert_eq!((ask.spent, ask.refunded), (40, 30));
+}
+
+#[test]
+fn places_are_kept_as_long_as_they_are_held_and_leased() {
+    let mut host = Host::new(
+        leased(
+            &Rule::Concurrency(Concurrency::new(8).expect("valid")),
+            OutagePolicy::SpendOut,
+        ),
+        1000,
+    );
+    let time = 3600 * SECOND;
+    assert!(!host.take(time, 1));
+    let ask = host.ask(time).expect("due");
+    assert_eq!((ask.held, ask.spent), (0, 0));
+    assert!(ask.wanted >= 1);
+    let answer = |ask: Ask, granted| Answer {
+        sequence: ask.sequence,
+        granted,
+        remaining: LEASE,
+        share: 4,
+        grant_number: 1,
+        drained_in: 0,
+    };
+    host.install(time, time, answer(ask, 1));
+    assert!(host.take(time, 1));
+    assert!(!host.take(time, 1), "one place was granted");
+    let ask = host.ask(time + MILLISECOND).expect("more is wanted");
+    assert_eq!(ask.held, 1, "what is in use is kept");
+    host.install(time, time + MILLISECOND, answer(ask, ask.wanted));
+    assert!(host.take(time + MILLISECOND, 1));
+    // Without a renewal, nothing can be taken, and what is held is without a lease.
+    assert!(!host.take(time + 2 * LEASE, 1));
+    let ask = host.ask(time + 2 * LEASE).expect("due");
+    assert_eq!(ask.held, 0);
+    assert!(ask.wanted >= 2);
+}
