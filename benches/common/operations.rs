@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Batch, ClockSource, CreditOutcome, Declaration, Keyed, Limit, LimitSet, Outcome,
-    Request, Segment, SetDeclaration,
+    Algorithm, Align, Batch, ClockSource, Credit, CreditOutcome, Declaration, Keyed, Limit, LimitSet,
+    Outcome, Request, Segment, SetDeclaration,
 };
 
 use super::floor::Floor;
@@ -71,6 +71,9 @@ pub const LOCK_AND_CLOCK: &str = "robust lock, clock, unlock";
 pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
 /// The name of the operation that is compared with three checks.
 pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
+
+/// The name of the operation that is admitted from a batch.
+pub const AUTOMATIC_CREDIT: &str = "1 limit (GCRA calls) with automatic credit: check";
 
 /// The floor, beside raw_sync's mutex.
 pub fn floors(directory: &Path) -> Vec<Operation> {
@@ -139,6 +142,7 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
     operations.push(check_keys(place));
     operations.push(settle(place));
     operations.push(peek(place));
+    operations.push(automatic_credit(place));
     operations.push(local_credit(
         place,
         "1 unit of local credit (GCRA)",
@@ -263,6 +267,19 @@ fn settle(place: Place<'_>) -> Operation {
             other => unreachable!("not admitted: {other:?}"),
         },
     )
+}
+
+fn automatic_credit(place: Place<'_>) -> Operation {
+    let limit = calls(Algorithm::Gcra).credit(Credit::auto());
+    let (set, request) = set(place, "automatic credit", [limit]);
+    Operation::new(SHMLIMIT, AUTOMATIC_CREDIT, move || {
+        assert!(
+            black_box(&set)
+                .check(black_box(&request))
+                .expect("works")
+                .is_admitted()
+        );
+    })
 }
 
 fn local_credit(place: Place<'_>, name: &'static str, algorithm: Algorithm) -> Operation {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::credit::Credit;
 use super::kind::Kind;
 use super::window::Window;
 use super::{Algorithm, Align, Limit};
@@ -107,10 +106,15 @@ impl Limit {
             }
         };
         let units = u64::try_from(units).ok()?;
+        let burst = meant.burst.as_ref().and_then(|burst| meant.units(burst).ok()?);
+        let per_process = meant
+            .credit
+            .as_ref()
+            .map_or(0, |credit| credit.per_process(burst.unwrap_or(capacity)));
         Some(Bound {
             units,
             amount: meant.format_units(units),
-            per_process: meant.credit.as_ref().map_or(0, Credit::per_process),
+            per_process,
             span,
         })
     }

@@ -35,6 +35,12 @@ impl SetDeclaration {
                  remove it, or declare the limit in a set of its own",
             );
         }
+        if self.keyed.is_some() && limit.credit.as_ref().is_some_and(Credit::is_auto) {
+            return misplaced(
+                "batches that are sized automatically are of a limit that all requests share, and a keyed set has one for each \
+                 key; declare their size, such as credit = { batch = 10 }, or a set without keys",
+            );
+        }
         if self.shadow == Some(true) || limit.shadow == Some(true) {
             return misplaced(
                 "a limit in shadow refuses nothing, so there is nothing to draw in advance; remove it, or the shadow",
@@ -121,6 +127,17 @@ impl Limit {
             "only a fixed window has windows that a batch can end with; remove `window_coupled`, or declare algorithm \
              = \"fixed_window\"",
         )?;
-        check_range(|| place.field("credit / batch"), credit.batch, 1, MAX_BATCH)
+        let Some(batch) = credit.batch else {
+            demand(
+                self.effective_algorithm().is_some_and(Algorithm::keeps_backlog),
+                "batches are sized automatically where what remains comes back bit by bit, and not with a window; declare their \
+                 size, such as credit = { batch = 10 }, or algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
+            )?;
+            return demand(
+                credit.window_coupled.is_none(),
+                "batches that are sized automatically are of limits without windows; remove `window_coupled`",
+            );
+        };
+        check_range(|| place.field("credit / batch"), batch, 1, MAX_BATCH)
     }
 }
