@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batches::{Batches, Place};
+use super::batches::{Batches, CurrentBatch, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
@@ -44,6 +44,14 @@ enum Returned {
     /// Those from which nothing was spent since the last time.
     Unused,
     All,
+}
+
+/// What a request was admitted by.
+pub(crate) struct Spent {
+    pub(in crate::engine) batch: CurrentBatch,
+    pub(in crate::engine) cost: u64,
+    /// What it left of the batch.
+    pub(in crate::engine) left: u64,
 }
 
 impl Target<'_> {
@@ -85,6 +93,26 @@ impl SegmentEngine {
                 Ok(self.spend_from(target, batches, costs, decision))
             }
         }
+    }
+
+    /// Admits from the batch of this process of a set without keys, where the batch does not end with a window: as
+    /// [`spend`](Self::spend), of which it reads and writes only what a decision needs. None where that does not admit it.
+    #[inline(always)]
+    pub(crate) fn spend_current(&self, set: &SetEngine, costs: &Costs) -> Option<Spent> {
+        let batches = set.batches.as_deref()?;
+        let cost = costs.of_the_only_limit();
+        let batch = batches.current()?;
+        if cost == 0
+            // A forked child is no participant yet, and the batch of none.
+            || batch.owner != self.membership.owner_so_far()
+            || batch.generation != self.generation_of(set)
+            || self.is_known_to_be_removed()
+        {
+            return None;
+        }
+        let word = set.shard(0).memory.first_amount(batch.hold_index())?;
+        let left = CreditWord::spend(word, batch.tag(), cost)?;
+        Some(Spent { batch, cost, left })
     }
 
     /// As [`spend`](Self::spend), where `decision` knows its owner.
