@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use super::decided::{Decided, NEVER};
 use crate::engine::credit::credit_word::BatchShare;
-use crate::engine::credit::draw::Spent;
 use crate::engine::credit::drawn::Drawn;
+use crate::engine::credit::drawn::Spent;
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
 use crate::shm::layout::geometry::MAX_SHARDS;

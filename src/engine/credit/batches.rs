@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use crate::engine::credit::drawn::{Drawn, Period};
+use crate::engine::credit::drawn::{CurrentBatch, Drawn, Period};
 use crate::limit::Mark;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::RowReference;
@@ -79,32 +79,6 @@ impl Drawn {
     }
 }
 
-/// What admitting from the batch of a set without keys reads of it, which does not end with a window.
-#[derive(Clone, Copy)]
-pub(in crate::engine) struct CurrentBatch {
-    pub(in crate::engine) owner: u64,
-    pub(in crate::engine) generation: u64,
-    hold: u64,
-    /// Of the hold.
-    pub(in crate::engine) serial: NonZeroU64,
-    pub(in crate::engine) mark: Mark,
-    pub(in crate::engine) drawn_at: u64,
-}
-
-impl CurrentBatch {
-    /// The index of the hold that records it.
-    #[inline(always)]
-    pub(in crate::engine) fn hold_index(&self) -> u64 {
-        self.hold & u64::from(u32::MAX)
-    }
-
-    /// Its tag in the hold.
-    #[inline(always)]
-    pub(in crate::engine) fn tag(&self) -> u64 {
-        self.hold >> 32
-    }
-}
-
 /// Where a batch is noted.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -143,7 +117,7 @@ impl Place {
         let is_endless = word(12) == u64::MAX;
         // As in `read`.
         fence(Ordering::Acquire);
-        let is_whole = self.sequence.load(Ordering::Relaxed) == sequence && sequence % 2 == 0;
+        let is_whole = self.sequence.load(Ordering::Relaxed) == sequence && sequence.is_multiple_of(2);
         (is_whole && is_endless && current.owner != 0).then_some(current)
     }
 

@@ -13,12 +13,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batches::{Batches, CurrentBatch, Place};
+use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, Decision, Stage};
-use crate::engine::credit::drawn::{Drawn, Period};
+use crate::engine::credit::drawn::{Drawn, Period, Spent};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::{BatchSize, CreditPlan};
 use crate::engine::settle::refund::Origin;
@@ -44,14 +44,6 @@ enum Returned {
     /// Those from which nothing was spent since the last time.
     Unused,
     All,
-}
-
-/// What a request was admitted by.
-pub(crate) struct Spent {
-    pub(in crate::engine) batch: CurrentBatch,
-    pub(in crate::engine) cost: u64,
-    /// What it left of the batch.
-    pub(in crate::engine) left: u64,
 }
 
 impl Target<'_> {

@@ -57,7 +57,8 @@ impl Limit {
     /// so does what is refunded out of order (see the caveats), what is admitted after a [reset](crate::LimitSet::reset),
     /// and in windows that follow the wall clock after that is set forward.
     ///
-    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`].
+    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`]. Where batches are
+    /// sized automatically that is of one process; the more there are, the less each adds.
     ///
     /// None of a budget, which admits as long as anything remains and counts afterwards; of concurrency, whose capacity is
     /// its bound; without a capacity; where the declaration is not valid; and where the number exceeds 64 bits.
