@@ -61,8 +61,15 @@ pub struct Crowd {
     pub is_of_threads: bool,
     /// On one limit.
     pub on_one_limit: Together,
-    /// The longest gap of as many processes that share nothing.
-    pub gap_without_a_lock: Duration,
+    /// As many processes that share nothing.
+    pub without_a_lock: Together,
+}
+
+impl Crowd {
+    /// How many times the longest gap without a lock the longest stall is.
+    pub fn stall_ratio(&self) -> f64 {
+        self.on_one_limit.longest_gap.as_secs_f64() / self.without_a_lock.longest_gap.as_secs_f64()
+    }
 }
 
 const CROWDS: [(usize, bool); 6] = [
@@ -95,7 +102,7 @@ pub fn measure(directory: &Path, rounds: usize, time: Duration) -> Vec<Crowd> {
             count,
             is_of_threads,
             on_one_limit: Together::median(limited),
-            gap_without_a_lock: Together::median(alone).longest_gap,
+            without_a_lock: Together::median(alone),
         })
         .collect()
 }
@@ -104,24 +111,25 @@ pub fn measure(directory: &Path, rounds: usize, time: Duration) -> Vec<Crowd> {
 pub fn print(crowds: &[Crowd], rounds: usize, time: Duration) {
     println!("On one limit, try_acquire and drop: {rounds} rounds of {time:?} each by turns, medians.\n");
     println!(
-        "| at once | M op/s in all | Jain's index | longest stall | longest gap without a lock | ratio |"
+        "| at once | M op/s in all | Jain's index | without a lock | longest stall | without a lock | ratio |"
     );
-    println!("|---|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|");
     for crowd in crowds {
         let what = if crowd.is_of_threads {
             "threads"
         } else {
             "processes"
         };
-        let (stall, gap) = (crowd.on_one_limit.longest_gap, crowd.gap_without_a_lock);
+        let (limited, alone) = (crowd.on_one_limit, crowd.without_a_lock);
         println!(
-            "| {} {what} | {:.2} | {:.3} | {:.1} ms | {:.1} ms | {:.2} |",
+            "| {} {what} | {:.2} | {:.3} | {:.3} | {:.1} ms | {:.1} ms | {:.2} |",
             crowd.count,
-            crowd.on_one_limit.rate / 1e6,
-            crowd.on_one_limit.jain,
-            stall.as_secs_f64() * 1e3,
-            gap.as_secs_f64() * 1e3,
-            stall.as_secs_f64() / gap.as_secs_f64(),
+            limited.rate / 1e6,
+            limited.jain,
+            alone.jain,
+            limited.longest_gap.as_secs_f64() * 1e3,
+            alone.longest_gap.as_secs_f64() * 1e3,
+            crowd.stall_ratio(),
         );
     }
 }

@@ -72,6 +72,10 @@ pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
 /// The name of the operation that is compared with three checks.
 pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
 
+/// The name of the one whose time is the system's.
+pub const ONE_LIMIT_BY_THE_SYSTEM: &str = "1 limit, the system's clock: try_acquire, drop";
+/// The name of the operation that takes a hold.
+pub const CONCURRENCY: &str = "1 concurrency limit: try_acquire, drop";
 /// The name of the operation that is admitted from a batch.
 pub const AUTOMATIC_CREDIT: &str = "1 limit (GCRA calls) with automatic credit: check";
 
@@ -124,11 +128,7 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
             "1 sliding window counter",
             [calls(Algorithm::SlidingWindowCounter)],
         ),
-        acquire(
-            place,
-            "1 concurrency limit: try_acquire, drop",
-            [Limit::concurrency("in flight", 64)],
-        ),
+        acquire(place, CONCURRENCY, [Limit::concurrency("in flight", 64)]),
         acquire(
             place,
             "calls and concurrency: try_acquire, drop",
@@ -154,6 +154,15 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
         Algorithm::FixedWindow,
     ));
     operations
+}
+
+/// What [`ONE_LIMIT`] does, with the clock of the system.
+pub fn by_the_systems_clock(directory: &Path) -> Operation {
+    let place = Place {
+        directory,
+        clock: ClockSource::System,
+    };
+    acquire(place, ONE_LIMIT_BY_THE_SYSTEM, [calls(Algorithm::Gcra)])
 }
 
 /// A set of its own segment, and the request that takes one of everything.

@@ -69,10 +69,12 @@ fn draw_by_key(victim: &Victim) {
     ask(victim, &set, 3);
 }
 
-/// Takes the batch back, then migrates the limit, then notes the definition.
+/// Takes the batch back, then migrates the limit, then notes the definition. Nothing is left of the batch: what was would be
+/// lost with a process that is killed while it takes it back, and then migrated without it.
 fn change_automatic(victim: &Victim) {
     let set = victim.set();
-    take(&set, 3);
+    take(&set, BATCH - 1);
+    take(&set, 1);
     let limit = Limit::rate("tokens", 32 * BATCH, YEAR).credit(Credit::auto());
     victim.apply(SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit));
 }
