@@ -98,10 +98,7 @@ fn wake_ups(
         while words[1].load(Ordering::Acquire) != turn {
             std::thread::yield_now();
         }
-        let asleep = Instant::now();
-        while asleep.elapsed() < NAP {
-            std::hint::spin_loop();
-        }
+        nap();
         let begun = now();
         wake(turn);
         taken.waking.push(now().saturating_sub(begun) as f64);
@@ -141,6 +138,27 @@ fn line_wake_ups(directory: &Path, times: u64) -> WakeUps {
         |_| *permit.borrow_mut() = Some(take()),
         |_| *permit.borrow_mut() = None,
     )
+}
+
+/// Nanoseconds of a release for which no request waits, each after as long a nap as a sleeper has: what of a waking release
+/// is not for the sleeper.
+fn releases_after_a_nap(set: &LimitSet, times: u64) -> Vec<f64> {
+    let request = set.request();
+    let once = |_| {
+        let permit = set.try_acquire(&request).expect("works");
+        nap();
+        let begun = now();
+        drop(permit);
+        now().saturating_sub(begun) as f64
+    };
+    (0..times).map(once).collect()
+}
+
+fn nap() {
+    let begun = Instant::now();
+    while begun.elapsed() < NAP {
+        std::hint::spin_loop();
+    }
 }
 
 /// A set of one place, in a file that lasts as long as the directory.
@@ -218,9 +236,11 @@ fn main() {
     let (mut futex, mut line) = (WakeUps::default(), WakeUps::default());
     let (mut death, mut death_for_future) = (Vec::new(), Vec::new());
     let (mut trying, mut waiting) = (Vec::new(), Vec::new());
+    let mut after_a_nap = Vec::new();
     for _ in 0..rounds {
         futex.extend(futex_wake_ups(times));
         line.extend(line_wake_ups(directory.path(), times));
+        after_a_nap.extend(releases_after_a_nap(&set, times));
         death.push(death_hand_over(directory.path(), false));
         death_for_future.push(death_hand_over(directory.path(), true));
         let (one, other) = without_a_line(&set, 1_000 * times);
@@ -247,6 +267,10 @@ fn main() {
             (line - futex) / 1e3
         );
     }
+    println!(
+        "release after as long a nap, nobody waits     {:>9.2} us",
+        quantile(&mut after_a_nap, 0.5) / 1e3
+    );
     println!("try_acquire and drop, nobody waits           {trying:>9.1} ns");
     println!(
         "acquire and drop, nobody waits               {waiting:>9.1} ns  {:.2}x",

@@ -123,12 +123,16 @@ pub const DRAWING_OPERATIONS: &[Operation] = &[
     drawing("automatic batch, draw", one_automatic_limit, 1, draw),
     drawing("automatic batch, draw anew", one_automatic_limit, 2, draw_anew),
     drawing("automatic batch, spend", one_automatic_limit, 0, spend),
-    drawing(
-        "automatic batch, change",
-        one_automatic_limit,
-        3,
-        change_automatic,
-    ),
+    Operation {
+        applies: true,
+        // What is counted is not journalled: the limit, then the generation.
+        ..drawing(
+            "automatic batch, change",
+            one_automatic_limit,
+            2,
+            change_automatic,
+        )
+    },
     drawing("batch, settle into it", one_limit, 1, settle_into_its_batch),
     drawing("batch, settle after it", one_limit, 1, settle_after_its_batch),
     Operation {
