@@ -53,7 +53,23 @@ fn now() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Nanoseconds from just before a sleeper of another process is woken to its being awake, over and over.
+/// Nanoseconds of one step each, over and over.
+#[derive(Default)]
+struct WakeUps {
+    /// From just before a sleeper of another process is woken to its being awake.
+    all: Vec<f64>,
+    /// Of these, from there to the end of the call that wakes: what the process that wakes does for it.
+    waking: Vec<f64>,
+}
+
+impl WakeUps {
+    fn extend(&mut self, other: Self) {
+        self.all.extend(other.all);
+        self.waking.extend(other.waking);
+    }
+}
+
+/// Wakes a sleeper of another process over and over.
 ///
 /// The sleeper goes to sleep in `sleep` after it has said so in a word; `wake` is done when it has slept for a while.
 fn wake_ups(
@@ -61,7 +77,7 @@ fn wake_ups(
     sleep: impl Fn(u64),
     mut prepare: impl FnMut(u64),
     mut wake: impl FnMut(u64),
-) -> Vec<f64> {
+) -> WakeUps {
     // The turn that the sleeper is to take, the one that it is about to sleep in, and when it woke up.
     let words = SharedWords::new(3);
     let other = Child::fork(|| {
@@ -74,7 +90,7 @@ fn wake_ups(
             words[2].store(now(), Ordering::Release);
         }
     });
-    let mut taken = Vec::new();
+    let mut taken = WakeUps::default();
     for turn in 1..=times {
         prepare(turn);
         words[2].store(0, Ordering::Release);
@@ -82,22 +98,21 @@ fn wake_ups(
         while words[1].load(Ordering::Acquire) != turn {
             std::thread::yield_now();
         }
-        let asleep = Instant::now();
-        while asleep.elapsed() < NAP {
-            std::hint::spin_loop();
-        }
+        nap();
         let begun = now();
         wake(turn);
+        taken.waking.push(now().saturating_sub(begun) as f64);
         while words[2].load(Ordering::Acquire) == 0 {
             std::hint::spin_loop();
         }
-        taken.push(words[2].load(Ordering::Acquire).saturating_sub(begun) as f64);
+        let awake = words[2].load(Ordering::Acquire);
+        taken.all.push(awake.saturating_sub(begun) as f64);
     }
     other.succeed();
     taken
 }
 
-fn futex_wake_ups(times: u64) -> Vec<f64> {
+fn futex_wake_ups(times: u64) -> WakeUps {
     let word = SharedWords::new(1);
     wake_ups(
         times,
@@ -107,7 +122,7 @@ fn futex_wake_ups(times: u64) -> Vec<f64> {
     )
 }
 
-fn line_wake_ups(directory: &Path, times: u64) -> Vec<f64> {
+fn line_wake_ups(directory: &Path, times: u64) -> WakeUps {
     let (_directory, _segment, set) = places(directory);
     let request = set.request();
     let take = || {
@@ -123,6 +138,27 @@ fn line_wake_ups(directory: &Path, times: u64) -> Vec<f64> {
         |_| *permit.borrow_mut() = Some(take()),
         |_| *permit.borrow_mut() = None,
     )
+}
+
+/// Nanoseconds of a release for which no request waits, each after as long a nap as a sleeper has: what of a waking release
+/// is not for the sleeper.
+fn releases_after_a_nap(set: &LimitSet, times: u64) -> Vec<f64> {
+    let request = set.request();
+    let once = |_| {
+        let permit = set.try_acquire(&request).expect("works");
+        nap();
+        let begun = now();
+        drop(permit);
+        now().saturating_sub(begun) as f64
+    };
+    (0..times).map(once).collect()
+}
+
+fn nap() {
+    let begun = Instant::now();
+    while begun.elapsed() < NAP {
+        std::hint::spin_loop();
+    }
 }
 
 /// A set of one place, in a file that lasts as long as the directory.
@@ -197,30 +233,43 @@ fn main() {
     let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
     let directory = common::directory();
     let (_directory, _segment, set) = places(directory.path());
-    let (mut futex, mut line) = (Vec::new(), Vec::new());
+    let (mut futex, mut line) = (WakeUps::default(), WakeUps::default());
     let (mut death, mut death_for_future) = (Vec::new(), Vec::new());
     let (mut trying, mut waiting) = (Vec::new(), Vec::new());
+    let mut after_a_nap = Vec::new();
     for _ in 0..rounds {
         futex.extend(futex_wake_ups(times));
         line.extend(line_wake_ups(directory.path(), times));
+        after_a_nap.extend(releases_after_a_nap(&set, times));
         death.push(death_hand_over(directory.path(), false));
         death_for_future.push(death_hand_over(directory.path(), true));
         let (one, other) = without_a_line(&set, 1_000 * times);
         trying.push(one);
         waiting.push(other);
     }
-    let (futex, line) = (quantile(&mut futex, 0.5), quantile(&mut line, 0.5));
+    let [woken, waking] = [
+        [&mut futex.all, &mut line.all],
+        [&mut futex.waking, &mut line.waking],
+    ]
+    .map(|step| step.map(|taken| quantile(taken, 0.5)));
     // Of what no process sleeps in, what is met when no other process wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what nobody sleeps in: tenth percentiles");
+    for (what, [futex, line]) in [
+        ("wake-up of a sleeper elsewhere", woken),
+        ("  of that, in the call that wakes", waking),
+    ] {
+        println!("{what:<34} bare futex  {:>9.2} us", futex / 1e3);
+        println!(
+            "{what:<34} release     {:>9.2} us  {:.2}x, {:.2} us more",
+            line / 1e3,
+            line / futex,
+            (line - futex) / 1e3
+        );
+    }
     println!(
-        "wake-up of a sleeper elsewhere, bare futex    {:>9.2} us",
-        futex / 1e3
-    );
-    println!(
-        "wake-up of a sleeper elsewhere, acquire       {:>9.2} us  {:.2}x",
-        line / 1e3,
-        line / futex
+        "release after as long a nap, nobody waits     {:>9.2} us",
+        quantile(&mut after_a_nap, 0.5) / 1e3
     );
     println!("try_acquire and drop, nobody waits           {trying:>9.1} ns");
     println!(

@@ -158,6 +158,43 @@ fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
 }
 
 #[test]
+fn no_window_sees_more_than_the_bound_and_what_automatic_batches_left() {
+    let test = "no_window_sees_more_than_the_bound_and_what_automatic_batches_left";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        const CAPACITY: u64 = 160;
+        let (step, window) = (1_000_000_007, 8 * 1_000_000_007);
+        for (seed, algorithm) in (11..).zip([Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket])
+        {
+            let limit = Limit::calls("calls", CAPACITY, Duration::from_nanos(window))
+                .algorithm(algorithm)
+                .credit(Credit::auto());
+            let bound = limit.bound().expect("a rate");
+            assert_eq!(bound.per_process, CAPACITY / 16 - 1);
+            let set = SetDeclaration::new("api").add_limit(limit);
+            let directory = tempfile::tempdir_in(directory).expect("a directory");
+            let admitted = trace(directory.path(), set, step, seed);
+            let left: u64 = (1..=PROCESSES as u64)
+                .map(|process| CAPACITY / (16 * process) - 1)
+                .sum();
+            let max = max_in_any(&admitted, window);
+            assert!(max <= bound.units + left, "{algorithm:?}: {max}");
+            // The limit was worked.
+            assert!(max >= CAPACITY, "{algorithm:?}: {max}");
+            // What is spent was charged before: from the beginning on, there is nothing left over.
+            let mut spent = 0;
+            for (instant, cost) in &admitted {
+                spent += cost;
+                let earned = u128::from(instant - admitted[0].0) * u128::from(CAPACITY) / u128::from(window);
+                assert!(
+                    u128::from(spent) <= u128::from(CAPACITY) + earned,
+                    "{algorithm:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
 fn no_window_sees_more_than_its_capacity_where_batches_end_with_it() {
     let test = "no_window_sees_more_than_its_capacity_where_batches_end_with_it";
     in_own_process(test, 2 * TIMEOUT, |directory| {

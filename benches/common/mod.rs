@@ -1,5 +1,6 @@
 //! What the benches share: the floor, the operations, and processes that work side by side.
 
+pub mod contention;
 pub mod floor;
 pub mod operations;
 pub mod processes;

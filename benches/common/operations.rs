@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Batch, ClockSource, CreditOutcome, Declaration, Keyed, Limit, LimitSet, Outcome,
-    Request, Segment, SetDeclaration,
+    Algorithm, Align, Batch, ClockSource, Credit, CreditOutcome, Declaration, Keyed, Limit, LimitSet,
+    Outcome, Request, Segment, SetDeclaration,
 };
 
 use super::floor::Floor;
@@ -72,6 +72,13 @@ pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
 /// The name of the operation that is compared with three checks.
 pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
 
+/// The name of the one whose time is the system's.
+pub const ONE_LIMIT_BY_THE_SYSTEM: &str = "1 limit, the system's clock: try_acquire, drop";
+/// The name of the operation that takes a hold.
+pub const CONCURRENCY: &str = "1 concurrency limit: try_acquire, drop";
+/// The name of the operation that is admitted from a batch.
+pub const AUTOMATIC_CREDIT: &str = "1 limit (GCRA calls) with automatic credit: check";
+
 /// The floor, beside raw_sync's mutex.
 pub fn floors(directory: &Path) -> Vec<Operation> {
     let floor = |name: &str| Floor::create(&directory.join(name));
@@ -121,11 +128,7 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
             "1 sliding window counter",
             [calls(Algorithm::SlidingWindowCounter)],
         ),
-        acquire(
-            place,
-            "1 concurrency limit: try_acquire, drop",
-            [Limit::concurrency("in flight", 64)],
-        ),
+        acquire(place, CONCURRENCY, [Limit::concurrency("in flight", 64)]),
         acquire(
             place,
             "calls and concurrency: try_acquire, drop",
@@ -139,6 +142,7 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
     operations.push(check_keys(place));
     operations.push(settle(place));
     operations.push(peek(place));
+    operations.push(automatic_credit(place));
     operations.push(local_credit(
         place,
         "1 unit of local credit (GCRA)",
@@ -150,6 +154,15 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
         Algorithm::FixedWindow,
     ));
     operations
+}
+
+/// What [`ONE_LIMIT`] does, with the clock of the system.
+pub fn by_the_systems_clock(directory: &Path) -> Operation {
+    let place = Place {
+        directory,
+        clock: ClockSource::System,
+    };
+    acquire(place, ONE_LIMIT_BY_THE_SYSTEM, [calls(Algorithm::Gcra)])
 }
 
 /// A set of its own segment, and the request that takes one of everything.
@@ -263,6 +276,19 @@ fn settle(place: Place<'_>) -> Operation {
             other => unreachable!("not admitted: {other:?}"),
         },
     )
+}
+
+fn automatic_credit(place: Place<'_>) -> Operation {
+    let limit = calls(Algorithm::Gcra).credit(Credit::auto());
+    let (set, request) = set(place, "automatic credit", [limit]);
+    Operation::new(SHMLIMIT, AUTOMATIC_CREDIT, move || {
+        assert!(
+            black_box(&set)
+                .check(black_box(&request))
+                .expect("works")
+                .is_admitted()
+        );
+    })
 }
 
 fn local_credit(place: Place<'_>, name: &'static str, algorithm: Algorithm) -> Operation {

@@ -4,6 +4,7 @@ use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use shmlimit::{Algorithm, Limit};
@@ -15,12 +16,14 @@ const ROLE: &str = "SHMLIMIT_BENCH_ROLE";
 const PATH: &str = "SHMLIMIT_BENCH_PATH";
 const MILLIS: &str = "SHMLIMIT_BENCH_MILLIS";
 
-/// Operations between two looks at the clock.
-const BATCH: u64 = 256;
+/// Operations between two looks at the clock: few, because a stall is seen as the time between two looks.
+const BATCH: u64 = 32;
 
 /// What each of the processes does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
+    /// Counts, and shares nothing: what the processors themselves keep waiting.
+    Alone,
     /// Takes the robust lock, reads the clock, lets go.
     Floor,
     /// Acquires of one limit and drops.
@@ -32,7 +35,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Every one.
+    /// Each whose operations a second are of interest.
     pub const ALL: [Self; 4] = [
         Self::Floor,
         Self::OneLimit,
@@ -43,6 +46,7 @@ impl Work {
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Alone => "no lock",
             Self::Floor => "robust lock, clock, unlock",
             Self::OneLimit => "1 limit (GCRA calls): try_acquire, drop",
             Self::OneLimitUnshared => "1 limit, a segment for each process",
@@ -53,7 +57,7 @@ impl Work {
     fn limits(self) -> Vec<Limit> {
         let calls = Limit::calls("calls", PLENTY, Duration::from_secs(1)).algorithm(Algorithm::Gcra);
         match self {
-            Self::Floor => Vec::new(),
+            Self::Alone | Self::Floor => Vec::new(),
             Self::OneLimit | Self::OneLimitUnshared => vec![calls],
             Self::CallsAndConcurrency => vec![calls, Limit::concurrency("in flight", 64)],
         }
@@ -63,53 +67,106 @@ impl Work {
 /// Works and ends, if this process was started for that.
 pub fn work_if_told_to() {
     let Ok(role) = env::var(ROLE) else { return };
-    let work = Work::ALL
+    let work = [Work::Alone]
         .into_iter()
+        .chain(Work::ALL)
         .find(|work| format!("{work:?}") == role)
         .expect("a role");
     let path = PathBuf::from(env::var_os(PATH).expect("a path"));
     let time = Duration::from_millis(env::var(MILLIS).expect("a time").parse().expect("a number"));
-    let (done, taken) = if work == Work::Floor {
-        let floor = Floor::open(&path);
-        repeat(time, || {
-            floor.with_lock(Floor::now);
-        })
-    } else {
-        // An absolute path stands for itself, whatever it is joined to.
-        let place = Place::new(Path::new("/"));
-        let name = path.to_str().expect("a name in UTF-8");
-        let (set, request) = set(place, name, work.limits());
-        repeat(time, || acquire_once(&set, &request))
+    let share = match work {
+        Work::Alone => repeat(time, wait_for_the_word, count_up),
+        Work::Floor => {
+            let floor = Floor::open(&path);
+            repeat(time, wait_for_the_word, || {
+                floor.with_lock(Floor::now);
+            })
+        }
+        _ => {
+            // An absolute path stands for itself, whatever it is joined to.
+            let place = Place::new(Path::new("/"));
+            let name = path.to_str().expect("a name in UTF-8");
+            let (set, request) = set(place, name, work.limits());
+            repeat(time, wait_for_the_word, || acquire_once(&set, &request))
+        }
     };
-    println!("{done} {}", taken.as_nanos());
+    println!(
+        "{} {} {}",
+        share.done,
+        share.taken.as_nanos(),
+        share.longest_gap.as_nanos()
+    );
     std::process::exit(0);
 }
 
-/// Says that it is ready, waits for the word, and counts how often `once` fits into the time.
-fn repeat(time: Duration, mut once: impl FnMut()) -> (u64, Duration) {
+/// About as long as an operation under the lock.
+fn count_up() {
+    for number in 0..64 {
+        std::hint::black_box(number);
+    }
+}
+
+/// Says that this process is ready, and waits for the word to begin.
+fn wait_for_the_word() {
+    println!("ready");
+    let mut word = [0];
+    std::io::stdin().read_exact(&mut word).expect("the word to begin");
+}
+
+/// What one of several that work side by side came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Operations.
+    pub done: u64,
+    /// In what time.
+    pub taken: Duration,
+    /// The longest time in which nothing was done, but for some operations.
+    pub longest_gap: Duration,
+}
+
+impl Share {
+    /// Operations a second.
+    pub fn rate(self) -> f64 {
+        self.done as f64 / self.taken.as_secs_f64()
+    }
+}
+
+/// Counts how often `once` fits into the time, from when `begin` returns on.
+fn repeat(time: Duration, begin: impl FnOnce(), mut once: impl FnMut()) -> Share {
     // What is met for the first time is not what is measured.
     for _ in 0..BATCH {
         once();
     }
-    println!("ready");
-    let mut word = [0];
-    std::io::stdin().read_exact(&mut word).expect("the word to begin");
+    begin();
     let begin = Instant::now();
-    let mut done = 0;
+    let (mut done, mut last, mut longest_gap) = (0, begin, Duration::ZERO);
     loop {
         for _ in 0..BATCH {
             once();
         }
         done += BATCH;
-        let taken = begin.elapsed();
+        let now = Instant::now();
+        longest_gap = longest_gap.max(now - last);
+        last = now;
+        let taken = now - begin;
         if taken >= time {
-            return (done, taken);
+            return Share {
+                done,
+                taken,
+                longest_gap,
+            };
         }
     }
 }
 
 /// Lets `count` processes work at once for that time, and answers their operations a second, added up.
 pub fn throughput(directory: &Path, work: Work, count: usize, time: Duration) -> f64 {
+    let shares = side_by_side(directory, work, count, time);
+    shares.into_iter().map(Share::rate).sum()
+}
+
+/// Lets `count` processes work at once for that time.
+pub fn side_by_side(directory: &Path, work: Work, count: usize, time: Duration) -> Vec<Share> {
     let directory = tempfile::tempdir_in(directory).expect("a directory");
     let path = |number: usize| match work {
         Work::OneLimitUnshared => directory.path().join(number.to_string()),
@@ -127,7 +184,28 @@ pub fn throughput(directory: &Path, work: Work, count: usize, time: Duration) ->
     for child in &mut children {
         child.begin();
     }
-    children.into_iter().map(Worker::finish).sum()
+    children.into_iter().map(Worker::finish).collect()
+}
+
+/// Lets `count` threads of this process work at once for that time, on one limit.
+pub fn threads_side_by_side(directory: &Path, count: usize, time: Duration) -> Vec<Share> {
+    let directory = tempfile::tempdir_in(directory).expect("a directory");
+    let (set, request) = set(Place::new(directory.path()), "threads", Work::OneLimit.limits());
+    let all_are_there = Barrier::new(count);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|_| {
+                scope.spawn(|| {
+                    let begin = || {
+                        all_are_there.wait();
+                    };
+                    repeat(time, begin, || acquire_once(&set, &request))
+                })
+            })
+            .collect();
+        let shares = threads.into_iter().map(|thread| thread.join());
+        shares.map(|share| share.expect("no panic")).collect()
+    })
 }
 
 struct Worker {
@@ -160,12 +238,20 @@ impl Worker {
         word.write_all(&[1]).expect("somebody who reads");
     }
 
-    fn finish(mut self) -> f64 {
+    fn finish(mut self) -> Share {
         let line = self.line();
-        let (done, nanos) = line.split_once(' ').expect("two numbers");
-        let done: f64 = done.parse().expect("a number");
-        let nanos: f64 = nanos.parse().expect("a number");
+        let numbers: Vec<u64> = line
+            .split(' ')
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        let [done, taken, longest_gap] = numbers[..] else {
+            panic!("not three numbers: {line}");
+        };
         assert!(self.process.wait().expect("an end").success());
-        done * 1e9 / nanos
+        Share {
+            done,
+            taken: Duration::from_nanos(taken),
+            longest_gap: Duration::from_nanos(longest_gap),
+        }
     }
 }

@@ -69,7 +69,7 @@ class _Windowed(_Common):
     week_start: str | None = None
     buckets: int | None = None
     entries: int | None = None
-    credit: Mapping[str, int | bool] | None = None
+    credit: Literal["auto"] | Mapping[str, int | bool] | None = None
 
     @property
     def bound(self) -> str | None:
@@ -134,7 +134,8 @@ class Rate(_Windowed):
             `"deny"`, `"safe"` or `"open"`. For a set without keys.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own without
             the lock, of each key in a keyed set. For the only limit of a set. With
-            `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window sees more than the capacity.
+            `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window sees more than the capacity. With
+            `"auto"`, in a set without keys, a batch is a sixteenth of what remains, shared by the processes that draw.
     """
 
     name: str

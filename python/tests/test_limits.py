@@ -231,6 +231,18 @@ def test_a_process_admits_from_the_batches_that_it_draws(open_set, key):
     assert limits.peek(key=key)["requests"].remaining == 70
 
 
+def test_automatic_batches_are_a_sixteenth_of_what_remains(open_set):
+    requests = sl.Calls("requests", 1600, "1000h", credit="auto")
+    assert requests.bound == "at most 3199 in any 1000h, and 99 units more for each process"
+    limits = open_set(requests)
+    assert limits.check()
+    assert limits.peek()["requests"].remaining == 1500
+    with pytest.raises(sl.DeclarationError, match="one for each key"):
+        open_set(requests, keyed=10)
+    with pytest.raises(sl.DeclarationError, match="comes back bit by bit"):
+        open_set(sl.Calls("requests", 1600, "1000h", algorithm="fixed_window", credit="auto"))
+
+
 def test_credit_says_its_bound_and_where_it_cannot_be_drawn(open_set):
     requests = sl.Calls("requests", 10, "2s", credit={"batch": 10})
     assert requests.bound == "at most 19 in any 2s, and 9 units more for each process"

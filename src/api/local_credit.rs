@@ -72,6 +72,10 @@ impl CreditOutcome {
 /// - **No process that waits in the queue is overtaken** by taking a batch; spending what was taken before asks no
 ///   process.
 ///
+/// Where a limit can be declared with [credit](crate::Limit::credit), that is what to use: threads share a batch then, the death of
+/// a process costs nothing, and a request that waits gets what others have left. This is for a single loop that cannot spend
+/// the locked instruction which that takes for each check, and for limits of sets that have several.
+///
 /// Other limits of the set are not asked. A handle serves one thread at a time; let each thread have its own.
 ///
 /// ```

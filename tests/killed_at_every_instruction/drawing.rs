@@ -13,6 +13,12 @@ fn one_limit() -> SetDeclaration {
     SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
 }
 
+/// A batch is as large as the declared ones at first, and smaller then: what costs as much is charged to the limit itself.
+fn one_automatic_limit() -> SetDeclaration {
+    let limit = Limit::rate("tokens", 16 * BATCH, YEAR).credit(Credit::auto());
+    SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
+}
+
 fn one_limit_by_key() -> SetDeclaration {
     one_limit().keyed(Keyed::new(20))
 }
@@ -63,6 +69,16 @@ fn draw_by_key(victim: &Victim) {
     ask(victim, &set, 3);
 }
 
+/// Takes the batch back, then migrates the limit, then notes the definition. Nothing is left of the batch: what was would be
+/// lost with a process that is killed while it takes it back, and then migrated without it.
+fn change_automatic(victim: &Victim) {
+    let set = victim.set();
+    take(&set, BATCH - 1);
+    take(&set, 1);
+    let limit = Limit::rate("tokens", 32 * BATCH, YEAR).credit(Credit::auto());
+    victim.apply(SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit));
+}
+
 /// A permit of a batch of which `more` is taken before it is settled.
 fn settle_after(victim: &Victim, more: &[u64]) {
     let set = victim.set();
@@ -104,6 +120,19 @@ pub const DRAWING_OPERATIONS: &[Operation] = &[
     // What is taken back, then the draw.
     drawing("batch, draw anew", one_limit, 2, draw_anew),
     drawing("batch, spend", one_limit, 0, spend),
+    drawing("automatic batch, draw", one_automatic_limit, 1, draw),
+    drawing("automatic batch, draw anew", one_automatic_limit, 2, draw_anew),
+    drawing("automatic batch, spend", one_automatic_limit, 0, spend),
+    Operation {
+        applies: true,
+        // What is counted is not journalled: the limit, then the generation.
+        ..drawing(
+            "automatic batch, change",
+            one_automatic_limit,
+            2,
+            change_automatic,
+        )
+    },
     drawing("batch, settle into it", one_limit, 1, settle_into_its_batch),
     drawing("batch, settle after it", one_limit, 1, settle_after_its_batch),
     Operation {

@@ -35,6 +35,13 @@ const KEYS_AT_ONCE: usize = 64;
 const TURN: Duration = Duration::from_millis(20);
 const MEMORY_OF: &str = "--keyed-memory-of";
 
+/// What a key takes beside governor's check by its counter, of medians.
+#[derive(Clone, Copy, Debug)]
+pub struct Ratios {
+    pub check: f64,
+    pub check_many: f64,
+}
+
 /// Who is limited.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key(String);
@@ -248,16 +255,14 @@ fn requests(keys: usize) -> Rc<[Key]> {
 }
 
 /// Measures and prints a table of all contenders, and what others say of themselves.
-pub fn compare(rounds: usize) {
+pub fn compare(rounds: usize) -> Vec<Ratios> {
     println!(
         "Short string keys in random order, all of them known before: {rounds} interleaved rounds, times of one key. Ratios"
     );
     println!("are of medians. Memory is what a process grows by for every key.\n");
     println!("| keys | | what | ns | ns in half of the rounds | ratio to governor | bytes a key |");
     println!("|---:|---|---|---:|---:|---:|---:|");
-    for keys in NUMBERS_OF_KEYS {
-        compare_among(keys, rounds);
-    }
+    let ratios = NUMBERS_OF_KEYS.map(|keys| compare_among(keys, rounds)).to_vec();
     println!(
         "\nnginx's limit_req takes 128 bytes a key on 64 bits (nginx.org, ngx_http_limit_req_module). Redis takes some 85"
     );
@@ -265,9 +270,10 @@ pub fn compare(rounds: usize) {
         "bytes for a small key and value (redis.io, FAQ), and keeps the time that they live until besides; an empty key and"
     );
     println!("value are 56 (redis.io, MEMORY USAGE, of 7.2).");
+    ratios
 }
 
-fn compare_among(keys: usize, rounds: usize) {
+fn compare_among(keys: usize, rounds: usize) -> Ratios {
     let directory = crate::common::directory();
     let requests = requests(keys);
     let mut all = Vec::new();
@@ -289,6 +295,10 @@ fn compare_among(keys: usize, rounds: usize) {
                 median / base,
             );
         }
+    }
+    Ratios {
+        check: measurements.median(Ours::CHECK) / base,
+        check_many: measurements.median(Ours::CHECK_MANY.unwrap_or(Ours::CHECK)) / base,
     }
 }
 

@@ -21,16 +21,20 @@ const SHARED_KEYS: u64 = 100_000;
 const PROCESSES: [usize; 3] = [1, 2, 8];
 const ROLE: &str = "--keyed-worker";
 
-/// Measures and prints both. The tables lie in the directory that was named, or in the one of all benches.
-pub fn compare(rounds: usize, directory: Option<PathBuf>) {
-    let own = crate::common::directory();
-    let directory = directory.as_deref().unwrap_or(own.path());
-    large_tables(rounds, directory);
+/// Measures and prints both, and answers how many times as long a check takes among ten million keys. The tables lie in the directory that was named, or in the one of all benches.
+pub fn compare(rounds: usize, directory: Option<PathBuf>) -> f64 {
+    let directory = match directory {
+        Some(named) => tempfile::tempdir_in(named).expect("a directory"),
+        None => crate::common::directory(),
+    };
+    let directory = directory.path();
+    let ratio = large_tables(rounds, directory);
     println!();
     several_processes(rounds.min(11), directory);
+    ratio
 }
 
-fn large_tables(rounds: usize, directory: &Path) {
+fn large_tables(rounds: usize, directory: &Path) -> f64 {
     let all = vec![
         checks_among(directory, MILLION, 1_000_000),
         checks_among(directory, TEN_MILLION, 10_000_000),
@@ -46,6 +50,7 @@ fn large_tables(rounds: usize, directory: &Path) {
         let median = measurements.median(name);
         println!("| {name} | {median:.1} | {:.2} |", median / base);
     }
+    measurements.median(TEN_MILLION) / base
 }
 
 /// Bytes of this process's shared mappings that are in huge pages, in KiB.

@@ -4,6 +4,7 @@
 //! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same weather on a
 //! machine that others use as well; and of the rounds the tenth percentile counts, so that the weather matters little.
 
+mod aims;
 mod commands;
 #[allow(dead_code)]
 #[path = "../../common/mod.rs"]
@@ -17,7 +18,12 @@ mod waiters;
 
 use std::time::Duration;
 
-use common::operations::{LOCK_AND_CLOCK, ONE_LIMIT, Place, THREE_LIMITS, floors, operations};
+use aims::Aim;
+use common::contention::Crowd;
+use common::operations::{
+    AUTOMATIC_CREDIT, CONCURRENCY, LOCK_AND_CLOCK, ONE_LIMIT, ONE_LIMIT_BY_THE_SYSTEM, Place, THREE_LIMITS,
+    by_the_systems_clock, floors, operations,
+};
 use common::processes::{Work, throughput, work_if_told_to};
 use governor_checks::{THREE_CHECKS, checks};
 use stopwatch::Measurements;
@@ -62,13 +68,14 @@ fn main() {
     let directory = common::directory();
     let mut all = floors(directory.path());
     all.extend(operations(Place::new(directory.path())));
+    all.push(by_the_systems_clock(directory.path()));
     all.extend(checks());
     let measurements = Measurements::take(all, rounds, TURN);
 
     println!("# Benchmarks\n");
     println!("{}\n", machine::describe());
     println!(
-        "One run of `cargo run --release -p rivals`: {rounds} interleaved rounds, of which the tenth percentile is"
+        "One run of `cargo run --release -p rivals -- --python PYTHON`: {rounds} interleaved rounds, of which the tenth percentile is"
     );
     println!(
         "shown. The floor is one uncontended lock and unlock of a process-shared robust mutex with one clock read"
@@ -76,38 +83,124 @@ fn main() {
     println!("inside.\n");
     measurements.print(LOCK_AND_CLOCK);
     println!("\n## Several processes on one set\n");
-    let two = processes(process_rounds, process_time, directory.path());
+    processes(process_rounds, process_time, directory.path());
     println!("\n## A command under a permit\n");
     commands::compare(command_rounds);
     println!("\n## Limits by key\n");
-    keyed::compare(keyed_rounds);
+    let by_key = keyed::compare(keyed_rounds);
     println!();
-    keyed_at_scale::compare(keyed_rounds, directory_named());
+    let ten_million = keyed_at_scale::compare(keyed_rounds, directory_named());
+    println!("\n## Many at once\n");
+    let (rounds, time) = if brief {
+        (1, Duration::from_secs(1))
+    } else {
+        (5, Duration::from_secs(2))
+    };
+    let crowds = common::contention::measure(directory.path(), rounds, time);
+    common::contention::print(&crowds, rounds, time);
+    let mut aims = of_times(&measurements, &by_key, ten_million);
+    aims.extend(of_crowds(&crowds));
+    aims.extend(aims::of_python(argument_after("--python").as_deref()));
+    aims.extend(aims::of_instructions());
     println!("\n## Aims\n");
-    println!("| aim | measured |");
-    println!("|---|---|");
-    println!(
-        "| 1 limit within 1.5x of the floor | {:.2}x |",
-        measurements.ratio(ONE_LIMIT, LOCK_AND_CLOCK)
-    );
-    println!(
-        "| 3 limits within 1.1x of three governor checks | {:.2}x |",
-        measurements.ratio(THREE_LIMITS, THREE_CHECKS)
-    );
-    println!(
-        "| two processes at 20 M op/s or more in total | {:.1} M op/s |",
-        two / 1e6
-    );
+    aims::print(&aims);
+}
+
+fn of_times(measurements: &Measurements, by_key: &[keyed::Ratios], ten_million: f64) -> Vec<Aim> {
+    let ratio = |what, aim, name, other| Aim::at_most(what, aim, "x", measurements.ratio(name, other));
+    let mut aims = vec![
+        ratio(
+            "1 limit by clock_gettime, beside the floor",
+            1.5,
+            ONE_LIMIT_BY_THE_SYSTEM,
+            LOCK_AND_CLOCK,
+        ),
+        ratio(
+            "1 limit by the counter, beside the floor",
+            1.0,
+            ONE_LIMIT,
+            LOCK_AND_CLOCK,
+        ),
+        ratio(
+            "3 limits beside three governor checks by its counter",
+            1.5,
+            THREE_LIMITS,
+            THREE_CHECKS,
+        ),
+        ratio("concurrency beside the floor", 3.0, CONCURRENCY, LOCK_AND_CLOCK),
+        Aim::at_most(
+            "a unit of automatic credit",
+            5.0,
+            " ns",
+            measurements.tenth_percentile(AUTOMATIC_CREDIT),
+        ),
+    ];
+    for (of_keys, (what, aim)) in by_key.iter().zip([
+        ("check among 1 key, beside governor by key", 2.0),
+        ("check among 10^5 keys, beside governor by key", 1.1),
+        ("check among 10^6 keys, beside governor by key", 0.8),
+    ]) {
+        aims.push(Aim::at_most(what, aim, "x", of_keys.check));
+    }
+    if let Some(of_a_million) = by_key.last() {
+        let what = "check_many of 64 among 10^6 keys, a key, beside governor by key";
+        aims.push(Aim::at_most(what, 0.4, "x", of_a_million.check_many));
+    }
+    aims.push(Aim::at_most(
+        "check among 10^7 keys beside 10^6",
+        1.3,
+        "x",
+        ten_million,
+    ));
+    aims
+}
+
+fn of_crowds(crowds: &[Crowd]) -> Vec<Aim> {
+    let of = |count| {
+        crowds
+            .iter()
+            .find(|crowd| crowd.count == count && !crowd.is_of_threads)
+    };
+    let (Some(two), Some(many)) = (of(2), of(64)) else {
+        return Vec::new();
+    };
+    let limited = many.on_one_limit;
+    vec![
+        Aim::at_least(
+            "2 processes on one set",
+            12.0,
+            " M op/s",
+            two.on_one_limit.rate / 1e6,
+        ),
+        Aim::at_least(
+            "64 processes on one set, of what 2 do",
+            60.0,
+            " %",
+            limited.rate / two.on_one_limit.rate * 100.0,
+        ),
+        Aim::at_least("64 processes on one set, Jain's index", 0.99, "", limited.jain),
+        Aim::at_most(
+            "64 processes on one set, longest stall beside the longest gap without a lock",
+            2.0,
+            "x",
+            many.stall_ratio(),
+        ),
+    ]
+}
+
+/// What follows an argument of that name.
+fn argument_after(name: &str) -> Option<std::path::PathBuf> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1).map(Into::into)
 }
 
 /// Where large tables are to lie: what follows `--directory`, such as a file system with huge pages.
 fn directory_named() -> Option<std::path::PathBuf> {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--directory");
-    arguments.nth(1).map(Into::into)
+    argument_after("--directory")
 }
 
-/// Prints what one, two and four processes do in all, and answers what two do with one limit.
-fn processes(rounds: usize, time: Duration, directory: &std::path::Path) -> f64 {
+/// Prints what one, two and four processes do in all.
+fn processes(rounds: usize, time: Duration, directory: &std::path::Path) {
     let mut cases: Vec<(Work, Vec<Vec<f64>>)> = Work::ALL
         .into_iter()
         .map(|work| (work, vec![Vec::new(); PROCESSES.len()]))
@@ -125,7 +218,6 @@ fn processes(rounds: usize, time: Duration, directory: &std::path::Path) -> f64 
     println!("was faster.\n");
     println!("| what | 1 process | 2 processes | 4 processes |");
     println!("|---|---:|---:|---:|");
-    let mut two = 0.0;
     for (work, results) in &cases {
         let totals: Vec<f64> = results
             .iter()
@@ -133,9 +225,5 @@ fn processes(rounds: usize, time: Duration, directory: &std::path::Path) -> f64 
             .collect();
         let cells: Vec<String> = totals.iter().map(|total| format!("{:.1}", total / 1e6)).collect();
         println!("| {} | {} |", work.name(), cells.join(" | "));
-        if *work == Work::OneLimit {
-            two = totals[1];
-        }
     }
-    two
 }

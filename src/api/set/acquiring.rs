@@ -50,6 +50,9 @@ impl LimitSet {
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
+        if self.engine_set().has_credit() {
+            return self.try_acquire_by_credit(request);
+        }
         self.subject()?.try_acquire(request)
     }
 

@@ -155,6 +155,9 @@ impl LimitSet {
     /// [`try_acquire`](Self::try_acquire).
     #[inline]
     pub fn check(&self, request: &Request) -> Result<Checked<'_>, Error> {
+        if self.engine_set().has_credit() {
+            return self.check_by_credit(request);
+        }
         self.subject()?.check(request)
     }
 
@@ -312,7 +315,7 @@ impl<'a> Key<'a> {
 
 impl<'a> Subject<'a> {
     #[inline]
-    fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
+    pub(super) fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
         let mut checked = self.pending(costs);
         self.check_costs(costs, &mut checked)?;

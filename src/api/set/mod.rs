@@ -1,6 +1,7 @@
 //! A set of limits as a program uses it.
 
 mod acquiring;
+mod by_credit;
 pub(crate) mod checked;
 pub(crate) mod limit_set;
 pub(crate) mod set_reference;

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::decided::{Decided, NEVER};
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::credit::drawn::Drawn;
+use crate::engine::credit::drawn::Spent;
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
 use crate::shm::layout::geometry::MAX_SHARDS;
@@ -240,6 +241,26 @@ impl Decision {
             },
             owner: 0,
             decided_at: 0,
+        }
+    }
+
+    /// That a request was admitted from the batch of a set without keys.
+    #[inline(always)]
+    pub(crate) fn of_spent(spent: &Spent) -> Self {
+        let Spent { batch, cost, left } = spent;
+        let charged = Decided::charged(batch.mark, *cost);
+        Self {
+            details: Details {
+                limits: LimitMask(1),
+                place: ShardAndStage::new(0, Stage::Reserved),
+                definition: DefinitionBits::of_default(batch.generation),
+                // A set has at most 65536 holds.
+                hold_index: batch.hold_index() as u16,
+                hold_serial: BatchShare::new(batch.serial, batch.tag(), *left).to_word(),
+                decided: SmallVec::from_buf_and_len([charged; DECIDED_INLINE], 1),
+            },
+            owner: batch.owner,
+            decided_at: batch.drawn_at,
         }
     }
 

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use crate::engine::credit::drawn::{Drawn, Period};
+use crate::engine::credit::drawn::{CurrentBatch, Drawn, Period};
 use crate::limit::Mark;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::RowReference;
@@ -97,6 +97,30 @@ impl Place {
             && self.words[1].load(Ordering::Relaxed) == fingerprint.high
     }
 
+    /// Of what is noted only as much as [`CurrentBatch`] says, so that nothing else is read; none where that is nothing, or is
+    /// just being changed, or ends.
+    #[inline(always)]
+    pub(in crate::engine) fn read_current(&self) -> Option<CurrentBatch> {
+        let sequence = self.sequence.load(Ordering::Acquire);
+        let word = |index: usize| self.words[index].load(Ordering::Relaxed);
+        let current = CurrentBatch {
+            owner: word(2),
+            generation: word(3),
+            hold: word(4),
+            serial: NonZeroU64::new(word(5))?,
+            mark: Mark {
+                first: word(7),
+                second: word(8),
+            },
+            drawn_at: word(10),
+        };
+        let is_endless = word(12) == u64::MAX;
+        // As in `read`.
+        fence(Ordering::Acquire);
+        let is_whole = self.sequence.load(Ordering::Relaxed) == sequence && sequence.is_multiple_of(2);
+        (is_whole && is_endless && current.owner != 0).then_some(current)
+    }
+
     /// What is noted; none where that is nothing, or is just being changed.
     #[inline]
     pub(in crate::engine) fn read(&self) -> Option<Drawn> {
@@ -141,6 +165,8 @@ pub(crate) struct Batches {
     /// Places of one shard, and of one bucket.
     of_shard: usize,
     ways: usize,
+    /// The bits of a fingerprint that say in which bucket it is.
+    bucket_mask: usize,
     /// Open handles of the segment, which share them.
     handles: AtomicUsize,
     /// The process, by identity, whose background worker returns what is not used.
@@ -151,15 +177,18 @@ pub(crate) struct Batches {
 
 impl Batches {
     fn new(shards: usize, is_keyed: bool) -> Self {
-        let (of_shard, ways) = if is_keyed {
-            ((PLACES / shards.max(1)).max(WAYS), WAYS)
+        let (buckets, ways) = if is_keyed {
+            let buckets = (PLACES / shards.max(1) / WAYS).max(1);
+            (1 << buckets.ilog2(), WAYS)
         } else {
             (1, 1)
         };
+        let of_shard = buckets * ways;
         Self {
             places: (0..of_shard * shards).map(|_| Place::default()).collect(),
             of_shard,
             ways,
+            bucket_mask: buckets - 1,
             handles: AtomicUsize::new(0),
             attended_by: AtomicU64::new(0),
             unattended: AtomicBool::new(false),
@@ -190,8 +219,8 @@ impl Batches {
 
     #[inline]
     fn bucket(&self, shard: u32, fingerprint: Fingerprint) -> &[Place] {
-        let buckets = self.of_shard / self.ways;
-        let start = shard as usize * self.of_shard + fingerprint.low as usize % buckets * self.ways;
+        let bucket = fingerprint.low as usize & self.bucket_mask;
+        let start = shard as usize * self.of_shard + bucket * self.ways;
         self.places.get(start..start + self.ways).unwrap_or_default()
     }
 
@@ -201,6 +230,15 @@ impl Batches {
         let mut places = self.bucket(shard, fingerprint).iter();
         let drawn = places.find(|place| place.is_of(fingerprint))?.read()?;
         (drawn.fingerprint == fingerprint).then_some(drawn)
+    }
+
+    /// The batch of a set without keys.
+    #[inline(always)]
+    pub(in crate::engine) fn current(&self) -> Option<CurrentBatch> {
+        match &*self.places {
+            [only] => only.read_current(),
+            _ => None,
+        }
     }
 
     /// Where the batch of a key is or will be noted, and what is noted there now, perhaps of another key: of those of

@@ -126,10 +126,12 @@ const SHARE_LEFT_SHIFT: u32 = 43;
 const SHARE_BIT: u64 = 1 << 63;
 
 impl BatchShare {
+    #[inline(always)]
     pub(in crate::engine) fn new(hold_serial: NonZeroU64, tag: u64, left: u64) -> Self {
         Self(SHARE_BIT | left.min(FIELD) << SHARE_LEFT_SHIFT | Self::batch(hold_serial, tag))
     }
 
+    #[inline(always)]
     fn batch(hold_serial: NonZeroU64, tag: u64) -> u64 {
         let serial = hold_serial.get() & ((1 << SHARE_TAG_SHIFT) - 1);
         serial | (tag & MAX_TAG) << SHARE_TAG_SHIFT

@@ -4,6 +4,9 @@
 //! [what is left of it](CreditWord). So what a dead process had not spent is found and given back like anything else that
 //! it held, and so can those take it back who need it: a request that has to wait, and a reset.
 //!
+//! Where batches are sized [automatically](BatchSize::Auto), the process that draws the k-th of those that there are counts k
+//! holds or more, so all batches together are at most a sixteenth of the burst times 1 + 1/2 + ... + 1/n for n processes.
+//!
 //! **At most batch - 1 units are left after a draw**, which is for a request of at least one of them. What is left is of the
 //! latest draw, or was charged later: what is left when more is needed is given back first where the algorithm refunds, and
 //! spent first where it does not. So one instant, that of the hold, says of all that is left what time has replenished since.
@@ -15,9 +18,9 @@ use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, Decision, Stage};
-use crate::engine::credit::drawn::{Drawn, Period};
+use crate::engine::credit::drawn::{Drawn, Period, Spent};
 use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::plan::CreditPlan;
+use crate::engine::definition::plan::{BatchSize, CreditPlan};
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::{Ending, FreeHold};
 use crate::engine::shard::key_table::KeyCounts;
@@ -84,6 +87,26 @@ impl SegmentEngine {
         }
     }
 
+    /// Admits from the batch of this process of a set without keys, where the batch does not end with a window: as
+    /// [`spend`](Self::spend), of which it reads and writes only what a decision needs. None where that does not admit it.
+    #[inline(always)]
+    pub(crate) fn spend_current(&self, set: &SetEngine, costs: &Costs) -> Option<Spent> {
+        let batches = set.batches.as_deref()?;
+        let cost = costs.of_the_only_limit();
+        let batch = batches.current()?;
+        if cost == 0
+            // A forked child is no participant yet, and the batch of none.
+            || batch.owner != self.membership.owner_so_far()
+            || batch.generation != self.generation_of(set)
+            || self.is_known_to_be_removed()
+        {
+            return None;
+        }
+        let word = set.shard(0).memory.first_amount(batch.hold_index())?;
+        let left = CreditWord::spend(word, batch.tag(), cost)?;
+        Some(Spent { batch, cost, left })
+    }
+
     /// As [`spend`](Self::spend), where `decision` knows its owner.
     #[inline(never)]
     fn spend_from(
@@ -143,7 +166,7 @@ impl SegmentEngine {
         let cost = costs.of_the_only_limit();
         let Some((limit, credit)) = shard
             .credit()
-            .filter(|(limit, credit)| (1..credit.batch).contains(&cost) && cost <= limit.burst)
+            .filter(|(limit, credit)| credit.batch.is_for(cost) && cost <= limit.burst)
         else {
             return take(decision);
         };
@@ -184,8 +207,14 @@ impl SegmentEngine {
             // the algorithm does not refund.
             return locked.refuse(row.into(), costs, decision, attempt);
         }
+        // Each of them has a hold for its batch, and nothing else is held.
+        let others = shard.memory.control().active.load(Ordering::Relaxed);
+        let processes = others.saturating_add(u64::from(own.is_none()));
+        let units = credit.batch.units(remaining, processes).max(needed);
         let hold = match own {
             Some(drawn) => DrawInto::Own(drawn.hold),
+            // Nothing would be left to be admitted from.
+            None if credit.batch == BatchSize::Auto && units == needed => return take(decision),
             None => match self.find_free_hold(shard)? {
                 FreeHold::None => return take(decision),
                 free => DrawInto::New(free),
@@ -194,7 +223,7 @@ impl SegmentEngine {
         let draw = Draw {
             hold,
             requests: left.requests() + 1,
-            units: credit.batch.min(remaining).max(needed),
+            units,
             needed,
         };
         let Some(drawn) = locked.draw(row, limit, credit, &draw, locked.owner)? else {
@@ -492,6 +521,16 @@ impl LockedShard<'_> {
         self.shard.commit(&mut transaction)
     }
 
+    /// Takes back what processes have drawn automatically, before another definition comes into force.
+    pub(in crate::engine) fn end_automatic_batches(&self) -> Result<(), Box<Error>> {
+        match self.shard.credit() {
+            Some((_, credit)) if credit.batch == BatchSize::Auto => {
+                self.take_batches_back(self.shard.only_row())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes back what processes have drawn from a row: for a request that would have to wait for it.
     #[inline(never)]
     pub(in crate::engine) fn take_batches_back(&self, row: Row<'_>) -> Result<(), Box<Error>> {
@@ -543,7 +582,7 @@ impl LockedShard<'_> {
             return 0;
         };
         // What is left must be less than a batch.
-        let room = drawn.units.min(credit.batch.saturating_sub(1));
+        let room = credit.batch.max_left(drawn.units);
         let (added, requests) = CreditWord::put_back(word, drawn.tag, refunded, room);
         limit.charge(row, transaction, self.now, added);
         self.count_requests(transaction, limit, row, requests);

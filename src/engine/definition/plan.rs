@@ -45,11 +45,64 @@ pub(crate) struct PrefixLengths {
 /// The most units of a batch of credit.
 pub(crate) const MAX_BATCH: u64 = (1 << 20) - 1;
 
+/// How many units a process draws at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum BatchSize {
+    /// From 1 to [`MAX_BATCH`].
+    Fixed(u64),
+    /// By what remains of the limit, and how many processes have batches of it.
+    Auto,
+}
+
+/// All batches of a limit whose batches are sized automatically are at most this part of what remains, where the number of
+/// processes does not change.
+const AUTO_SHARE: u64 = 16;
+
+impl BatchSize {
+    /// Whether a request of that cost may be admitted from a batch.
+    #[inline]
+    pub(crate) fn is_for(self, cost: u64) -> bool {
+        let batch = match self {
+            Self::Fixed(units) => units,
+            Self::Auto => MAX_BATCH,
+        };
+        (1..batch).contains(&cost)
+    }
+
+    /// How many units to draw where so much remains and so many processes, this one included, have batches.
+    #[inline]
+    pub(crate) fn units(self, remaining: u64, processes: u64) -> u64 {
+        match self {
+            Self::Fixed(units) => units.min(remaining),
+            Self::Auto => {
+                let share = remaining / AUTO_SHARE.saturating_mul(processes.max(1));
+                share.min(MAX_BATCH)
+            }
+        }
+    }
+
+    /// How much of a batch of `drawn` units is left at most, once the request for which it was drawn has its own.
+    #[inline]
+    pub(crate) fn max_left(self, drawn: u64) -> u64 {
+        match self {
+            Self::Fixed(units) => drawn.min(units.saturating_sub(1)),
+            Self::Auto => drawn.saturating_sub(1),
+        }
+    }
+
+    /// How much each process may have left of a limit that admits so much at once.
+    pub(crate) fn max_left_of(self, burst: u64) -> u64 {
+        match self {
+            Self::Fixed(units) => units.saturating_sub(1),
+            Self::Auto => self.max_left(self.units(burst, 1)),
+        }
+    }
+}
+
 /// How processes draw units of a limit in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CreditPlan {
-    /// From 1 to [`MAX_BATCH`].
-    pub(crate) batch: u64,
+    pub(crate) batch: BatchSize,
     /// Whether a batch ends with its window. For fixed windows only.
     pub(crate) window_coupled: bool,
 }

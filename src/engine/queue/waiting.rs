@@ -159,8 +159,12 @@ impl SegmentEngine {
                 if wait.goes_on() {
                     self.sleep(shard, &waiting, wait.deadline);
                 }
-                self.watch_for_deaths(shard, &mut waiting, &mut deaths);
-                let is_expired = !wait.goes_on();
+                // What was granted is claimed at once: nothing else is of interest then.
+                let is_decided = self.is_decided(shard, &waiting);
+                if !is_decided {
+                    self.watch_for_deaths(shard, &mut waiting, &mut deaths);
+                }
+                let is_expired = !is_decided && !wait.goes_on();
                 match self.look(shard, costs, decision, &mut waiting, is_expired)? {
                     PollResult::Admitted => return Ok(Acquired::after(began, true)),
                     PollResult::Refused => return Ok(Acquired::after(began, false)),
@@ -379,7 +383,9 @@ impl SegmentEngine {
         waiting: &mut Waiting,
         is_expired: bool,
     ) -> Result<PollResult, Box<Error>> {
-        self.check_liveness_if_due(shard, waiting, LockWait::Timeout)?;
+        if !self.is_decided(shard, waiting) {
+            self.check_liveness_if_due(shard, waiting, LockWait::Timeout)?;
+        }
         let mut locked = self.lock(shard)?;
         let shard = locked.shard;
         let standing = locked.stand(waiting)?;

@@ -161,6 +161,7 @@ impl SetEngine {
     }
 
     /// Whether processes draw batches from the set.
+    #[inline]
     pub(crate) fn has_credit(&self) -> bool {
         self.batches.is_some()
     }

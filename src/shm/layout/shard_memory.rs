@@ -236,6 +236,15 @@ impl ShardMemory {
         Some(HoldPlace { head, amounts })
     }
 
+    /// The first amount of a hold, without the rest of it.
+    #[inline(always)]
+    pub(crate) fn first_amount(&self, index: u64) -> Option<&AtomicU64> {
+        if index >= self.hold_capacity || self.hold_amounts == 0 {
+            return None;
+        }
+        self.holds.get(index as usize * self.hold_stride + HOLD_WORDS)
+    }
+
     /// Holds that were ever taken: what lies beyond is zero.
     pub(crate) fn touched_holds(&self) -> u64 {
         self.control()

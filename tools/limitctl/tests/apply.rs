@@ -260,6 +260,11 @@ name = "api"
         assert!(refused.stderr.contains(part), "{refused:?}");
     }
     assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 25);
+    let automatic = set(&path, &["api", "calls", "batch=auto"]).ended(0);
+    assert!(automatic.stdout.contains("auto"), "{automatic:?}");
+    assert_eq!(declared(&path, 0, 0)["credit"], "auto");
+    set(&path, &["api", "calls", "batch=10"]).ended(0);
+    assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 10);
     let other = crate::directory();
     let without = create(other.path());
     let refused = set(&without, &["api", "requests", "batch=25"]).ended(64);

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::credit::Credit;
 use super::kind::Kind;
 use super::window::Window;
 use super::{Algorithm, Align, Limit};
@@ -58,7 +57,8 @@ impl Limit {
     /// so does what is refunded out of order (see the caveats), what is admitted after a [reset](crate::LimitSet::reset),
     /// and in windows that follow the wall clock after that is set forward.
     ///
-    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`].
+    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`]. Where batches are
+    /// sized automatically that is of one process; the more there are, the less each adds.
     ///
     /// None of a budget, which admits as long as anything remains and counts afterwards; of concurrency, whose capacity is
     /// its bound; without a capacity; where the declaration is not valid; and where the number exceeds 64 bits.
@@ -107,10 +107,15 @@ impl Limit {
             }
         };
         let units = u64::try_from(units).ok()?;
+        let burst = meant.burst.as_ref().and_then(|burst| meant.units(burst).ok()?);
+        let per_process = meant
+            .credit
+            .as_ref()
+            .map_or(0, |credit| credit.per_process(burst.unwrap_or(capacity)));
         Some(Bound {
             units,
             amount: meant.format_units(units),
-            per_process: meant.credit.as_ref().map_or(0, Credit::per_process),
+            per_process,
             span,
         })
     }

@@ -1,8 +1,12 @@
 //! Credit that a process draws in advance from a limit, as it is declared.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
-use crate::engine::definition::plan::CreditPlan;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+use crate::engine::definition::plan::{BatchSize, CreditPlan};
 
 /// Two-tier checks: each process draws units of a limit in batches, and admits requests from its batch without the
 /// lock. See [`Limit::credit`](crate::Limit::credit).
@@ -19,21 +23,39 @@ use crate::engine::definition::plan::CreditPlan;
 ///     .algorithm(Algorithm::FixedWindow)
 ///     .credit(Credit::batch(10).window_coupled(true));
 /// assert_eq!(exact.bound().map(|bound| bound.per_process), Some(0));
+///
+/// // A sixteenth of what remains, shared by the processes that draw.
+/// let automatic = Limit::calls("requests", 16_000, Duration::from_secs(60)).credit(Credit::auto());
+/// assert_eq!(automatic.bound().map(|bound| bound.per_process), Some(999));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Credit {
-    pub(super) batch: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// None where batches are sized automatically.
+    pub(super) batch: Option<u64>,
     pub(super) window_coupled: Option<bool>,
 }
+
+/// The word for batches that are sized automatically.
+const AUTO: &str = "auto";
 
 impl Credit {
     /// Batches of that many units, from 1 to 1,048,575.
     pub fn batch(units: u64) -> Self {
         Self {
-            batch: units,
+            batch: Some(units),
+            window_coupled: None,
+        }
+    }
+
+    /// Batches of remaining / (16 x processes) units, at most 1,048,575: of what remains of the limit when a batch is drawn, and
+    /// the number of processes that have one then. In TOML `credit = "auto"`.
+    ///
+    /// For the only limit of a set that is not keyed, with [`Algorithm::Gcra`](crate::Algorithm::Gcra),
+    /// [`TokenBucket`](crate::Algorithm::TokenBucket) or [`LeakyBucket`](crate::Algorithm::LeakyBucket).
+    pub fn auto() -> Self {
+        Self {
+            batch: None,
             window_coupled: None,
         }
     }
@@ -46,19 +68,27 @@ impl Credit {
         self
     }
 
+    pub(in crate::api::declaration) fn is_auto(&self) -> bool {
+        self.batch.is_none()
+    }
+
+    fn size(&self) -> BatchSize {
+        self.batch.map_or(BatchSize::Auto, BatchSize::Fixed)
+    }
+
     pub(in crate::api::declaration) fn plan(&self) -> CreditPlan {
         CreditPlan {
-            batch: self.batch,
+            batch: self.size(),
             window_coupled: self.window_coupled.unwrap_or_default(),
         }
     }
 
-    /// What each process may add to what the limit admits in a window.
-    pub(in crate::api::declaration) fn per_process(&self) -> u64 {
+    /// What each process may add to what a limit of that burst admits in a window.
+    pub(in crate::api::declaration) fn per_process(&self, burst: u64) -> u64 {
         if self.window_coupled == Some(true) {
             0
         } else {
-            self.batch.saturating_sub(1)
+            self.size().max_left_of(burst)
         }
     }
 
@@ -66,8 +96,65 @@ impl Credit {
     pub(in crate::api::declaration) fn canonical(&self) -> Self {
         Self {
             // Nothing valid comes near the end of TOML's integers, and what is not valid must be written too.
-            batch: self.batch.min(i64::MAX as u64),
-            window_coupled: Some(self.window_coupled.unwrap_or_default()),
+            batch: self.batch.map(|units| units.min(i64::MAX as u64)),
+            window_coupled: match self.batch {
+                Some(_) => Some(self.window_coupled.unwrap_or_default()),
+                None => self.window_coupled,
+            },
         }
+    }
+}
+
+/// Credit as a table.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreditTable {
+    batch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_coupled: Option<bool>,
+}
+
+impl Serialize for Credit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.batch {
+            // With `window_coupled` it is not valid, and written only to say so.
+            None => serializer.serialize_str(AUTO),
+            Some(batch) => CreditTable {
+                batch,
+                window_coupled: self.window_coupled,
+            }
+            .serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Credit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl<'de> Visitor<'de> for Written {
+            type Value = Credit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"auto\", or a table such as { batch = 10 }")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Credit, E> {
+                if text == AUTO {
+                    return Ok(Credit::auto());
+                }
+                Err(E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Credit, M::Error> {
+                let table = CreditTable::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Credit {
+                    batch: Some(table.batch),
+                    window_coupled: table.window_coupled,
+                })
+            }
+        }
+
+        deserializer.deserialize_any(Written)
     }
 }

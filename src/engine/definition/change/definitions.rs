@@ -194,6 +194,7 @@ impl SegmentEngine {
         }
         let rules = self.rules_of(locked.shard.set, generation)?;
         locked.read_clock();
+        locked.end_automatic_batches()?;
         let (shard, now) = (locked.shard, locked.now);
         let control = shard.memory.control();
         let limits = shard.limits.len() as u64;

@@ -48,7 +48,7 @@ pub struct Edit {
 
     /// What to change, such as capacity=200
     ///
-    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false), and batch (the units of a batch of a limit with credit). None as a value, such as lease=none, is what holds where nothing is declared.
+    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false), and batch (the units of a batch of a limit with credit, or auto). None as a value, such as lease=none, is what holds where nothing is declared.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
 
@@ -91,8 +91,9 @@ const FIELDS: [(&str, Form); 12] = [
     (BATCH, Form::Amount),
 ];
 
-/// Which is declared within `credit`.
+/// Which is declared within `credit`, or in its place by this word.
 const BATCH: &str = "batch";
+const AUTO: &str = "auto";
 
 impl Edit {
     pub fn run(self) -> Result<ExitCode, Failure> {
@@ -192,10 +193,17 @@ impl Edit {
         }
         for Assignment { field, value } in &self.values {
             let table = if field == BATCH {
-                limit
-                    .get_mut("credit")
-                    .and_then(Value::as_table_mut)
-                    .ok_or_else(|| self.without_credit())?
+                match limit.get_mut("credit").ok_or_else(|| self.without_credit())? {
+                    credit if value.as_ref().and_then(Value::as_str) == Some(AUTO) => {
+                        *credit = Value::from(AUTO);
+                        continue;
+                    }
+                    Value::Table(table) => table,
+                    word => {
+                        *word = Value::Table(Table::new());
+                        word.as_table_mut().ok_or_else(|| self.without_credit())?
+                    }
+                }
             } else {
                 &mut *limit
             };

@@ -35,6 +35,12 @@ impl SetDeclaration {
                  remove it, or declare the limit in a set of its own",
             );
         }
+        if self.keyed.is_some() && limit.credit.as_ref().is_some_and(Credit::is_auto) {
+            return misplaced(
+                "batches that are sized automatically are of a limit that all requests share, and a keyed set has one for each \
+                 key; declare their size, such as credit = { batch = 10 }, or a set without keys",
+            );
+        }
         if self.shadow == Some(true) || limit.shadow == Some(true) {
             return misplaced(
                 "a limit in shadow refuses nothing, so there is nothing to draw in advance; remove it, or the shadow",
@@ -48,15 +54,19 @@ impl Limit {
     /// Lets each process draw units of a calls or rate limit in batches, and admit requests from its batch by itself,
     /// without the lock. `check`, `try_acquire` and `acquire` do so by themselves; there is nothing else to call.
     ///
+    /// - **Size.** Declared ([`Credit::batch`]), or automatic ([`Credit::auto`]): remaining / (16 x processes), of what remains when
+    ///   it is drawn, and the processes that have a batch of the limit then.
     /// - **Bound.** In any window at most what [`bound`](Self::bound) says without credit, and batch - 1 more for each
     ///   process (of a keyed set: for each process and key). With [`window_coupled`](Credit::window_coupled) no window
-    ///   sees more than the capacity.
-    /// - **Which requests.** Those that cost at least 1 and less than a batch. Others, [`reserve`](crate::LimitSet::reserve)
+    ///   sees more than the capacity. Automatic batches of *n* processes are together at most burst / 16 x (1 + 1/2 + ... +
+    ///   1/*n*): a sixteenth of the burst for one process, less than three tenths for 64, less than four for 256.
+    /// - **Which requests.** Those that cost at least 1 and less than a batch; where that is automatic, near the limit, also those
+    ///   that are charged to the limit itself because nothing would be left of a batch. Others, [`reserve`](crate::LimitSet::reserve)
     ///   and [`check_many`](crate::LimitSet::check_many) are charged to the limit itself.
     /// - **One batch for each process and key**, shared by all its handles and threads. Two copies of the library in one
     ///   process count as two processes, and a forked child draws a batch of its own.
-    /// - **A queue is not overtaken.** A request that has to wait first takes the batches of all processes back, and no
-    ///   process draws another while one waits.
+    /// - **A queue is not overtaken.** A request that has to wait first takes the batches of all processes back, of stopped ones
+    ///   too, and no process draws another while one waits.
     /// - **A request that needs more than is left of a batch** has the rest given back and draws anew, where the algorithm
     ///   refunds; where it does not, the rest is spent with it. A refusal says after how long the limit admits all of it.
     /// - **Unspent units come back** where the algorithm refunds (see [`Permit::settle`](crate::Permit::settle)): when
@@ -65,7 +75,8 @@ impl Limit {
     /// - **A permit that is settled** with less than it took gets back what any permit does, where the algorithm refunds:
     ///   what time has not replenished since the batch was drawn. Up to batch - 1 of it is left in that batch, if that is
     ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
-    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them. A
+    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them: automatic
+    ///   ones it takes back at once, others come back when their process asks again, or does not use them. A
     ///   [removal](crate::SegmentError::Removed) of the segment is noticed within a second or two while a process has batches.
     /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags
     ///   behind by those that were admitted from batches since these were drawn, until the next draw or return: fewer than
@@ -75,7 +86,8 @@ impl Limit {
     ///   no hold is free, the request is charged to the limit itself.
     ///
     /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow),
-    /// [`prefix`](Self::prefix) and [`OnDeath::Refund`]. The size of batches can be changed in a live segment.
+    /// [`prefix`](Self::prefix) and [`OnDeath::Refund`]. The size of batches can be changed in a live segment, also to
+    /// automatic and back.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);
         self
@@ -121,6 +133,17 @@ impl Limit {
             "only a fixed window has windows that a batch can end with; remove `window_coupled`, or declare algorithm \
              = \"fixed_window\"",
         )?;
-        check_range(|| place.field("credit / batch"), credit.batch, 1, MAX_BATCH)
+        let Some(batch) = credit.batch else {
+            demand(
+                self.effective_algorithm().is_some_and(Algorithm::keeps_backlog),
+                "batches are sized automatically where what remains comes back bit by bit, and not with a window; declare their \
+                 size, such as credit = { batch = 10 }, or algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
+            )?;
+            return demand(
+                credit.window_coupled.is_none(),
+                "batches that are sized automatically are of limits without windows; remove `window_coupled`",
+            );
+        };
+        check_range(|| place.field("credit / batch"), batch, 1, MAX_BATCH)
     }
 }

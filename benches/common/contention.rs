@@ -1,0 +1,135 @@
+//! Many at work on one limit: how much they do together, how evenly, and how long one of them is kept waiting. Beside each
+//! number of processes as many that share nothing, because what is longest between two turns of a processor is not the lock's.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::processes::{Share, Work, side_by_side, threads_side_by_side};
+
+/// What so many came to together.
+#[derive(Clone, Copy, Debug)]
+pub struct Together {
+    /// Operations a second.
+    pub rate: f64,
+    /// Jain's index of fairness: 1 where all did as much, 1/n where one did everything.
+    pub jain: f64,
+    /// The longest time in which one of them did nothing.
+    pub longest_gap: Duration,
+}
+
+impl Together {
+    fn of(shares: &[Share]) -> Self {
+        let done = |power: i32| {
+            shares
+                .iter()
+                .map(|share| (share.done as f64).powi(power))
+                .sum::<f64>()
+        };
+        Self {
+            rate: shares.iter().map(|share| share.rate()).sum(),
+            jain: done(1).powi(2) / (shares.len() as f64 * done(2)),
+            longest_gap: shares
+                .iter()
+                .map(|share| share.longest_gap)
+                .max()
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Of several rounds: the median of each.
+    fn median(mut rounds: Vec<Self>) -> Self {
+        let middle = rounds.len() / 2;
+        rounds.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+        let rate = rounds[middle].rate;
+        rounds.sort_by(|one, other| one.jain.total_cmp(&other.jain));
+        let jain = rounds[middle].jain;
+        rounds.sort_by_key(|round| round.longest_gap);
+        Self {
+            rate,
+            jain,
+            longest_gap: rounds[middle].longest_gap,
+        }
+    }
+}
+
+/// So many at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    /// Processes, or threads of one process.
+    pub count: usize,
+    /// Which of the two.
+    pub is_of_threads: bool,
+    /// On one limit.
+    pub on_one_limit: Together,
+    /// As many processes that share nothing.
+    pub without_a_lock: Together,
+}
+
+impl Crowd {
+    /// How many times the longest gap without a lock the longest stall is.
+    pub fn stall_ratio(&self) -> f64 {
+        self.on_one_limit.longest_gap.as_secs_f64() / self.without_a_lock.longest_gap.as_secs_f64()
+    }
+}
+
+const CROWDS: [(usize, bool); 6] = [
+    (1, false),
+    (2, false),
+    (32, false),
+    (64, false),
+    (2, true),
+    (32, true),
+];
+
+/// Measures every crowd in turn, `rounds` times for `time`.
+pub fn measure(directory: &Path, rounds: usize, time: Duration) -> Vec<Crowd> {
+    let mut results = vec![(Vec::new(), Vec::new()); CROWDS.len()];
+    for _ in 0..rounds {
+        for ((count, is_of_threads), (limited, alone)) in CROWDS.into_iter().zip(&mut results) {
+            let shares = if is_of_threads {
+                threads_side_by_side(directory, count, time)
+            } else {
+                side_by_side(directory, Work::OneLimit, count, time)
+            };
+            limited.push(Together::of(&shares));
+            alone.push(Together::of(&side_by_side(directory, Work::Alone, count, time)));
+        }
+    }
+    CROWDS
+        .into_iter()
+        .zip(results)
+        .map(|((count, is_of_threads), (limited, alone))| Crowd {
+            count,
+            is_of_threads,
+            on_one_limit: Together::median(limited),
+            without_a_lock: Together::median(alone),
+        })
+        .collect()
+}
+
+/// Prints a row for each crowd.
+pub fn print(crowds: &[Crowd], rounds: usize, time: Duration) {
+    println!("On one limit, try_acquire and drop: {rounds} rounds of {time:?} each by turns, medians.\n");
+    println!(
+        "| at once | M op/s in all | Jain's index | without a lock | longest stall | without a lock | ratio |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for crowd in crowds {
+        let what = if crowd.is_of_threads {
+            "threads"
+        } else {
+            "processes"
+        };
+        let (limited, alone) = (crowd.on_one_limit, crowd.without_a_lock);
+        println!(
+            "| {} {what} | {:.2} | {:.3} | {:.3} | {:.1} ms | {:.1} ms | {:.2} |",
+            crowd.count,
+            limited.rate / 1e6,
+            limited.jain,
+            alone.jain,
+            limited.longest_gap.as_secs_f64() * 1e3,
+            alone.longest_gap.as_secs_f64() * 1e3,
+            crowd.stall_ratio(),
+        );
+    }
+}
