@@ -102,7 +102,7 @@ impl SegmentEngine {
                 .load_bytes(from, buffer)
                 .map_err(|place| damaged(self.path(), place))?;
             if from == 0 {
-                // Of no boot: its locks and processes are nobody's.
+                // Of no boot: its locks and processes are no one's.
                 let boot_id = offset_of!(Header, boot_id);
                 buffer[boot_id..boot_id + size_of::<u64>()].fill(0);
             }

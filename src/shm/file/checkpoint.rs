@@ -358,7 +358,7 @@ fn read_heads(file: &File, path: &Path) -> Result<[Option<Head>; 2], Error> {
 }
 
 /// Whether one of the heads has the mark of a checkpoint, torn or not, or nothing was written to the file yet: one that has
-/// something else is somebody else's.
+/// something else is of another program.
 fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
     let mut starts = [0; 2];
     for (start, place) in starts.iter_mut().zip(HEADS) {
