@@ -157,6 +157,10 @@ impl SegmentEngine {
             let (watch, slice) = self.watch_duty(words);
             futex::wait(words.duty_free(), seen, Duration::from_nanos(left.min(slice)));
             drop(watch);
+            if futex::value(words.duty_free()) != seen {
+                // A wake is for one sleeper, and each process that watches wakes one: it may not have been its own.
+                futex::wake(words.duty_free());
+            }
         }
     }
 

@@ -2,4 +2,5 @@
 
 pub(super) mod duty;
 pub(super) mod exchange;
+mod reclaim_places;
 pub(super) mod shortage;
