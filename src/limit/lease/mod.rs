@@ -22,7 +22,7 @@ pub(crate) use record::{LEASE_WORDS, LeaseWord};
 use record::{get, put};
 
 use super::{
-    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, Rule, RuleOperations, Standing, State,
+    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
     StateMut,
 };
 use crate::units::{NANOS_PER_SECOND, UnitPrice};
@@ -38,7 +38,7 @@ pub(crate) enum OutagePolicy {
 
 /// What units are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Units {
+pub(super) enum Units {
     /// Taken up front, and come back evenly.
     Spent,
     /// The same, and given back as far as time has not done so already.
@@ -91,24 +91,18 @@ enum Spendable {
 }
 
 impl Leased {
-    /// The limit that `rule` decides where it is not shared, leased for `length` nanoseconds at a time. `outage` says what
-    /// becomes of it while the store is out, and `key` tells it from other limits of the store.
-    pub(crate) fn new(
-        rule: &Rule,
-        length: u64,
-        outage: OutagePolicy,
-        key: u32,
+    /// The limit that `rule` decides where it is not shared, leased for `length` nanoseconds at a time. `price` is that of
+    /// one of its units, where they come back evenly; `outage` says what becomes of it while the store is out, and `key`
+    /// tells it from other limits of the store.
+    pub(super) fn of(
+        rule: &impl RuleOperations,
+        units: Units,
+        price: Option<UnitPrice>,
+        (length, outage, key): (u64, OutagePolicy, u32),
     ) -> Result<Self, InvalidLimit> {
         if length == 0 {
             return Err(InvalidLimit::Zero("lease"));
         }
-        let (units, price) = match rule {
-            Rule::Concurrency(_) => (Units::Held, None),
-            Rule::Budget(_) => (Units::Debited, None),
-            Rule::Backlog(backlog) if backlog.refunds() => (Units::Refunded, Some(backlog.price())),
-            Rule::Backlog(backlog) => (Units::Spent, Some(backlog.price())),
-            _ => (Units::Counted, None),
-        };
         let price = price
             .or(UnitPrice::new(1, 1))
             .ok_or(InvalidLimit::Zero("price"))?;
@@ -148,10 +142,9 @@ impl Leased {
         max.max(1)
     }
 
-    /// Whether the rule is one that decides the limit where it is not shared, by the same words.
-    pub(super) fn is_leased_from(&self, local: &Rule) -> bool {
-        let is_held = matches!(local, Rule::Concurrency(_));
-        self.local_words() == local.state_words() && self.is_held() == is_held
+    /// Whether a rule that counts so, in so many words, decides the limit where it is not shared.
+    pub(super) fn is_leased_from(&self, units: Units, words: usize) -> bool {
+        self.local_words() == words && self.is_held() == (units == Units::Held)
     }
 
     fn is_held(&self) -> bool {
@@ -329,7 +322,12 @@ impl Leased {
 
     /// Takes over the state of a limit that was not shared so far. What the host has used of it is the first that it
     /// reports, so that the store does not grant it anew.
-    pub(super) fn migrate_from(&self, old: &Rule, state: &mut (impl StateMut + ?Sized), now: Now) {
+    pub(super) fn migrate_from(
+        &self,
+        old: &impl RuleOperations,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+    ) {
         let used = old
             .capacity()
             .saturating_sub(old.standing(old.mark(state, now)).remaining);
@@ -344,7 +342,12 @@ impl Leased {
 
     /// Hands the state over to the rule of a limit that is not shared from now on: what is leased can be spent, and the rest
     /// comes back as the rule says.
-    pub(super) fn migrate_to(&self, new: &Rule, state: &mut (impl StateMut + ?Sized), now: Now) {
+    pub(super) fn migrate_to(
+        &self,
+        new: &impl RuleOperations,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+    ) {
         let left = match self.spendable(state, now) {
             Spendable::Units(left) => left,
             Spendable::Anything => 0,
