@@ -9,6 +9,7 @@ mod fleet;
 mod limit;
 mod place;
 pub(crate) mod set;
+mod shared_limits;
 pub(crate) mod stored;
 
 #[cfg(test)]
