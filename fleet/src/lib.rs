@@ -1,6 +1,10 @@
 //! Limits that a fleet of hosts shares: leases from Redis or Valkey for segments of `shmlimit`.
 //!
-//! Every decision stays in the segment of the host; this crate asks the store for leases, in the background.
+//! Every decision stays in the segment of the host; this crate asks the store for leases, in the background: [`Refresher`].
+//! The [guide] says what is promised, and how to choose.
+//!
+//! What another client would need is public, too: the [protocol] of the store's script, the [`Exchange`] between a segment and
+//! a store, and the [model] of the store, which simulations use in its place.
 
 mod address;
 mod answer;
@@ -13,6 +17,9 @@ pub mod model;
 pub mod protocol;
 mod refresher;
 mod terms;
+
+#[doc = include_str!("../../docs/fleet.md")]
+pub mod guide {}
 
 pub use address::{AddressError, StoreAddress};
 pub use answer::{Grant, StoreAnswer};

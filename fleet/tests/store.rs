@@ -149,10 +149,16 @@ fn writes_off_what_a_dead_host_had_and_charges_its_report_once() {
     }
     assert!(answer <= 400, "{answer}");
     let mut connection = server.connection();
-    let level: u64 = redis::cmd("HGET")
+    let account: String = redis::cmd("HGET")
         .arg(store_key("org/tokens"))
-        .arg("level")
+        .arg("account")
         .query(&mut connection)
+        .expect("numbers");
+    let level: u64 = account
+        .split(' ')
+        .nth(4)
+        .expect("a level")
+        .parse()
         .expect("a number");
     let period = Terms::new(&limit, 0).expect("countable").to_string();
     let period: u64 = period

@@ -141,13 +141,14 @@ fn rules() -> Vec<LeasedRule> {
 
 /// Level and outstanding units, as they stand in the server.
 fn accounts(connection: &mut Connection, key: &str) -> (u64, u64) {
-    let values: (Option<u64>, Option<u64>) = redis::cmd("HMGET")
+    let account: Option<String> = redis::cmd("HGET")
         .arg(store_key(key))
-        .arg("level")
-        .arg("outstanding")
+        .arg("account")
         .query(connection)
         .expect("numbers");
-    (values.0.unwrap_or(0), values.1.unwrap_or(0))
+    let account = account.unwrap_or_default();
+    let number = |index| account.split(' ').nth(index).and_then(|word| word.parse().ok());
+    (number(4).unwrap_or(0), number(6).unwrap_or(0))
 }
 
 /// How often each answer was seen: a trace that never comes to one says nothing of it.

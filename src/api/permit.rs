@@ -406,6 +406,13 @@ impl<'a> Permit<'a> {
             .is_some_and(|hold| engine.is_lost(self.shard(), hold, self.decision.owner))
     }
 
+    /// As [`fencing_number`](Self::fencing_number), across hosts: of the first concurrency limit of the set that
+    /// [hosts share](crate::Limit::fleet) and the permit holds. The number of the grant in the store x 2^32 + a number
+    /// within that grant. None where no such limit is held, or nothing was leased when it was taken.
+    pub fn fleet_fencing_number(&self) -> Option<u64> {
+        self.set.engine_set().fleet_fencing_number(&self.decision)
+    }
+
     fn is_released(&self) -> bool {
         matches!(self.decision.stage(), Stage::Released | Stage::Lost)
     }

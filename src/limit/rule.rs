@@ -2,9 +2,12 @@
 
 use super::{
     Adaptive, Assessment, Backlog, Budget, CapacityTerms, Concurrency, FixedWindow, InvalidLimit, Leased,
-    Mark, NearThreshold, Now, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter, Standing, State,
-    StateMut, Unlimited,
+    Mark, NearThreshold, Now, OutagePolicy, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter,
+    Standing, State, StateMut, Unlimited,
 };
+
+use super::lease::Units;
+use crate::units::UnitPrice;
 
 /// Writes down once which rules there are: [`Rule`], which is any of them, and `dispatch!`, which puts a question to
 /// whichever it is, or to two where they are of one kind. The first token is the sign that `dispatch!` needs for its own
@@ -73,11 +76,30 @@ impl Rule {
         dispatch!(self, rule => rule.give_back(state, amount));
     }
 
+    /// What the units of the rule are to hosts that share it, and what one is worth in time where they come back evenly.
+    fn units(&self) -> (Units, Option<UnitPrice>) {
+        match self {
+            Self::Concurrency(_) => (Units::Held, None),
+            Self::Budget(_) => (Units::Debited, None),
+            Self::Backlog(backlog) if backlog.refunds() => (Units::Refunded, Some(backlog.price())),
+            Self::Backlog(backlog) => (Units::Spent, Some(backlog.price())),
+            _ => (Units::Counted, None),
+        }
+    }
+
+    /// The rule where hosts share what it decides: leased for `length` nanoseconds at a time.
+    pub(crate) fn leased(&self, length: u64, outage: OutagePolicy, key: u32) -> Result<Leased, InvalidLimit> {
+        let (units, price) = self.units();
+        Leased::of(self, units, price, (length, outage, key))
+    }
+
     /// Whether a limit can come to be shared, or not to be; none where it is or is not before and after.
     fn can_migrate_lease(&self, old: &Self) -> Option<bool> {
         match (self, old) {
             (Self::Leased(_), Self::Leased(_)) => None,
-            (Self::Leased(rule), local) | (local, Self::Leased(rule)) => Some(rule.is_leased_from(local)),
+            (Self::Leased(rule), local) | (local, Self::Leased(rule)) => {
+                Some(rule.is_leased_from(local.units().0, local.state_words()))
+            }
             _ => None,
         }
     }

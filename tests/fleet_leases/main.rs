@@ -1,88 +1,21 @@
 //! Limits that hosts share, with a store that keeps its promises and stands on the same clock: what each host may spend,
 //! and what all of them admit together.
 
+mod host;
+mod processes;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod store;
 
+use std::thread;
 use std::time::Duration;
 
-use scene::clock::{NEW_YEAR, Scene};
-use scene::{expect_permit, expect_refusal};
-use shmlimit::fleet::{Duty, StoreProblem};
-use shmlimit::{Declaration, FleetLease, Limit, Outage, RefusalReason, SetDeclaration};
+use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
+use scene::process::{TIMEOUT, eventually};
+use scene::{expect_permit, expect_refusal, queued};
+use shmlimit::fleet::StoreProblem;
+use shmlimit::{Algorithm, FleetLease, Limit, Outage, RefusalReason, SetDeclaration};
 use store::Store;
-
-const MINUTE: Duration = Duration::from_secs(60);
-const LEASE: Duration = Duration::from_secs(2);
-const KEY: &str = "org/api/calls";
-
-fn declaring(limit: Limit) -> Declaration {
-    Declaration::new()
-        .fleet_url("redis://127.0.0.1:1")
-        .add_set(SetDeclaration::new("api").add_limit(limit))
-}
-
-fn calls(capacity: u64) -> Limit {
-    Limit::calls("calls", capacity, MINUTE).fleet(FleetLease::new(KEY))
-}
-
-/// One host: a segment, and the process that has duty.
-struct Host {
-    scene: Scene,
-    duty: Duty,
-    store: Store,
-}
-
-impl Host {
-    fn new(limit: Limit, store: &Store) -> Self {
-        let scene = Scene::declared(NEW_YEAR, &declaring(limit));
-        let duty = scene
-            .segment
-            .fleet()
-            .try_take_duty()
-            .expect("works")
-            .expect("no process has duty");
-        Self {
-            scene,
-            duty,
-            store: store.clone(),
-        }
-    }
-
-    /// Asks the store what is due, and brings the answers into force; answers how many questions that were.
-    fn ask(&self) -> usize {
-        let asked = self.duty.ask().expect("works");
-        for asked in &asked {
-            match self.store.answer(asked.request(), self.scene.clock.now()) {
-                Ok(reply) => self.duty.install(asked, &reply).expect("works"),
-                Err(problem) => self.duty.report(asked, problem, Duration::ZERO).expect("works"),
-            }
-        }
-        asked.len()
-    }
-
-    fn fail(&self, problem: StoreProblem) {
-        for asked in self.duty.ask().expect("works") {
-            self.duty.report(&asked, problem, Duration::ZERO).expect("works");
-        }
-    }
-
-    fn is_admitted(&self) -> bool {
-        let set = self.scene.set();
-        let outcome = set.try_acquire(&set.request()).expect("a decision");
-        outcome.into_result().is_ok()
-    }
-
-    /// How many of so many requests are admitted, asking the store whenever something is due.
-    fn admitted_of(&self, requests: usize) -> usize {
-        let admit = |_: &usize| {
-            self.ask();
-            self.is_admitted()
-        };
-        (0..requests).filter(admit).count()
-    }
-}
 
 #[test]
 fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
@@ -121,7 +54,7 @@ fn what_is_not_spent_is_over_with_its_lease() {
     host.scene.pass(LEASE);
     assert!(!host.is_admitted(), "the lease is over");
     host.ask();
-    let lease = host.scene.snapshot().limits[0].lease.clone().expect("shared");
+    let lease = host.lease();
     assert!(lease.counts.expired_units > 0, "{lease:?}");
     assert!(host.is_admitted());
 }
@@ -135,11 +68,10 @@ fn an_answer_to_another_request_changes_nothing() {
         .answer(first.request(), host.scene.clock.now())
         .expect("answers");
     host.duty.install(&first, &reply).expect("works");
-    let left = |host: &Host| host.scene.snapshot().limits[0].remaining;
-    let before = left(&host);
+    let before = host.left();
     assert!(before > 0);
     host.duty.install(&first, &reply).expect("works");
-    assert_eq!(left(&host), before, "a second answer is none");
+    assert_eq!(host.left(), before, "a second answer is none");
 }
 
 #[test]
@@ -173,7 +105,7 @@ fn each_outage_policy_does_what_it_says() {
         assert_eq!(host.is_admitted(), with_lease, "{policy}: the lease is not over");
         host.scene.pass(LEASE);
         assert_eq!(host.is_admitted(), without, "{policy}: the lease is over");
-        let lease = host.scene.snapshot().limits[0].lease.clone().expect("shared");
+        let lease = host.lease();
         assert_eq!(lease.problem, Some(StoreProblem::Unreachable));
         assert_eq!(lease.out_for, Some(LEASE));
         host.ask();
@@ -197,4 +129,161 @@ fn drains_and_gives_everything_back() {
     assert!(!host.is_admitted());
     host.ask();
     assert!(host.is_admitted());
+}
+
+#[test]
+fn who_waits_is_admitted_when_an_answer_comes() {
+    let host = Host::new(calls(600), &Store::default());
+    let set = host.scene.set();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| expect_permit(set.acquire(&set.request(), TIMEOUT)).release());
+        eventually("the request waits", || queued(&host.scene.segment) == 1);
+        assert_eq!(host.ask(), 1);
+        assert!(waiter.join().is_ok(), "admitted");
+    });
+    assert_eq!(host.scene.snapshot().counts.waited, 1);
+}
+
+#[test]
+fn a_set_is_taken_as_a_whole_or_not_at_all() {
+    let set = SetDeclaration::new("api")
+        .add_limit(Limit::concurrency("in_flight", 2))
+        .add_limit(calls(60_000));
+    let host = Host::of_set(set, &Store::default());
+    let set = host.scene.set();
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(
+        (refusal.reason(), refusal.binding()),
+        (RefusalReason::Lease, Some("calls"))
+    );
+    assert_eq!(host.scene.snapshot().active, 0);
+    host.ask();
+    let left = || host.scene.snapshot().limits[1].remaining;
+    let before = left();
+    let _held = [
+        expect_permit(set.try_acquire(&set.request())),
+        expect_permit(set.try_acquire(&set.request())),
+    ];
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(refusal.reason(), RefusalReason::Concurrency);
+    assert_eq!(left(), before - 2, "a refusal spends nothing");
+}
+
+#[test]
+fn unused_cost_comes_back_to_the_lease() {
+    let tokens = Limit::rate("tokens", 60_000, MINUTE)
+        .algorithm(Algorithm::TokenBucket)
+        .fleet(FleetLease::new(KEY));
+    let host = Host::new(tokens, &Store::default());
+    let set = host.scene.set();
+    let request = set.request().with("tokens", 500).expect("a limit");
+    expect_refusal(set.try_acquire(&request));
+    host.ask();
+    let before = host.left();
+    let mut permit = expect_permit(set.try_acquire(&request));
+    let settled = permit.settle([("tokens", 100)]).expect("settles");
+    assert_eq!(settled.refunded("tokens"), 400);
+    assert_eq!(host.left(), before - 100);
+}
+
+#[test]
+fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
+    let budget = Limit::budget("spend", 1000, Duration::from_secs(3600)).fleet(FleetLease::new(KEY));
+    let host = Host::new(budget, &Store::default());
+    host.is_admitted();
+    host.ask();
+    let set = host.scene.set();
+    let mut permit = expect_permit(set.try_acquire(&set.request()));
+    assert!(permit.debit("spend", 400).is_ok());
+    drop(permit);
+    host.is_admitted();
+    let asked = host.duty.ask().expect("works").remove(0);
+    assert_eq!(asked.request().spent, 400);
+}
+
+#[test]
+fn places_without_a_lease_are_taken_back_the_youngest_first() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let mut permits = Vec::new();
+    while permits.len() < 3 {
+        host.ask();
+        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        host.scene.pass(Duration::from_millis(1));
+    }
+    let numbers: Vec<_> = permits
+        .iter()
+        .map(|permit| permit.fleet_fencing_number())
+        .collect();
+    assert!(
+        numbers.is_sorted() && numbers.iter().all(Option::is_some),
+        "{numbers:?}"
+    );
+    assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 0);
+    // The store does not answer, and the lease runs out.
+    host.fail(StoreProblem::Unreachable);
+    host.scene.pass(LEASE);
+    host.fail(StoreProblem::Unreachable);
+    assert!(permits.iter().all(|permit| permit.reclaimed()), "none is leased");
+    assert_eq!(host.scene.snapshot().active, 0);
+
+    // The same, but for what is left: the youngest go.
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).outage(Outage::Safe));
+    let store = Store::default();
+    let others = Host::new(places.clone(), &store);
+    others.is_admitted();
+    others.ask();
+    let host = Host::new(places, &store);
+    let set = host.scene.set();
+    let mut permits = Vec::new();
+    while permits.len() < 6 {
+        host.ask();
+        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        host.scene.pass(Duration::from_millis(10));
+    }
+    host.fail(StoreProblem::Unreachable);
+    host.scene.pass(LEASE);
+    host.fail(StoreProblem::Unreachable);
+    let lost: Vec<bool> = permits.iter().map(|permit| permit.reclaimed()).collect();
+    assert_eq!(
+        lost,
+        [false, false, false, false, true, true],
+        "its share is four"
+    );
+}
+
+#[test]
+fn a_live_limit_comes_to_be_shared_and_not_without_a_burst() {
+    let alone = Limit::calls("calls", 60, MINUTE);
+    let store = Store::default();
+    let host = Host::new(alone.clone(), &store);
+    for _ in 0..40 {
+        assert!(host.is_admitted());
+    }
+    let set = |limit: &Limit| declaring(SetDeclaration::new("api").add_limit(limit.clone()));
+    let changes = host.scene.segment.apply(&set(&calls(60))).expect("applies");
+    assert!(
+        changes.iter().any(|change| change.path().ends_with("fleet")),
+        "{changes:?}"
+    );
+    assert!(!host.is_admitted(), "nothing is leased yet");
+    let admitted = host.admitted_of(60);
+    assert!((1..=20).contains(&admitted), "{admitted} of 20 that were left");
+    // Another key is another limit: what is leased of this one is over.
+    let other = Limit::calls("calls", 60, MINUTE).fleet(FleetLease::new("org/api/other"));
+    host.scene.segment.apply(&set(&other)).expect("applies");
+    assert!(!host.is_admitted());
+    host.ask();
+    assert!(host.is_admitted());
+    let left = host.left();
+    host.scene.segment.apply(&set(&alone)).expect("applies");
+    assert_eq!(host.left(), left, "what was leased, and not a burst");
+    host.scene.pass(MINUTE);
+    assert_eq!(host.left(), 60);
+
+    // A segment that was created without a fleet has no room for leases.
+    let plain = scene::clock::Scene::new(SetDeclaration::new("api").add_limit(alone));
+    let error = plain.segment.apply(&set(&calls(60))).expect_err("no room");
+    assert!(error.to_string().contains("fleet"), "{error}");
 }

@@ -35,9 +35,13 @@ local function line(list)
     return table.concat(list, ' ')
 end
 
+-- Numbers stand in one field, in this order; sweep is a cursor, and text.
+local NUMBERS = {
+    'created', 'seen', 'shift', 'quarantine', 'level', 'drained', 'outstanding', 'window', 'grants', 'epoch', 'granted',
+    'former_epoch',
+}
 local FIELDS = {
-    'protocol', 'version', 'declared', 'terms', 'run', 'created', 'seen', 'shift', 'quarantine', 'level', 'drained',
-    'outstanding', 'slots', 'window', 'grants', 'epoch', 'granted', 'wants', 'former_epoch', 'former_wants', 'sweep',
+    'protocol', 'version', 'declared', 'terms', 'run', 'account', 'slots', 'wants', 'former_wants', 'sweep',
     'host:' .. host,
 }
 local read = redis.pcall('HMGET', key, unpack(FIELDS))
@@ -45,9 +49,13 @@ if read.err then
     if string.find(read.err, 'WRONGTYPE', 1, true) then return { 'foreign', redis.call('TYPE', key).ok } end
     return read
 end
-local stored = {}
+local stored, account = {}, {}
 for i = 1, #FIELDS do stored[FIELDS[i]] = read[i] or nil end
-local function number(field) return tonumber(stored[field] or 0) end
+if stored.account then
+    local values = numbers(stored.account)
+    for i = 1, #NUMBERS do account[NUMBERS[i]] = values[i] end
+end
+local function number(name) return account[name] or 0 end
 if not stored.protocol and redis.call('HLEN', key) > 0 then return { 'foreign', 'hash' } end
 if stored.protocol and stored.protocol ~= ARGV[1] then return { 'protocol', stored.protocol } end
 
@@ -73,7 +81,7 @@ local run = ARGV[2]
 if run == '' then
     run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or 'unknown'
 end
-local created = stored.created and tonumber(stored.created) or now
+local created = account.created or now
 local quarantine = number('quarantine')
 if stored.run and stored.run ~= run then quarantine = now + lease end
 
@@ -106,7 +114,7 @@ local function window_at(instant)
 end
 
 local level, outstanding = number('level'), number('outstanding')
-local drained = stored.drained and tonumber(stored.drained) or floor(now / quantum)
+local drained = account.drained or floor(now / quantum)
 local slots = numbers(stored.slots or '')
 local window = number('window')
 local window_end = 0
@@ -221,13 +229,23 @@ end
 local grants, epoch = number('grants'), epoch_before
 local function save(with_host)
     local written = {
-        'protocol', ARGV[1], 'version', in_force.version, 'declared', in_force.declared, 'terms', in_force.terms,
-        'run', run, 'created', text(created), 'seen', text(now), 'shift', text(shift),
-        'quarantine', text(quarantine), 'level', text(level), 'drained', text(drained), 'outstanding',
-        text(outstanding), 'slots', line(slots), 'window', text(window), 'grants', text(grants), 'epoch', text(epoch),
-        'granted', text(granted_all), 'wants', line(wants), 'former_epoch', text(former_epoch),
-        'former_wants', line(former),
+        'account',
+        line({
+            created, now, shift, quarantine, level, drained, outstanding, window, grants, epoch, granted_all,
+            former_epoch,
+        }),
+        'slots', line(slots), 'wants', line(wants), 'former_wants', line(former),
     }
+    -- What seldom changes.
+    local words = {
+        protocol = ARGV[1], version = in_force.version, declared = in_force.declared, terms = in_force.terms, run = run,
+    }
+    for name, word in pairs(words) do
+        if stored[name] ~= word then
+            written[#written + 1] = name
+            written[#written + 1] = word
+        end
+    end
     if with_host then
         for i = 1, #with_host do written[#written + 1] = with_host[i] end
     end
@@ -335,20 +353,17 @@ local supply = granted_all + available
 if kind == 'backlog' then supply = supply + floor(floor(epoch_left / quantum) * units / period) end
 if kind == 'places' then supply = burst end
 local hosts, sums = {}, {}
+local above, wanted_all = 0, 0
 local function add_all(histogram)
     for i = 1, #histogram, 3 do
         local exponent = histogram[i]
         hosts[exponent] = (hosts[exponent] or 0) + histogram[i + 1]
         sums[exponent] = (sums[exponent] or 0) + histogram[i + 2]
+        above, wanted_all = above + histogram[i + 1], wanted_all + histogram[i + 2]
     end
 end
 add_all(wants)
 add_all(former)
-local above, wanted_all = 0, 0
-for exponent = 1, 53 do
-    above = above + (hosts[exponent] or 0)
-    wanted_all = wanted_all + (sums[exponent] or 0)
-end
 local active = max(1, above)
 local fair = MAX
 if wanted_all > supply then

@@ -12,7 +12,7 @@ use crate::engine::definition::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
     self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
-    FixedWindow, InvalidLimit, Leased, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
+    FixedWindow, InvalidLimit, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 use crate::units::nanos_from_duration;
 
@@ -32,14 +32,11 @@ impl Limit {
         let meant = canonical.per_window();
         let local = meant.rule(place)?;
         let rule = match &meant.fleet {
-            Some(fleet) => Leased::new(
-                &local,
-                nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX),
-                fleet.outage_policy().into(),
-                fleet.key_number(),
-            )
-            .map_err(|invalid| unsuitable(place, &invalid))?
-            .into(),
+            Some(fleet) => {
+                let length = nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX);
+                let leased = local.leased(length, fleet.outage_policy().into(), fleet.key_number());
+                leased.map_err(|invalid| unsuitable(place, &invalid))?.into()
+            }
             None => local,
         };
         Ok(LimitPlan {

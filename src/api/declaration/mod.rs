@@ -11,6 +11,7 @@ mod limit;
 mod lock_kind;
 mod place;
 pub(crate) mod set;
+mod shared_limits;
 pub(crate) mod stored;
 
 #[cfg(test)]

@@ -37,12 +37,12 @@
 //! # Ok::<(), shmlimit::Error>(())
 //! ```
 
-mod duty;
+mod duty_handle;
 mod lease_request;
 mod lease_snapshot;
 mod store_problem;
 
-pub use duty::{Asked, Duty, Fleet};
+pub use duty_handle::{Asked, Duty, Fleet};
 pub use lease_request::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule};
 pub use lease_snapshot::{DutySnapshot, FleetSnapshot, LeaseCounts, LeaseSnapshot};
 pub use store_problem::StoreProblem;

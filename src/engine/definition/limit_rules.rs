@@ -321,6 +321,18 @@ impl LimitRules {
         self.state(row).get(self.lease_room()?..)
     }
 
+    /// How many places are held above what is leased of a concurrency limit that hosts share.
+    pub(in crate::engine) fn places_above_lease(&self, row: Row<'_>, now: Now) -> u64 {
+        let state = StateWords::reading(self.state(row));
+        let places = self.leased().and_then(|leased| leased.places(&state, now));
+        places.map_or(0, |places| state.load(0).saturating_sub(places))
+    }
+
+    /// The fencing number of an admission that left the limit so, where hosts share it and it is held.
+    pub(in crate::engine) fn fencing_number(&self, mark: Mark) -> Option<u64> {
+        self.leased()?.fencing_number_of(mark)
+    }
+
     /// What is leased, where hosts share the limit.
     pub(crate) fn lease_figures(&self, row: Row<'_>, now: Now) -> Option<LeaseFigures> {
         Some(self.leased()?.figures(&StateWords::reading(self.state(row)), now))
@@ -329,7 +341,7 @@ impl LimitRules {
     /// Notes that the lease is nearly spent; answers whether who asks for more is to be woken. A hint, which is not undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
         let mut state = StateWords::changing(self.state(row), Direct);
-        self.leased().is_some_and(|leased| leased.ring(&mut state))
+        self.leased().is_some_and(|leased| leased.alert(&mut state))
     }
 
     /// Notes that so much was asked for and not had, as [`note_low`](Self::note_low).
@@ -400,7 +412,7 @@ impl LimitRules {
         }
     }
 
-    /// Forgets what the store was told of this host, which is another one from now on. Not journalled: it can be repeated.
+    /// Forgets what was reported to the store of this host, which is another one from now on. Not journalled: it can be repeated.
     pub(in crate::engine) fn begin_as_another_host(&self, row: Row<'_>) {
         if let Some(local_words) = self.lease_room() {
             let mut state = StateWords::changing(self.state(row), Direct);

@@ -23,7 +23,7 @@ pub(crate) struct SetRules {
     pub(crate) held_indexes: Vec<usize>,
     /// The limits that are in shadow, as a bit mask.
     pub(in crate::engine) shadow_mask: u32,
-    /// Whether holds can run out.
+    /// Whether holds can run out, or be taken back because places are not leased any more.
     pub(crate) has_leases: bool,
     /// Whether keys can have other limits than these.
     pub(in crate::engine) differs_by_key: bool,
@@ -167,7 +167,9 @@ impl SetRules {
                 .iter()
                 .filter(|limit| limit.shadow)
                 .fold(0, |mask, limit| mask | 1 << limit.index),
-            has_leases: limits.iter().any(|limit| limit.lease.is_some()),
+            has_leases: limits
+                .iter()
+                .any(|limit| limit.lease.is_some() || (limit.is_leased() && limit.kind == Kind::Concurrency)),
             limits,
             plan,
         }

@@ -1,14 +1,15 @@
 //! Which process of the host asks the store: the one whose owner word stands in the first record of the segment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::duty_words::DutyWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
 use crate::error::Error;
-use crate::limit::{LEASE_WORDS, LeaseWord};
-use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::limit::LeaseWord;
+use crate::shm::file::region::load_acquire;
 use crate::shm::process::participant::{ParticipantId, Watchable};
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{Watched, wake_on_death};
@@ -20,67 +21,6 @@ const DYING: u64 = 1_000_000;
 
 /// How often duty is looked at where the kernel does not say that a process died, in nanoseconds.
 const UNWATCHED: u64 = 20_000_000;
-
-/// The first record of a lease in a segment, whose last words are of the segment as a whole.
-#[derive(Debug)]
-pub(in crate::engine) struct DutyWords {
-    region: Arc<Region>,
-    offset: u64,
-    words: Mapped<AtomicU64>,
-}
-
-impl DutyWords {
-    /// Those of the segment; none where no limit has room for a lease.
-    pub(in crate::engine) fn locate(
-        region: &Arc<Region>,
-        sets: &[SetEngine],
-    ) -> Result<Option<Self>, OutOfRegion> {
-        let first = sets.iter().find_map(|set| {
-            let word = set.shown().limits.iter().find_map(|limit| limit.lease_word())?;
-            let geometry = set.geometry.shards.first()?;
-            Some(geometry.rows_offset + 8 * word as u64)
-        });
-        first
-            .map(|offset| {
-                Ok(Self {
-                    region: Arc::clone(region),
-                    offset,
-                    words: region.mapped_words(offset, LEASE_WORDS as u64)?,
-                })
-            })
-            .transpose()
-    }
-
-    fn word(&self, word: LeaseWord) -> &AtomicU64 {
-        // There are as many words as a record has.
-        &self.words[word as usize]
-    }
-
-    /// Who has duty.
-    pub(in crate::engine) fn duty(&self) -> &AtomicU64 {
-        self.word(LeaseWord::Duty)
-    }
-
-    /// What the process that has duty sleeps by.
-    pub(in crate::engine) fn duty_futex(&self) -> &AtomicU64 {
-        self.word(LeaseWord::DutyFutex)
-    }
-
-    /// What those sleep by that would take duty.
-    fn duty_free(&self) -> &AtomicU64 {
-        self.word(LeaseWord::DutyFree)
-    }
-
-    fn takeovers(&self) -> &AtomicU64 {
-        self.word(LeaseWord::Takeovers)
-    }
-
-    /// The same futex, for who may outlive this.
-    fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
-        let offset = self.offset + 8 * LeaseWord::DutyFree as u64;
-        self.region.mapped_words(offset, 1)
-    }
-}
 
 /// Who has duty in a segment, as an owner word, and how often it was taken over from a process that had died with it; none
 /// where no limit has room for a lease.
@@ -105,8 +45,7 @@ impl SegmentEngine {
 
     /// The owner word of the process that has duty; zero where none has.
     pub(crate) fn duty_owner(&self) -> u64 {
-        self.duty_words()
-            .map_or(0, |words| words.duty().load(Ordering::Acquire))
+        self.duty_words().map_or(0, |words| load_acquire(words.duty()))
     }
 
     /// Whether this process is the one that `owner` names and has duty.
@@ -120,7 +59,7 @@ impl SegmentEngine {
             return Ok(None);
         };
         let owner = self.membership.owner()?;
-        let found = words.duty().load(Ordering::Acquire);
+        let found = load_acquire(words.duty());
         if found != 0 && (found == owner || self.is_owner_alive(found)) {
             return Ok(None);
         }
@@ -157,12 +96,16 @@ impl SegmentEngine {
             let (watch, slice) = self.watch_duty(words);
             futex::wait(words.duty_free(), seen, Duration::from_nanos(left.min(slice)));
             drop(watch);
+            if futex::value(words.duty_free()) != seen {
+                // A wake is for one sleeper, and each process that watches wakes one: it may not have been its own.
+                futex::wake(words.duty_free());
+            }
         }
     }
 
     /// Asks to be woken when the process that has duty dies, and for how long to sleep at most.
     fn watch_duty(&self, words: &DutyWords) -> (Option<Watched>, u64) {
-        let owner = words.duty().load(Ordering::Acquire);
+        let owner = load_acquire(words.duty());
         let Some(id) = ParticipantId::from_word(owner) else {
             return (None, if owner == 0 { 0 } else { DYING });
         };

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher13;
 
+use crate::engine::admit::decision::Details;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
@@ -32,6 +33,21 @@ pub(crate) struct AskedLease {
     /// When it was handed out, on the segment clock.
     pub(crate) attempt_at: u64,
     pub(crate) ask: Ask,
+}
+
+impl SetEngine {
+    /// The fencing number of an admission, of the first limit that is held and that hosts share.
+    pub(crate) fn fleet_fencing_number(&self, decision: &Details) -> Option<u64> {
+        if !self.has_lease_room {
+            return None;
+        }
+        let rules = self
+            .rules
+            .find(|rules| decision.definition.is_of(rules.generation))?;
+        decision
+            .iter()
+            .find_map(|(index, decided)| rules.limits.get(index)?.fencing_number(decided.mark))
+    }
 }
 
 /// What the store knows the host of a segment by: of this file in this boot, and another number after each cold start. A
@@ -78,7 +94,9 @@ impl SegmentEngine {
         for (position, set) in self.lease_sets() {
             // Nothing is allocated under the lock.
             asked.reserve(set.limits.len());
-            if let Err(error) = self.ask_leases_of(position, set, &mut asked) {
+            let reclaimed = self.reclaim_places(set);
+            let asked = reclaimed.and_then(|()| self.ask_leases_of(position, set, &mut asked));
+            if let Err(error) = asked {
                 failure.get_or_insert(error);
             }
         }
@@ -149,7 +167,7 @@ impl SegmentEngine {
         })
     }
 
-    /// Notes that an attempt came to nothing, and serves those whom that lets pass.
+    /// Notes that an attempt came to nothing, and serves those that are admitted by that.
     pub(crate) fn fail_lease(
         &self,
         asked: &AskedLease,

@@ -1,5 +1,7 @@
 //! Limits that hosts share: asking for leases, bringing answers into force, and which process does so.
 
 pub(super) mod duty;
+pub(super) mod duty_words;
 pub(super) mod exchange;
+mod reclaim_places;
 pub(super) mod shortage;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::set_engine::{SetEngine, Shard};
 use crate::engine::definition::plan::SetPlan;
 use crate::engine::definition::set_rules::SetRules;
-use crate::engine::lease::duty::DutyWords;
+use crate::engine::lease::duty_words::DutyWords;
 use crate::engine::recover::removal_watch::RemovalWatch;
 use crate::error::Error;
 use crate::limit::Now;

@@ -103,6 +103,7 @@ impl Leased {
         if granted > 0 {
             self.put(state, LeaseWord::GrantNumber, answer.grant_number);
             self.put(state, LeaseWord::SpentAtGrant, spent);
+            self.put(state, LeaseWord::TakenOfGrant, 0);
             self.add(state, LeaseWord::Grants, 1);
         }
         Some(Installed { granted })

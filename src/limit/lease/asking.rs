@@ -82,7 +82,7 @@ impl Leased {
         if self.get(state, LeaseWord::Sequence) == 0 {
             return Some(retry_at);
         }
-        let is_wanted = self.get(state, LeaseWord::Rung) != 0 || self.get(state, LeaseWord::Unmet) != 0;
+        let is_wanted = self.get(state, LeaseWord::Alerted) != 0 || self.get(state, LeaseWord::Unmet) != 0;
         // Of places that are held and not leased any more, leases are wanted again.
         let places = if is_leased {
             self.get(state, LeaseWord::Allowance)
@@ -146,7 +146,7 @@ impl Leased {
             (LeaseWord::AskedAt, now.monotonic),
             (LeaseWord::LowWater, 0),
             (LeaseWord::Unmet, 0),
-            (LeaseWord::Rung, 0),
+            (LeaseWord::Alerted, 0),
             (LeaseWord::RetryAt, 0),
         ] {
             self.put(state, word, value);

@@ -22,7 +22,7 @@ pub(crate) use record::{LEASE_WORDS, LeaseWord};
 use record::{get, put};
 
 use super::{
-    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, Rule, RuleOperations, Standing, State,
+    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
     StateMut,
 };
 use crate::units::{NANOS_PER_SECOND, UnitPrice};
@@ -38,7 +38,7 @@ pub(crate) enum OutagePolicy {
 
 /// What units are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Units {
+pub(super) enum Units {
     /// Taken up front, and come back evenly.
     Spent,
     /// The same, and given back as far as time has not done so already.
@@ -78,6 +78,9 @@ const IS_LOW: u64 = 1 << 63;
 /// In the second figure of a mark of a concurrency limit: places are wanting that are free as far as the limit goes.
 const WANTS_LEASE: u64 = 1;
 
+/// How far the number of a grant lies above the number of what was taken of it.
+const FENCING_SHIFT: u32 = 32;
+
 /// What can be said of a lease at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spendable {
@@ -88,24 +91,18 @@ enum Spendable {
 }
 
 impl Leased {
-    /// The limit that `rule` decides where it is not shared, leased for `length` nanoseconds at a time. `outage` says what
-    /// becomes of it while the store is out, and `key` tells it from other limits of the store.
-    pub(crate) fn new(
-        rule: &Rule,
-        length: u64,
-        outage: OutagePolicy,
-        key: u32,
+    /// The limit that `rule` decides where it is not shared, leased for `length` nanoseconds at a time. `price` is that of
+    /// one of its units, where they come back evenly; `outage` says what becomes of it while the store is out, and `key`
+    /// tells it from other limits of the store.
+    pub(super) fn of(
+        rule: &impl RuleOperations,
+        units: Units,
+        price: Option<UnitPrice>,
+        (length, outage, key): (u64, OutagePolicy, u32),
     ) -> Result<Self, InvalidLimit> {
         if length == 0 {
             return Err(InvalidLimit::Zero("lease"));
         }
-        let (units, price) = match rule {
-            Rule::Concurrency(_) => (Units::Held, None),
-            Rule::Budget(_) => (Units::Debited, None),
-            Rule::Backlog(backlog) if backlog.refunds() => (Units::Refunded, Some(backlog.price())),
-            Rule::Backlog(backlog) => (Units::Spent, Some(backlog.price())),
-            _ => (Units::Counted, None),
-        };
         let price = price
             .or(UnitPrice::new(1, 1))
             .ok_or(InvalidLimit::Zero("price"))?;
@@ -145,10 +142,9 @@ impl Leased {
         max.max(1)
     }
 
-    /// Whether the rule is one that decides the limit where it is not shared, by the same words.
-    pub(super) fn is_leased_from(&self, local: &Rule) -> bool {
-        let is_held = matches!(local, Rule::Concurrency(_));
-        self.local_words() == local.state_words() && self.is_held() == is_held
+    /// Whether a rule that counts so, in so many words, decides the limit where it is not shared.
+    pub(super) fn is_leased_from(&self, units: Units, words: usize) -> bool {
+        self.local_words() == words && self.is_held() == (units == Units::Held)
     }
 
     fn is_held(&self) -> bool {
@@ -221,6 +217,18 @@ impl Leased {
         Spendable::Units(0)
     }
 
+    /// How many places may be held now; none where as many as there are holders for.
+    pub(crate) fn places(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
+        let is_out = self.get(state, LeaseWord::OutSince) != 0;
+        match self.outage {
+            OutagePolicy::Open if is_out => None,
+            _ if !self.is_held() => None,
+            _ if self.is_valid(state, now) => Some(self.get(state, LeaseWord::Allowance)),
+            OutagePolicy::Safe if is_out => Some(self.get(state, LeaseWord::Share)),
+            _ => Some(0),
+        }
+    }
+
     /// Whether the cost fits into what can be spent.
     fn fits(&self, spendable: Spendable, cost: u64) -> bool {
         match (spendable, self.units) {
@@ -249,7 +257,7 @@ impl Leased {
             Spendable::Anything => IS_LOW - 1,
             Spendable::Units(left) => left.min(IS_LOW - 1),
         };
-        let is_low = left <= self.get(state, LeaseWord::LowWater) && self.get(state, LeaseWord::Rung) == 0;
+        let is_low = left <= self.get(state, LeaseWord::LowWater) && self.get(state, LeaseWord::Alerted) == 0;
         let second = if self.is_held() {
             let is_free = self.used(state) < self.capacity;
             if left == 0 && is_free { WANTS_LEASE } else { 0 }
@@ -261,6 +269,18 @@ impl Leased {
             first: left | if is_low { IS_LOW } else { 0 },
             second,
         }
+    }
+
+    /// The number of the present grant, and in the lowest 32 bits how many times places of it were taken: numbers of the
+    /// store's later grants exceed it.
+    fn fencing_number(&self, state: &(impl State + ?Sized)) -> u64 {
+        let taken = self.get(state, LeaseWord::TakenOfGrant).min(u64::from(u32::MAX));
+        self.get(state, LeaseWord::GrantNumber) << FENCING_SHIFT | taken
+    }
+
+    /// What an admission that left the limit so has for those who guard what it was for; none of what is not held.
+    pub(crate) fn fencing_number_of(&self, mark: Mark) -> Option<u64> {
+        (self.is_held() && mark.second >> FENCING_SHIFT > 0).then_some(mark.second)
     }
 
     /// Whether a refusal by this limit, which stood so, is for want of a lease.
@@ -275,15 +295,15 @@ impl Leased {
         if cost > unmet || unmet == 0 {
             self.put(state, LeaseWord::Unmet, cost.max(1));
         }
-        self.ring(state)
+        self.alert(state)
     }
 
     /// Notes that the process that has duty is to be woken; answers whether that was not noted yet.
-    pub(crate) fn ring(&self, state: &mut (impl StateMut + ?Sized)) -> bool {
-        if self.get(state, LeaseWord::Rung) != 0 {
+    pub(crate) fn alert(&self, state: &mut (impl StateMut + ?Sized)) -> bool {
+        if self.get(state, LeaseWord::Alerted) != 0 {
             return false;
         }
-        self.put(state, LeaseWord::Rung, 1);
+        self.put(state, LeaseWord::Alerted, 1);
         true
     }
 
@@ -302,7 +322,12 @@ impl Leased {
 
     /// Takes over the state of a limit that was not shared so far. What the host has used of it is the first that it
     /// reports, so that the store does not grant it anew.
-    pub(super) fn migrate_from(&self, old: &Rule, state: &mut (impl StateMut + ?Sized), now: Now) {
+    pub(super) fn migrate_from(
+        &self,
+        old: &impl RuleOperations,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+    ) {
         let used = old
             .capacity()
             .saturating_sub(old.standing(old.mark(state, now)).remaining);
@@ -317,7 +342,12 @@ impl Leased {
 
     /// Hands the state over to the rule of a limit that is not shared from now on: what is leased can be spent, and the rest
     /// comes back as the rule says.
-    pub(super) fn migrate_to(&self, new: &Rule, state: &mut (impl StateMut + ?Sized), now: Now) {
+    pub(super) fn migrate_to(
+        &self,
+        new: &impl RuleOperations,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+    ) {
         let left = match self.spendable(state, now) {
             Spendable::Units(left) => left,
             Spendable::Anything => 0,
@@ -341,7 +371,7 @@ impl Leased {
         self.put(state, LeaseWord::Key, u64::from(self.key));
     }
 
-    /// Forgets everything that the store was told of this host, which is another one from now on: after a cold start.
+    /// Forgets everything that was reported to the store of this host, which is another one from now on: after a cold start.
     /// Idempotent.
     pub(crate) fn begin_as_another_host(state: &mut (impl StateMut + ?Sized), local_words: usize) {
         for word in LeaseWord::OF_ONE_KEY {
@@ -407,11 +437,22 @@ impl RuleOperations for Leased {
             });
         }
         self.charge(state, now, cost);
+        if self.is_held() && cost > 0 {
+            self.add(state, LeaseWord::TakenOfGrant, 1);
+        }
         let left = match spendable {
             Spendable::Units(left) => Spendable::Units(left.saturating_sub(cost)),
             Spendable::Anything => Spendable::Anything,
         };
-        Ok(self.mark_of(state, now, left))
+        let mark = self.mark_of(state, now, left);
+        Ok(if self.is_held() {
+            Mark {
+                second: self.fencing_number(state),
+                ..mark
+            }
+        } else {
+            mark
+        })
     }
 
     fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {

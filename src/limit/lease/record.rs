@@ -30,7 +30,7 @@ lease_words! {
     /// With so much left or less, more is asked for.
     LowWater = "low_water",
     /// Not zero: the process that has duty was woken since it asked last. A hint, never journalled.
-    Rung = "rung",
+    Alerted = "alerted",
     /// The last fair share for one lease length.
     Share = "share",
     /// When what the store counts as used is replenished, on the segment clock.
@@ -64,6 +64,8 @@ lease_words! {
     GrantNumber = "grant_number",
     /// `Spent` when it was granted.
     SpentAtGrant = "spent_at_grant",
+    /// Of concurrency, how many times places of that grant were taken.
+    TakenOfGrant = "taken_of_grant",
     /// Leases in a row that ran out before any of them was spent.
     Unused = "unused",
     /// Which key of the store all this is of.
@@ -94,7 +96,7 @@ pub(crate) const LEASE_WORDS: usize = LeaseWord::ALL.len();
 impl LeaseWord {
     /// What means nothing to another key of the store. The sequence number is not among them: an answer to a request of
     /// before is an answer to another. What requests could not have, they want of it all the same.
-    pub(super) const OF_ONE_KEY: [Self; 24] = [
+    pub(super) const OF_ONE_KEY: [Self; 25] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -116,6 +118,7 @@ impl LeaseWord {
         Self::AnsweredAt,
         Self::GrantNumber,
         Self::SpentAtGrant,
+        Self::TakenOfGrant,
         Self::Unused,
         Self::Key,
         Self::Draining,

@@ -28,7 +28,7 @@ fn backlog(capacity: u64, burst: u64) -> Rule {
 }
 
 fn leased(rule: &Rule, outage: OutagePolicy) -> Rule {
-    Rule::Leased(Leased::new(rule, LEASE, outage, 7).expect("valid"))
+    Rule::Leased(rule.leased(LEASE, outage, 7).expect("valid"))
 }
 
 /// What the store knows of a host.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::SipHasher13;
 
-use super::Limit;
 use super::window::{Weekday, Window};
 use crate::limit::OutagePolicy;
 use crate::words::words;
@@ -33,14 +32,14 @@ words!(Outage, "a policy for outages", {
 });
 
 /// How a limit is shared by the hosts of a fleet: under which key of the store, in leases of what length, and what becomes
-/// of it while the store is out. See [`Limit::fleet`].
+/// of it while the store is out. See [`Limit::fleet`](crate::Limit::fleet).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct FleetLease {
-    pub(super) key: String,
+    pub(in crate::api::declaration) key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) lease: Option<Window>,
+    pub(in crate::api::declaration) lease: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) outage: Option<Outage>,
 }
@@ -139,35 +138,4 @@ pub(in crate::api) struct LeaseTerms {
     pub(in crate::api) window: Option<Window>,
     pub(in crate::api) utc_offset_minutes: i16,
     pub(in crate::api) week_start: Weekday,
-}
-
-impl Limit {
-    /// By what it is counted, where hosts share it. Of a validated limit.
-    pub(in crate::api) fn lease_terms(&self) -> Option<(&FleetLease, LeaseTerms)> {
-        let fleet = self.fleet.as_ref()?;
-        let meant = self.canonical().per_window();
-        let burst = meant.burst.as_ref().and_then(|burst| meant.units(burst).ok()?);
-        let terms = LeaseTerms {
-            unit: meant.unit.clone().unwrap_or_else(|| "1".to_owned()),
-            capacity: meant.capacity_units()?,
-            burst,
-            window: meant.window,
-            utc_offset_minutes: meant.utc_offset.unwrap_or_default().minutes,
-            week_start: meant.week_start.unwrap_or_default(),
-        };
-        Some((fleet, terms))
-    }
-
-    /// Shares the limit with other hosts, which lease units of it from the store that
-    /// [`Declaration::fleet_url`](crate::Declaration::fleet_url) names. Every decision stays on this host: what is leased is
-    /// spent, and asked for in the background. A request for which too little is leased is refused for
-    /// [`RefusalReason::Lease`](crate::RefusalReason::Lease), or waits in the queue.
-    ///
-    /// For limits of a set without keys, by [`Gcra`](crate::Algorithm::Gcra), token bucket, leaky bucket or a fixed window
-    /// that is aligned to UTC or to the calendar; for such budgets, and for concurrency that does not adapt. Not with
-    /// [`credit`](Self::credit).
-    pub fn fleet(mut self, fleet: FleetLease) -> Self {
-        self.fleet = Some(fleet);
-        self
-    }
 }

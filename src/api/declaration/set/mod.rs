@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::FleetOptions;
+use super::fleet::FleetOptions;
 use super::limit::Limit;
 use super::limit::kind::Kind;
 use super::place::{Place, check_label, check_name, check_range};

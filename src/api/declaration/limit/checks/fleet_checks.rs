@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::declaration::FleetOptions;
+use crate::api::declaration::fleet::FleetOptions;
 use crate::api::declaration::limit::kind::Kind;
 use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::limit::{Algorithm, Align, Limit};

@@ -2,6 +2,7 @@
 
 mod credit_checks;
 mod fleet_checks;
+mod shared_limit;
 pub(in crate::api::declaration) mod shortest_window;
 
 use serde::Serialize;

@@ -1,0 +1,111 @@
+//! Limits that hosts share, in a declaration as a whole.
+
+use std::collections::HashSet;
+
+use super::fleet::FleetOptions;
+use super::place::Place;
+use super::{Declaration, SetDeclaration};
+use crate::error::DeclarationError;
+
+impl Declaration {
+    /// The store in which hosts share those limits that are declared with [`Limit::fleet`](crate::Limit::fleet), such as
+    /// `"redis://10.0.0.5:6379/0"`. User and password must not be in it.
+    ///
+    /// Every limit of a set without keys that could be shared gets the room for it then, so that
+    /// [`apply`](crate::Segment::apply) can share it later. A segment that was created without a store has no such room.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, FleetLease, Limit, Outage, SetDeclaration};
+    ///
+    /// let tokens = Limit::rate("tokens", 2_000_000, Duration::from_secs(60))
+    ///     .fleet(FleetLease::new("org/openai/tokens").outage(Outage::Safe));
+    /// let declaration = Declaration::new()
+    ///     .fleet_url("redis://10.0.0.5:6379/0")
+    ///     .add_set(SetDeclaration::new("openai").add_limit(tokens));
+    /// declaration.validate()?;
+    /// # Ok::<(), shmlimit::DeclarationError>(())
+    /// ```
+    pub fn fleet_url(mut self, url: impl Into<String>) -> Self {
+        let host = self.fleet.and_then(|fleet| fleet.host);
+        self.fleet = Some(FleetOptions {
+            url: url.into(),
+            host,
+        });
+        self
+    }
+
+    /// What this host is called for people who look at the fleet, 1 to 64 bytes; the host's own name unless declared.
+    /// It needs a [`fleet_url`](Self::fleet_url), whichever is called first.
+    pub fn fleet_host(mut self, host: impl Into<String>) -> Self {
+        let url = self.fleet.map(|fleet| fleet.url).unwrap_or_default();
+        self.fleet = Some(FleetOptions {
+            url,
+            host: Some(host.into()),
+        });
+        self
+    }
+
+    /// With the fleet that a segment is part of.
+    pub(crate) fn of_fleet(self, fleet: Option<FleetOptions>) -> Self {
+        Self { fleet, ..self }
+    }
+
+    /// What can be wrong with how limits are shared, beyond each limit by itself.
+    pub(super) fn check_fleet(&self) -> Result<(), DeclarationError> {
+        if let Some(fleet) = &self.fleet {
+            fleet.check()?;
+        }
+        let mut keys = HashSet::new();
+        for set in &self.sets {
+            for limit in &set.limits {
+                let Some(fleet) = &limit.fleet else { continue };
+                let place = || format!("set {:?} / limit {:?} / fleet / key", set.name, limit.name);
+                if self.segment.sets_on_demand.as_ref() == Some(&set.name) {
+                    return Err(DeclarationError::Misplaced {
+                        place: place(),
+                        given: format!("{:?}", fleet.key()),
+                        advice: "the set is copied on demand, and its copies would share one key; remove it, or declare \
+                                 the sets one by one"
+                            .to_owned(),
+                    });
+                }
+                if !keys.insert(fleet.key()) {
+                    return Err(DeclarationError::Duplicate { place: place() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is allowed and worth a second look, each as a sentence that names the limit; none for most declarations.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, FleetLease, Limit, SetDeclaration};
+    ///
+    /// let calls = Limit::calls("calls", 6000, Duration::from_secs(60)).burst(10).fleet(FleetLease::new("org/calls"));
+    /// let declaration = Declaration::new()
+    ///     .fleet_url("redis://10.0.0.5")
+    ///     .add_set(SetDeclaration::new("api").add_limit(calls));
+    /// assert!(declaration.warnings()[0].contains("a burst of 10 units is below the 200"));
+    /// ```
+    pub fn warnings(&self) -> Vec<String> {
+        let of_set = |set: &SetDeclaration| {
+            let warnings = set.limits.iter().map(|limit| {
+                limit.fleet_warning(&Place {
+                    set: &set.name,
+                    tier: None,
+                    limit: Some(&limit.name),
+                })
+            });
+            warnings.flatten().collect::<Vec<_>>()
+        };
+        self.sets.iter().flat_map(of_set).collect()
+    }
+
+    /// The store that is shared with other hosts, where one is declared.
+    pub fn fleet_options(&self) -> Option<&FleetOptions> {
+        self.fleet.as_ref()
+    }
+}

@@ -1,0 +1,212 @@
+//! Real processes: whoever has duty is killed, and another takes over.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, StoreProblem};
+use shmlimit::{FleetLease, Limit, Segment, SetDeclaration};
+
+use super::host::{KEY, declaring};
+use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use super::store::Store;
+
+const CAPACITY: u64 = 60_000;
+const WINDOW: Duration = Duration::from_secs(60);
+
+fn boot_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).expect("a clock").into()
+}
+
+/// Answers one line of numbers with another, until its process is killed.
+fn serve(listener: &UnixListener, template: &LeaseRequest) {
+    let store = Store::default();
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { continue };
+        let mut line = String::new();
+        if BufReader::new(&stream).read_line(&mut line).is_err() {
+            continue;
+        }
+        let numbers: Vec<u64> = line
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [host, sequence, spent, refunded, held, wanted] = numbers[..] else {
+            continue;
+        };
+        let request = LeaseRequest {
+            host,
+            sequence,
+            spent,
+            refunded,
+            held,
+            wanted,
+            ..template.clone()
+        };
+        let Ok(reply) = store.answer(&request, boot_time()) else {
+            continue;
+        };
+        let (remaining, drained_in) = (reply.remaining.as_nanos(), reply.drained_in.as_nanos());
+        // Where the one that asked is dead by now, it is asked again.
+        let _ = writeln!(
+            stream,
+            "{} {} {remaining} {} {} {drained_in}",
+            reply.sequence, reply.granted, reply.share, reply.grant_number
+        );
+    }
+}
+
+fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(path)?;
+        let LeaseRequest {
+            host,
+            sequence,
+            spent,
+            refunded,
+            held,
+            wanted,
+            ..
+        } = request;
+        writeln!(stream, "{host} {sequence} {spent} {refunded} {held} {wanted}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line)
+    };
+    let line = exchange().map_err(|_| StoreProblem::Unreachable)?;
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [sequence, granted, remaining, share, grant_number, drained_in] = numbers[..] else {
+        return Err(StoreProblem::Unreachable);
+    };
+    Ok(LeaseReply {
+        sequence,
+        granted,
+        remaining: Duration::from_nanos(remaining),
+        share,
+        grant_number,
+        drained_in: Duration::from_nanos(drained_in),
+    })
+}
+
+/// Asks the store as long as this process has duty.
+fn refresh(fleet: &Fleet, path: &Path) {
+    loop {
+        let Some(duty) = fleet.wait_for_duty(TIMEOUT).expect("works") else {
+            continue;
+        };
+        while duty.is_held() {
+            for asked in duty.ask().expect("works") {
+                match send(path, asked.request()) {
+                    Ok(reply) => duty.install(&asked, &reply).expect("works"),
+                    Err(problem) => duty
+                        .report(&asked, problem, Duration::from_millis(1))
+                        .expect("works"),
+                }
+            }
+            duty.wait(Duration::from_secs(1));
+        }
+    }
+}
+
+#[test]
+fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
+    const WORKERS: usize = 5;
+    const KILLS: usize = 4;
+    let test = "processes::duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice";
+    in_own_process(test, TIMEOUT, |directory| {
+        let limit = Limit::calls("calls", CAPACITY, WINDOW)
+            .burst(1000)
+            .fleet(FleetLease::new(KEY));
+        let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
+        let path = directory.join("limits");
+        let segment = Segment::create(&path, &declaration).expect("a segment");
+        let template = {
+            let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+            duty.ask().expect("works").remove(0).request().clone()
+        };
+        let socket = directory.join("store");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let store = Child::fork(|| serve(&listener, &template));
+        let admitted = SharedWords::new(WORKERS);
+        let started = Instant::now();
+        let mut workers: Vec<Child> = (0..WORKERS)
+            .map(|number| {
+                let (segment, socket, count) = (&segment, &socket, &admitted[number]);
+                Child::fork(move || work(segment, socket, count))
+            })
+            .collect();
+        let total = || {
+            admitted
+                .iter()
+                .map(|count| count.load(Ordering::Relaxed))
+                .sum::<u64>()
+        };
+        let duty_pid = || {
+            let duty = segment.snapshot().expect("a copy").fleet.expect("declared").duty;
+            duty.filter(|duty| duty.alive)?.pid
+        };
+        for kill in 1..=KILLS as u64 {
+            let before = total();
+            eventually("what is leased is spent", || total() > before + 100);
+            let mut owner = None;
+            eventually("a process has duty", || {
+                owner = duty_pid();
+                owner.is_some()
+            });
+            let position = workers
+                .iter()
+                .position(|worker| Some(u64::from(worker.id())) == owner);
+            let position = position.expect("a worker has duty");
+            let killed_at = Instant::now();
+            workers.swap_remove(position).kill();
+            eventually("another process has duty", || {
+                duty_pid().is_some_and(|pid| Some(pid) != owner)
+            });
+            println!("duty passed on {:?} after the kill", killed_at.elapsed());
+            let takeovers = segment
+                .snapshot()
+                .expect("a copy")
+                .fleet
+                .expect("declared")
+                .takeovers;
+            assert_eq!(takeovers, kill);
+        }
+        let before = total();
+        eventually("it goes on", || total() > before + 100);
+        drop(workers);
+        let elapsed = started.elapsed();
+        let back = CAPACITY as f64 * elapsed.as_secs_f64() / WINDOW.as_secs_f64();
+        let most = 1000 + back.ceil() as u64;
+        assert!(
+            total() <= most,
+            "{} were admitted in {elapsed:?}: at most {most}",
+            total()
+        );
+        drop(store);
+    });
+}
+
+fn work(segment: &Segment, socket: &Path, count: &AtomicU64) {
+    let set = segment.set("api").expect("declared");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| refresh(&segment.fleet(), socket));
+        while !is_over.load(Ordering::Relaxed) {
+            if let Ok(permit) = set
+                .acquire(&set.request(), TIMEOUT)
+                .expect("a decision")
+                .into_result()
+            {
+                count.fetch_add(1, Ordering::Relaxed);
+                drop(permit);
+            }
+        }
+    });
+}
