@@ -1,50 +1,24 @@
-//! Checkpoints of a segment: taking them, by a thread of its own, and creating a segment from one.
+//! Checkpoints as they are declared: a thread of the process takes them, and a segment that is gone is created from one.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use super::compiled_definitions::compile_definitions;
 use super::shared_segment::SharedSegment;
-use super::{Segment, absolute};
 use crate::api::declaration::{Checkpoint, Declaration};
 use crate::error::{Error, OpenError};
-use crate::shm::file::checkpoint::{CheckpointFile, SavedImages, TakenAt};
+use crate::shm::file::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
 use crate::shm::file::create::restore;
 use crate::shm::process::background_thread;
 
 /// How long a thread that could not take a checkpoint waits before it tries again, at most.
 const RETRY: Duration = Duration::from_secs(5);
 
-impl Segment {
-    /// Writes the state of the segment into a checkpoint file now, from which a segment that is
-    /// [declared so](Checkpoint) is created after a reboot. Answers whether it did: not where another process is writing to the
-    /// file.
-    ///
-    /// It reads and writes as many bytes as the segment has, so it is nothing for the time of a request.
-    ///
-    /// # Errors
-    ///
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned) and
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed); [`OpenError`] where the file cannot be written, has
-    /// no room or is none of checkpoints. The checkpoint before it stays.
-    pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
-        let path = absolute(path.as_ref())?;
-        self.shared().take_checkpoint(&path, |_| true)
-    }
-
-    /// Why the last checkpoint that this process was to take [as declared](Checkpoint) could not be; `None` where it was taken, or
-    /// by another process.
-    pub fn checkpoint_failure(&self) -> Option<Arc<Error>> {
-        let failure = self.shared().checkpoint_failure.lock();
-        failure.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 impl SharedSegment {
     /// Takes a checkpoint if it is due by the latest one in the file.
-    fn take_checkpoint(
+    pub(super) fn take_checkpoint(
         &self,
         path: &Path,
         is_due: impl FnOnce(Option<TakenAt>) -> bool,

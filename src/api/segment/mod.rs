@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 mod bring_into_force;
+mod checkpoint_now;
 mod checkpoints;
 pub(crate) mod compiled_definitions;
 pub(crate) mod find_or_make_set;

@@ -2,6 +2,7 @@
 
 mod counts;
 mod diagnosis;
+mod fleet_state;
 mod key_label;
 mod keys;
 mod set_memory;
@@ -18,11 +19,11 @@ use serde::{Serialize, Serializer};
 
 use super::declaration::stored::StoredDeclaration;
 use super::declaration::{Declaration, Kind, LockKind};
-use super::fleet::{DutySnapshot, FleetSnapshot, LeaseSnapshot};
+use super::fleet::{FleetSnapshot, LeaseSnapshot};
 use super::segment::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
-    ShardAt, ShardObservation, duty_of, host_number, observe_shard, place_sets,
+    ShardAt, ShardObservation, observe_shard, place_sets,
 };
 use crate::error::{Error, OpenError, ProcessId};
 use crate::limit::{Mark, Now, RuleOperations};
@@ -33,6 +34,7 @@ use crate::shm::layout::records::{FORMAT, Header, SET_UNCHECKED, WAIT_BUCKETS};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
+use fleet_state::fleet_state;
 
 use counts::load;
 pub use counts::{LimitCounts, SetCounts};
@@ -468,29 +470,10 @@ impl SnapshotSource<'_> {
             lock_kind: self.declaration.segment().lock(),
             participant_capacity: u64::from(self.declaration.segment().participants()),
             participants,
-            fleet: self.fleet(header),
+            fleet: fleet_state(self.declaration, self.sets, header, self.table, |owner| {
+                self.owners.is_alive(owner)
+            }),
             sets,
-        })
-    }
-
-    fn fleet(&self, header: &Header) -> Option<FleetSnapshot> {
-        let options = self.declaration.fleet_options()?;
-        let (owner, takeovers) = duty_of(self.sets).unwrap_or_default();
-        let duty = ParticipantId::from_word(owner).map(|id| {
-            let process = self.table.process_of(id);
-            DutySnapshot {
-                slot: id.slot,
-                pid: process.map(|process| process.pid),
-                pid_namespace: process.and_then(|process| process.namespace),
-                alive: self.owners.is_alive(owner),
-            }
-        });
-        Some(FleetSnapshot {
-            url: options.url().to_owned(),
-            host_name: options.host().map(str::to_owned),
-            host: host_number(header),
-            duty,
-            takeovers,
         })
     }
 

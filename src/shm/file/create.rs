@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::checkpoint::SavedImages;
+use super::checkpoint_file::SavedImages;
 use super::descriptor::FileIdentity;
 use super::file_system::{allocate, ensure_local};
 use super::region::{OutOfRegion, Region};

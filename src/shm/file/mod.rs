@@ -1,7 +1,7 @@
 //! The file: creating it, attaching to it, what of it is mapped, and removing it.
 
 pub(crate) mod attach;
-pub(crate) mod checkpoint;
+pub(crate) mod checkpoint_file;
 pub(crate) mod create;
 pub(crate) mod descriptor;
 pub(crate) mod file_system;

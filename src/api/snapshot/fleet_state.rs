@@ -1,0 +1,37 @@
+//! What a segment knows of the fleet that it is part of.
+
+use std::sync::Arc;
+
+use crate::api::declaration::Declaration;
+use crate::api::fleet::{DutySnapshot, FleetSnapshot};
+use crate::engine::{SetEngine, duty_of, host_number};
+use crate::shm::layout::records::Header;
+use crate::shm::process::participant::{ParticipantId, ParticipantTable};
+
+/// The fleet, and the process of this host that has duty; none where the segment was declared without.
+pub(super) fn fleet_state(
+    declaration: &Declaration,
+    sets: &[Arc<SetEngine>],
+    header: &Header,
+    table: &ParticipantTable,
+    is_alive: impl FnOnce(u64) -> bool,
+) -> Option<FleetSnapshot> {
+    let options = declaration.fleet_options()?;
+    let (owner, takeovers) = duty_of(sets).unwrap_or_default();
+    let duty = ParticipantId::from_word(owner).map(|id| {
+        let process = table.process_of(id);
+        DutySnapshot {
+            slot: id.slot,
+            pid: process.map(|process| process.pid),
+            pid_namespace: process.and_then(|process| process.namespace),
+            alive: is_alive(owner),
+        }
+    });
+    Some(FleetSnapshot {
+        url: options.url().to_owned(),
+        host_name: options.host().map(str::to_owned),
+        host: host_number(header),
+        duty,
+        takeovers,
+    })
+}
