@@ -1,17 +1,20 @@
 //! Checkpoints as they are declared: a thread of the process takes them, and a segment that is gone is created from one.
 
 use std::path::Path;
-use std::sync::{Arc, Weak};
-use std::thread;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::compiled_definitions::compile_definitions;
+use super::open_options::OpenOptions;
 use super::shared_segment::SharedSegment;
 use crate::api::declaration::{Checkpoint, Declaration};
-use crate::error::{Error, OpenError};
+use crate::error::{Error, OpenError, SegmentError};
+use crate::shm::file::attach::Admission;
 use crate::shm::file::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
 use crate::shm::file::create::restore;
 use crate::shm::process::background_thread;
+use crate::shm::process::participant::ChildJoined;
 
 /// How long a thread that could not take a checkpoint waits before it tries again, at most.
 const RETRY: Duration = Duration::from_secs(5);
@@ -25,81 +28,109 @@ impl SharedSegment {
     ) -> Result<bool, Error> {
         let engine = &self.engine;
         let size = engine.region().size();
-        let Some(mut file) = CheckpointFile::open(path, size, engine.path())? else {
+        let Some(mut file) = CheckpointFile::open(path, size, engine.path(), self.options.trust_any_owner)?
+        else {
             return Ok(false);
         };
         if !is_due(file.latest()) {
             return Ok(false);
         }
-        let writer = file.begin(size, engine.taken_at());
+        let mut writer = file.begin(size, engine.taken_at());
         engine.copy_image(|offset, bytes| writer.write(offset, bytes))?;
         writer.finish()?;
         Ok(true)
     }
 }
 
-/// Starts the thread that takes the checkpoints of a segment if they are declared, in this process and, once they use it, in forked children. Where it
-/// cannot be started, that is the failure to be asked for.
+/// Starts the thread that takes the checkpoints of a segment if they are declared, in this process and, once they use it, in
+/// forked children. Where it cannot be started, that is the failure to be asked for.
 pub(super) fn start(shared: &Arc<SharedSegment>, declaration: &Declaration) {
     let Some(checkpoint) = declaration.segment().checkpoint() else {
         return;
     };
-    let schedule = Schedule {
+    let schedule = Arc::new(Schedule {
         shared: Arc::downgrade(shared),
         checkpoint: checkpoint.clone(),
-    };
-    shared.engine.membership.when_child_joins({
-        let schedule = schedule.clone();
-        move || schedule.clone().start()
+        stop: Mutex::default(),
     });
-    schedule.start();
+    let child: Arc<dyn ChildJoined> = schedule.clone();
+    shared.engine.membership.when_child_joins(&child);
+    // Kept with the segment: it ends with the last handle, and with it its threads.
+    if shared.schedule.set(Arc::clone(&schedule)).is_ok() {
+        schedule.start();
+    }
 }
 
 /// What is to be kept where, and how often.
-#[derive(Clone, Debug)]
-struct Schedule {
+#[derive(Debug)]
+pub(super) struct Schedule {
     shared: Weak<SharedSegment>,
     checkpoint: Checkpoint,
+    /// Dropped, it ends the thread.
+    stop: Mutex<Option<Sender<()>>>,
+}
+
+impl ChildJoined for Schedule {
+    fn child_joined(&self) {
+        self.start();
+    }
 }
 
 impl Schedule {
-    fn start(self) {
-        let shared = Weak::clone(&self.shared);
-        let started = background_thread::start("shmlimit-checkpoint", move || self.run());
-        if let (Err(source), Some(shared)) = (started, shared.upgrade()) {
-            shared.note_failure(Some(Error::Open(OpenError::Io {
-                action: "start a thread for the checkpoints of",
-                path: shared.engine.path().to_owned(),
-                source,
-            })));
+    fn start(&self) {
+        let (sender, stopped) = mpsc::channel();
+        let (shared, checkpoint) = (Weak::clone(&self.shared), self.checkpoint.clone());
+        let started = background_thread::start("shmlimit-checkpoint", move || {
+            run(&shared, &checkpoint, &stopped);
+        });
+        match started {
+            // In doubt the thread ends at once: a child may have inherited the lock while another thread of its parent held it.
+            Ok(()) => drop(self.stop.try_lock().map(|mut stop| stop.replace(sender))),
+            Err(source) => {
+                if let Some(shared) = self.shared.upgrade() {
+                    shared.note_failure(Some(Error::Open(OpenError::Io {
+                        action: "start a thread for the checkpoints of",
+                        path: shared.engine.path().to_owned(),
+                        source,
+                    })));
+                }
+            }
         }
     }
+}
 
-    /// Until the segment is not open any more: then it ends with the next time that one is due.
-    fn run(self) {
-        let interval = self.checkpoint.interval();
-        let mut pause = interval;
-        loop {
-            thread::sleep(pause);
-            let Some(shared) = self.shared.upgrade() else {
-                return;
-            };
-            let now = shared.engine.taken_at().segment;
-            let mut age = None;
-            let taken = shared.take_checkpoint(self.checkpoint.path(), |latest| {
+/// Takes checkpoints until the segment is not open any more.
+fn run(shared: &Weak<SharedSegment>, checkpoint: &Checkpoint, stopped: &Receiver<()>) {
+    let interval = checkpoint.interval();
+    // Where another process has taken one before, that says when the next is due.
+    let mut is_first = true;
+    let mut pause = Duration::ZERO;
+    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let mut age = None;
+        let path = checkpoint.path();
+        let taken = if is_first && !path.exists() {
+            Ok(true)
+        } else {
+            shared.take_checkpoint(path, |latest| {
+                let now = shared.engine.taken_at().segment;
                 // One of another life of the segment may be ahead of it: that is as good as none.
                 age = latest
                     .and_then(|latest| now.checked_sub(latest.segment))
                     .map(Duration::from_nanos);
                 age.is_none_or(|age| age >= interval)
-            });
-            pause = match (&taken, age) {
-                (Ok(false), Some(age)) => interval.saturating_sub(age).max(Duration::from_millis(1)),
-                (Ok(_), _) => interval,
-                (Err(_), _) => interval.min(RETRY),
-            };
-            shared.note_failure(taken.err());
-        }
+            })
+        };
+        is_first = false;
+        pause = match (&taken, age) {
+            (Ok(false), Some(age)) => interval.saturating_sub(age).max(Duration::from_millis(1)),
+            (Ok(_), _) => interval,
+            (Err(Error::Segment(SegmentError::Removed { .. })), _) => return,
+            (Err(_), _) => interval.min(RETRY),
+        };
+        shared.note_failure(taken.err());
     }
 }
 
@@ -116,21 +147,26 @@ impl SharedSegment {
     }
 }
 
-/// Creates the segment at `path` from the latest whole image of its checkpoint that is of the same declaration; answers
-/// whether there was one.
+/// Creates the segment at `path` from the latest whole image of its checkpoint that a process with this declaration would join
+/// as it is; answers whether there was one.
 pub(super) fn create_from_checkpoint(
     path: &Path,
     declaration: &Declaration,
     checkpoint: &Checkpoint,
+    options: &OpenOptions,
 ) -> Result<bool, Error> {
-    let Some(saved) = SavedImages::find(checkpoint.path())? else {
+    let Some(saved) = SavedImages::find(checkpoint.path(), options.trust_any_owner)? else {
         return Ok(false);
     };
     for nth in 0..saved.count() {
         let mode = declaration.segment().mode();
         let is_restored = restore(path, mode, &saved, nth, |verified| {
-            compile_definitions(verified, path)
-                .is_ok_and(|(stored, _)| declaration.differences(&stored.to_declaration()).is_empty())
+            compile_definitions(verified, path).is_ok_and(|(stored, _)| {
+                let admission = options
+                    .on_mismatch
+                    .admission(path, &stored, declaration, Vec::new);
+                matches!(admission, Ok(Admission::Join))
+            })
         })?;
         if is_restored {
             return Ok(true);

@@ -15,7 +15,7 @@ pub(crate) mod successor;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::declaration::Declaration;
 use super::declaration::stored::{StoredDeclaration, StoredSet};
@@ -109,7 +109,7 @@ impl OpenOptions {
     /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and what the system says.
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
-        create_file(&path, declaration)?;
+        self.create_file(&path, declaration)?;
         let segment = self.open_absolute(&path, None)?;
         checkpoints::start(&segment.shared, declaration);
         Ok(segment)
@@ -145,12 +145,23 @@ impl OpenOptions {
                 }
                 Err(error) => return Err(error),
             }
-            match create_file(&path, declaration) {
+            match self.create_file(&path, declaration) {
                 Ok(()) | Err(Error::Open(OpenError::AlreadyExists { .. })) => {}
                 Err(error) => return Err(error),
             }
         }
         Err(Error::Open(OpenError::NotFound { path }))
+    }
+
+    /// Creates the file, from its checkpoint where there is one, and does not open it.
+    fn create_file(&self, path: &Path, declaration: &Declaration) -> Result<(), Error> {
+        declaration.validate()?;
+        if let Some(checkpoint) = declaration.segment().checkpoint()
+            && create_from_checkpoint(path, declaration, checkpoint, self)?
+        {
+            return Ok(());
+        }
+        create_file(path, declaration)
     }
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.
@@ -219,6 +230,7 @@ impl OpenOptions {
             mismatches,
             warned: Mutex::default(),
             checkpoint_failure: Mutex::default(),
+            schedule: OnceLock::new(),
         });
         note_handle(&shared);
         Ok(Segment { shared })
@@ -432,14 +444,8 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// Creates the file and does not open it.
+/// Creates the file as it is declared, and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
-    declaration.validate()?;
-    if let Some(checkpoint) = declaration.segment().checkpoint()
-        && create_from_checkpoint(path, declaration, checkpoint)?
-    {
-        return Ok(());
-    }
     let stored = StoredDeclaration::of(declaration);
     let sets = stored.sets();
     let plans = sets

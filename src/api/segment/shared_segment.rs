@@ -1,8 +1,9 @@
 //! What the handles of one attached segment share.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use super::checkpoints::Schedule;
 use super::mismatch::Mismatch;
 use super::open_options::OpenOptions;
 use crate::api::declaration::Declaration;
@@ -22,6 +23,8 @@ pub(crate) struct SharedSegment {
     pub(super) warned: Mutex<HashSet<(usize, String)>>,
     /// Why the last checkpoint could not be taken.
     pub(super) checkpoint_failure: Mutex<Option<Arc<Error>>>,
+    /// Where checkpoints are declared.
+    pub(super) schedule: OnceLock<Arc<Schedule>>,
 }
 
 impl SharedSegment {

@@ -61,6 +61,8 @@ pub(crate) fn host_number(header: &Header) -> u64 {
         load(&header.device),
         load(&header.inode),
         load(&header.cold_starts),
+        // Another one each time that a segment is created from a checkpoint.
+        load(&header.created_utc),
     ];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     SipHasher13::new_with_keys(first, second).hash(&bytes)

@@ -2,11 +2,10 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::engine::shard::locked_shard::LockWait;
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::error::{Error, RemovalCause, SegmentError};
+use crate::error::{Error, SegmentError};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::file::verified::{Verified, verify};
 use crate::shm::layout::records::Header;
@@ -19,7 +18,8 @@ const CHUNK: u64 = 1 << 20;
 
 impl SegmentEngine {
     /// Gives out the segment's image in pieces, each with where it lies in the file. A file of that content is started cold by
-    /// the process that opens it, whatever it was used by before. What changes meanwhile is in it or not, shard by shard.
+    /// the process that opens it, whatever it was used by before. What lies before the shards comes last; where an image has to be
+    /// copied again, it begins with the same piece. What changes meanwhile is in it or not, shard by shard.
     ///
     /// The lock of each shard is held while that shard is copied in memory, and never while a piece is given out.
     ///
@@ -30,18 +30,13 @@ impl SegmentEngine {
         &self,
         mut write: impl FnMut(u64, &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.ensure_there()?;
         let mut generations = self.generations()?;
         for _ in 0..ATTEMPTS {
             self.copy_once(&mut write)?;
             let now = self.generations()?;
             if now == generations {
-                return match self.header().retired.load(Ordering::Relaxed) {
-                    0 => Ok(()),
-                    _ => Err(Error::Segment(SegmentError::Removed {
-                        path: self.path().to_owned(),
-                        cause: RemovalCause::Retired,
-                    })),
-                };
+                return self.ensure_there();
             }
             // A definition came into force on the way, so its text may be of one and shards of the other.
             generations = now;
@@ -50,6 +45,16 @@ impl SegmentEngine {
             path: self.path().to_owned(),
             what: "its definitions change all the time".to_owned(),
         }))
+    }
+
+    fn ensure_there(&self) -> Result<(), Error> {
+        match self.membership.look_for_removal(self.path()) {
+            None => Ok(()),
+            Some(cause) => Err(Error::Segment(SegmentError::Removed {
+                path: self.path().to_owned(),
+                cause,
+            })),
+        }
     }
 
     fn verified(&self) -> Result<Verified, Error> {
@@ -67,7 +72,9 @@ impl SegmentEngine {
 
     fn copy_once(&self, write: &mut impl FnMut(u64, &[u8]) -> Result<(), Error>) -> Result<(), Error> {
         let mut buffer = Vec::new();
-        let mut copied = 0;
+        let extents = self.shards().map(|shard| shard.memory.geometry.extent_offset);
+        let front = extents.min().unwrap_or(0);
+        let mut copied = front;
         for shard in self.shards() {
             let geometry = &shard.memory.geometry;
             self.copy_unguarded(copied, geometry.extent_offset, &mut buffer, write)?;
@@ -83,7 +90,10 @@ impl SegmentEngine {
             write(geometry.extent_offset, &buffer)?;
             copied = geometry.extent_offset + geometry.extent_size;
         }
-        self.copy_unguarded(copied, self.region().size(), &mut buffer, write)
+        self.copy_unguarded(copied, self.region().size(), &mut buffer, write)?;
+        // The table of processes last: of each slot it then has a life as late as any that owns something in a shard, and the
+        // lives that follow a cold start are later ones.
+        self.copy_unguarded(0, front, &mut buffer, write)
     }
 
     /// Copies what lies between shards: the header, the table of processes, the directory and the definitions.

@@ -1,11 +1,12 @@
 //! The file that a segment's image is kept in, for the time after a reboot: two slots that are written by turns, each with a
 //! checksum, so that one is always whole. Knows no sets: an image is bytes to it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -15,6 +16,7 @@ use nix::errno::Errno;
 use siphasher::sip::SipHasher13;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
+use super::create::{place_of, remove_abandoned, start_construction};
 use super::file_system::{allocate, ensure_local};
 use super::region::Region;
 use super::segment_file::{damaged, io_error, open_for_reading, open_for_writing};
@@ -39,6 +41,9 @@ const IMAGES: u64 = 8192;
 /// Bytes that are read and written at a time.
 const CHUNK: usize = 1 << 20;
 
+/// Files that are opened before it is left to others to make one.
+const ATTEMPTS: usize = 10;
+
 /// Between two looks whether another thread has come to its end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -52,7 +57,9 @@ struct Head {
     sequence: u64,
     /// Bytes of the image.
     size: u64,
-    /// SipHash-1-3 of the image, with a key of zeros.
+    /// Where the image was begun to be written: its end was followed by what lies before this.
+    begun_at: u64,
+    /// SipHash-1-3 of the image from there on, and then of what lies before, with a key of zeros.
     image_checksum: u64,
     /// The segment clock and the wall clock when it was begun, in nanoseconds.
     taken_at: u64,
@@ -65,6 +72,13 @@ impl Head {
     fn expected_checksum(&self) -> u64 {
         let words = self.as_bytes();
         checksum_of(&words[..words.len() - size_of::<u64>()])
+    }
+
+    fn taken(&self) -> TakenAt {
+        TakenAt {
+            segment: self.taken_at,
+            utc: self.taken_utc,
+        }
     }
 
     fn is_whole(&self) -> bool {
@@ -135,9 +149,14 @@ impl CheckpointFile {
     /// # Errors
     ///
     /// What is wrong with the file or its directory; [`OpenError::NoSpace`].
-    pub(crate) fn open(path: &Path, size: u64, segment: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn open(
+        path: &Path,
+        size: u64,
+        segment: &Path,
+        trust_any_owner: bool,
+    ) -> Result<Option<Self>, Error> {
         let only_writer = OnlyWriter::wait().map_err(|errno| io_error("lock", path, errno.into()))?;
-        for _ in 0..2 {
+        for _ in 0..ATTEMPTS {
             let file = match open_for_writing(path) {
                 Ok(file) => file,
                 Err(Error::Open(OpenError::NotFound { .. })) => {
@@ -146,7 +165,7 @@ impl CheckpointFile {
                 }
                 Err(error) => return Err(error),
             };
-            check_trust(&file, path, false)?;
+            check_trust(&file, path, trust_any_owner)?;
             ensure_local(&file, path)?;
             if !try_lock_for_process(file.as_fd(), ByteRange::CONSTRUCTION)
                 .map_err(|errno| io_error("lock", path, errno.into()))?
@@ -156,6 +175,11 @@ impl CheckpointFile {
             let found = file
                 .metadata()
                 .map_err(|source| io_error("examine", path, source))?;
+            let named = fs::symlink_metadata(path);
+            if !named.is_ok_and(|named| (named.dev(), named.ino()) == (found.dev(), found.ino())) {
+                // Another process has put another one there since it was opened.
+                continue;
+            }
             if found.len() == file_size(size) {
                 let heads = read_heads(&file, path)?;
                 return Ok(Some(Self {
@@ -165,9 +189,9 @@ impl CheckpointFile {
                     _only_writer: only_writer,
                 }));
             }
-            // It is of a segment of another size. What is in it stays there until another file takes its name.
+            // It is of a segment of another size, and makes room for one of this. No other process does so meanwhile.
             ensure_is_checkpoint(&file, path)?;
-            make(path, size, segment)?;
+            fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
         }
         // Others make it anew as often: they write to it.
         Ok(None)
@@ -176,10 +200,7 @@ impl CheckpointFile {
     /// When the latest one that has a head was begun.
     pub(crate) fn latest(&self) -> Option<TakenAt> {
         let latest = self.heads.iter().flatten().max_by_key(|head| head.sequence)?;
-        Some(TakenAt {
-            segment: latest.taken_at,
-            utc: latest.taken_utc,
-        })
+        Some(latest.taken())
     }
 
     /// Begins a checkpoint, in the slot of the earlier one.
@@ -194,11 +215,14 @@ impl CheckpointFile {
                 format: FORMAT,
                 sequence: sequences[0].max(sequences[1]).saturating_add(1),
                 size,
+                begun_at: 0,
                 image_checksum: 0,
                 taken_at: taken.segment,
                 taken_utc: taken.utc,
                 checksum: 0,
             },
+            hasher: SipHasher13::new(),
+            written: 0,
         }
     }
 }
@@ -208,11 +232,23 @@ pub(crate) struct CheckpointWriter<'a> {
     checkpoint: &'a mut CheckpointFile,
     slot: usize,
     head: Head,
+    /// Of what was given to it, not of what is in the file: what another writer put there makes it torn.
+    hasher: SipHasher13,
+    /// Bytes that were hashed.
+    written: u64,
 }
 
 impl CheckpointWriter<'_> {
-    /// Writes a part of the image, in any order.
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    /// Writes the next part of the image: what begins where the former ends, at the beginning behind the end. Where the first
+    /// part comes again, everything does.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        if self.written == 0 || offset == self.head.begun_at {
+            self.head.begun_at = offset;
+            self.hasher = SipHasher13::new();
+            self.written = 0;
+        }
+        self.hasher.write(bytes);
+        self.written += bytes.len() as u64;
         let start = image_start(self.slot, self.head.size);
         self.checkpoint
             .file
@@ -226,9 +262,7 @@ impl CheckpointWriter<'_> {
             path, file, heads, ..
         } = &mut *self.checkpoint;
         let failed = |source| io_error("write", path, source);
-        let mut hasher = SipHasher13::new();
-        each_chunk(file, self.slot, self.head.size, |_, bytes| hasher.write(bytes)).map_err(failed)?;
-        self.head.image_checksum = hasher.finish();
+        self.head.image_checksum = self.hasher.finish();
         self.head.checksum = self.head.expected_checksum();
         file.sync_data().map_err(failed)?;
         file.write_all_at(self.head.as_bytes(), HEADS[self.slot])
@@ -256,14 +290,14 @@ impl SavedImages {
     /// # Errors
     ///
     /// What is wrong with the file: it cannot be read, is not to be trusted or no checkpoint.
-    pub(crate) fn find(path: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn find(path: &Path, trust_any_owner: bool) -> Result<Option<Self>, Error> {
         let only_writer = OnlyWriter::wait().map_err(|errno| io_error("lock", path, errno.into()))?;
         let file = match open_for_reading(path) {
             Ok(file) => file,
             Err(Error::Open(OpenError::NotFound { .. })) => return Ok(None),
             Err(error) => return Err(error),
         };
-        check_trust(&file, path, false)?;
+        check_trust(&file, path, trust_any_owner)?;
         ensure_is_checkpoint(&file, path)?;
         let heads = read_heads(&file, path)?;
         let mut slots: Vec<(usize, Head)> = (0..)
@@ -289,6 +323,11 @@ impl SavedImages {
         self.slots.get(nth).map(|(_, head)| head.size)
     }
 
+    /// When one of them was begun.
+    pub(super) fn taken_at(&self, nth: usize) -> Option<TakenAt> {
+        self.slots.get(nth).map(|(_, head)| head.taken())
+    }
+
     /// Stores one of them into a region of its size. Answers whether it is whole: otherwise the region holds what is not to be
     /// used.
     pub(super) fn store(&self, nth: usize, region: &Region) -> Result<bool, Error> {
@@ -297,10 +336,14 @@ impl SavedImages {
         };
         let mut hasher = SipHasher13::new();
         let mut outside = None;
-        let read = each_chunk(&self.file, *slot, head.size, |offset, bytes| {
+        let mut store = |offset, bytes: &[u8]| {
             hasher.write(bytes);
             outside = outside.or(region.store_bytes(offset, bytes).err());
-        });
+        };
+        let start = image_start(*slot, head.size);
+        let begun_at = head.begun_at.min(head.size);
+        let read = each_chunk(&self.file, start, begun_at..head.size, &mut store)
+            .and_then(|()| each_chunk(&self.file, start, 0..begun_at, &mut store));
         match read {
             Ok(()) => {}
             // It was cut short.
@@ -322,13 +365,12 @@ fn file_size(size: u64) -> u64 {
     image_start(HEADS.len(), size)
 }
 
-/// Reads an image in pieces, each with where it lies in the image.
-fn each_chunk(file: &File, slot: usize, size: u64, mut each: impl FnMut(u64, &[u8])) -> io::Result<()> {
-    let start = image_start(slot, size);
+/// Reads a part of an image that starts at `start` of the file in pieces, each with where it lies in the image.
+fn each_chunk(file: &File, start: u64, part: Range<u64>, mut each: impl FnMut(u64, &[u8])) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
-    let mut offset = 0;
-    while offset < size {
-        let length = usize::try_from(size - offset).map_or(CHUNK, |left| left.min(CHUNK));
+    let mut offset = part.start;
+    while offset < part.end {
+        let length = usize::try_from(part.end - offset).map_or(CHUNK, |left| left.min(CHUNK));
         let piece = &mut buffer[..length];
         file.read_exact_at(piece, start + offset)?;
         each(offset, piece);
@@ -376,35 +418,25 @@ fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
     }))
 }
 
-/// Puts an empty file for images of `size` bytes at `path`, in place of what is there. Its space is allocated, so that
+/// Puts an empty file for images of `size` bytes at `path`, unless another process was faster. Its space is allocated, so that
 /// checkpoints do not fail for want of it later.
 fn make(path: &Path, size: u64, segment: &Path) -> Result<(), Error> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let construction = PathBuf::from(name);
-    let failed = |source| io_error("create", path, source);
     let mode = fs::metadata(segment)
         .map_err(|source| io_error("examine", segment, source))?
         .mode();
-    let made = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(&construction)
-        .map_err(failed)
-        .and_then(|file| {
-            file.set_permissions(fs::Permissions::from_mode(mode & 0o777))
-                .map_err(failed)?;
-            ensure_local(&file, path)?;
-            allocate(&file, file_size(size), path)?;
-            fs::rename(&construction, path).map_err(failed)
-        });
-    if made.is_err() {
-        // It may not be there at all.
-        let _ = fs::remove_file(&construction);
+    let (directory, name) = place_of(path)?;
+    remove_abandoned(directory, name);
+    let (file, construction) = start_construction(directory, name, path)?;
+    file.set_permissions(fs::Permissions::from_mode(mode & 0o777))
+        .map_err(|source| io_error("set the mode of", path, source))?;
+    ensure_local(&file, path)?;
+    allocate(&file, file_size(size), path)?;
+    match construction.publish(path) {
+        Ok(()) | Err(Error::Open(OpenError::AlreadyExists { .. })) => {}
+        Err(error) => return Err(error),
     }
-    made
+    // Its name is to be there after a power failure, too.
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|source| io_error("synchronise", directory, source))
 }

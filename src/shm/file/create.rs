@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::checkpoint_file::SavedImages;
+use super::checkpoint_file::{SavedImages, TakenAt};
 use super::descriptor::FileIdentity;
 use super::file_system::{allocate, ensure_local};
 use super::region::{OutOfRegion, Region};
@@ -88,10 +88,25 @@ pub(crate) fn restore(
     let is_sound = checkpoint.store(nth, &region)?
         && check_header(&region, size, path).is_ok()
         && verify(Arc::clone(&region), path).is_ok_and(|verified| accept(&verified));
-    if is_sound {
+    if let Some(taken) = checkpoint.taken_at(nth).filter(|_| is_sound) {
+        date(&region, taken).map_err(|place| damaged(path, place))?;
         construction.publish(path)?;
     }
     Ok(is_sound)
+}
+
+/// Dates a segment that was created from a checkpoint by now, and not by when the first of that state was created: by what
+/// the wall clock showed then it may have been set right since.
+fn date(region: &Region, taken: TakenAt) -> Result<(), OutOfRegion> {
+    let header: &Header = region.record(0)?;
+    let now = utc_nanos();
+    let created_at = taken.segment.saturating_add(now.saturating_sub(taken.utc));
+    header.created_utc.store(now, Ordering::Relaxed);
+    header
+        .created_at
+        .store(created_at.min(LATEST_INSTANT / 2), Ordering::Relaxed);
+    header.checksum.store(header_checksum(region)?, Ordering::Relaxed);
+    Ok(())
 }
 
 /// An empty file of that size beside `path`, mapped.
@@ -101,6 +116,19 @@ fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, R
             path: path.to_owned(),
         }));
     }
+    let (directory, name) = place_of(path)?;
+    remove_abandoned(directory, name);
+    let (file, construction) = start_construction(directory, name, path)?;
+    file.set_permissions(Permissions::from_mode(mode))
+        .map_err(|source| io_error("set the mode of", path, source))?;
+    ensure_local(&file, path)?;
+    allocate(&file, size, path)?;
+    let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
+    Ok((construction, file, region))
+}
+
+/// The directory of a file that is to be made, and the file's name in it.
+pub(super) fn place_of(path: &Path) -> Result<(&Path, &OsStr), Error> {
     let directory = path
         .parent()
         .filter(|directory| !directory.as_os_str().is_empty())
@@ -112,23 +140,16 @@ fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, R
             io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"),
         )
     })?;
-    remove_abandoned(directory, name);
-    let (file, construction) = start_construction(directory, name, path)?;
-    file.set_permissions(Permissions::from_mode(mode))
-        .map_err(|source| io_error("set the mode of", path, source))?;
-    ensure_local(&file, path)?;
-    allocate(&file, size, path)?;
-    let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
-    Ok((construction, file, region))
+    Ok((directory, name))
 }
 
 /// A file under construction; dropped, it is removed.
-struct Construction {
+pub(super) struct Construction {
     path: PathBuf,
 }
 
 impl Construction {
-    fn publish(self, target: &Path) -> Result<(), Error> {
+    pub(super) fn publish(self, target: &Path) -> Result<(), Error> {
         // Unlike link and unlink, it never shows the file under two names.
         match renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE) {
             Ok(()) => {
@@ -153,7 +174,11 @@ impl Drop for Construction {
 
 /// Opens a fresh file beside the target. As long as its creator lives, it has a lock on the file, so that others can
 /// tell when it was abandoned, also in another PID namespace. The process id in its name is for people.
-fn start_construction(directory: &Path, name: &OsStr, path: &Path) -> Result<(File, Construction), Error> {
+pub(super) fn start_construction(
+    directory: &Path,
+    name: &OsStr,
+    path: &Path,
+) -> Result<(File, Construction), Error> {
     static ATTEMPT: AtomicU64 = AtomicU64::new(0);
     loop {
         let mut construction_name = OsString::from(".");
@@ -200,7 +225,7 @@ fn is_claimed(file: &File) -> io::Result<bool> {
 }
 
 /// Removes what processes that died while creating this segment left behind.
-fn remove_abandoned(directory: &Path, name: &OsStr) {
+pub(super) fn remove_abandoned(directory: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::errno::Errno;
 
@@ -358,17 +358,14 @@ pub(crate) struct Membership {
     /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
     /// its parent's, and knows it for stale: no lock of the standard library could tell.
     renewing: AtomicU64,
-    /// What is to be done in a forked child once it has become a participant.
-    child_joined: OnceLock<ChildJoined>,
+    /// What is to be told to those that are still there.
+    children: Mutex<Vec<Weak<dyn ChildJoined>>>,
 }
 
-/// See [`Membership::when_child_joins`].
-struct ChildJoined(Box<dyn Fn() + Send + Sync + UnwindSafe + RefUnwindSafe>);
-
-impl fmt::Debug for ChildJoined {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChildJoined")
-    }
+/// Something that has to do with each forked child that becomes a participant.
+pub(crate) trait ChildJoined: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
+    /// In the child: threads of its parent are not there.
+    fn child_joined(&self);
 }
 
 impl Membership {
@@ -399,7 +396,7 @@ impl Membership {
             owner: AtomicU64::new(id.to_word()),
             pid_namespace: AtomicU64::new(pid_namespace().unwrap_or(0)),
             renewing: AtomicU64::new(0),
-            child_joined: OnceLock::new(),
+            children: Mutex::default(),
         })
     }
 
@@ -525,25 +522,28 @@ impl Membership {
     #[cold]
     fn renew(&self) -> Result<u64, Error> {
         let current = self.start_renewing();
-        let outcome = if self.identity.load(Ordering::Acquire) == current.as_u64() {
+        let was_joined = self.identity.load(Ordering::Acquire) == current.as_u64();
+        let outcome = if was_joined {
             Ok(self.owner.load(Ordering::Relaxed))
         } else {
             self.join_anew(current)
         };
         self.renewing.store(0, Ordering::Release);
-        if let (Ok(_), Some(ChildJoined(act))) = (&outcome, self.child_joined.get()) {
-            act();
+        if outcome.is_ok() && !was_joined {
+            // In doubt nothing is said: it may have inherited the lock while another thread of its parent held it.
+            let children = self.children.try_lock().map(|it| it.clone()).unwrap_or_default();
+            for child in children.iter().filter_map(Weak::upgrade) {
+                child.child_joined();
+            }
         }
         outcome
     }
 
-    /// Calls `act` in each forked child that becomes a participant: threads of the parent are not there. What was to be called
-    /// before stays, and this is not called then.
-    pub(crate) fn when_child_joins(
-        &self,
-        act: impl Fn() + Send + Sync + UnwindSafe + RefUnwindSafe + 'static,
-    ) {
-        let _ = self.child_joined.set(ChildJoined(Box::new(act)));
+    /// Says to `child` when a forked child has become a participant, for as long as there is `child`.
+    pub(crate) fn when_child_joins(&self, child: &Arc<dyn ChildJoined>) {
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain(|child| child.strong_count() > 0);
+        children.push(Arc::downgrade(child));
     }
 
     fn join_anew(&self, current: ProcessIdentity) -> Result<u64, Error> {
