@@ -73,3 +73,18 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
         .expect("works");
     assert!(kinds(&path).contains(&"store_unreachable".to_owned()));
 }
+
+#[test]
+fn a_burst_below_one_lease_is_created_with_a_warning() {
+    let directory = directory();
+    let config = directory.path().join("limits.toml");
+    let small = DECLARED.replace("window = \"60s\"", "window = \"60s\"\n  burst = 10");
+    fs::write(&config, small).expect("written");
+    let path = directory.path().join("limits");
+    let created = run(["create", "--config", text(&config), text(&path)]).ended(0);
+    assert!(
+        created.stderr.contains("a burst of 10 units is below the 200"),
+        "{}",
+        created.stderr
+    );
+}
