@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use layout_mirror::RawSegment;
-use layout_mirror::words::header;
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Checkpoint, Declaration, DeclarationError, Error, Limit, OpenError, Segment, SegmentReader,
     SetDeclaration,
 };
+use siphasher::sip::SipHasher13;
 
 /// So long that a test sees next to nothing replenished, and half of it in nanoseconds.
 const WINDOW: Duration = Duration::from_secs(3_600_000);
@@ -29,6 +29,9 @@ const SOME: u64 = 100;
 /// The bytes from the beginning of one head to that of the other, and to the first image: see the source.
 const HEAD: u64 = 4096;
 const IMAGES: u64 = 2 * HEAD;
+
+/// Of a head, of which the last is a sum of the others, and the one before it the wall clock.
+const HEAD_WORDS: usize = 9;
 
 fn declaration(kept: &Path) -> Declaration {
     scene::declaration()
@@ -117,11 +120,20 @@ fn the_time_that_passed_since_the_checkpoint_is_applied() {
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
         take(&segment, CALLS);
         // As if it had been another boot, and the machine had been off for half of the window.
-        let raw = RawSegment::open(&path);
-        raw.set_another_boot();
-        raw.set_word(header::CREATED_UTC, raw.word(header::CREATED_UTC) - HALF_A_WINDOW);
-        raw.seal_header();
+        RawSegment::open(&path).set_another_boot();
         assert!(segment.checkpoint(&kept).expect("written"));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&kept)
+            .expect("a checkpoint");
+        let mut head = [0; HEAD_WORDS * 8];
+        file.read_exact_at(&mut head, 0).expect("a head");
+        let (words, checksum) = head.split_at_mut((HEAD_WORDS - 1) * 8);
+        let taken_utc = words.last_chunk_mut::<8>().expect("words");
+        *taken_utc = (u64::from_ne_bytes(*taken_utc) - HALF_A_WINDOW).to_ne_bytes();
+        checksum.copy_from_slice(&SipHasher13::new().hash(words).to_ne_bytes());
+        file.write_all_at(&head, 0).expect("written");
         drop(segment);
         lose(&path);
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("restored");

@@ -14,7 +14,7 @@ use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
 use shmlimit::fleet::StoreProblem;
-use shmlimit::{Algorithm, FleetLease, Limit, Outage, RefusalReason, SetDeclaration};
+use shmlimit::{Algorithm, FleetLease, Limit, OpenOptions, Outage, RefusalReason, SetDeclaration};
 use store::Store;
 
 #[test]
@@ -286,4 +286,26 @@ fn a_live_limit_comes_to_be_shared_and_not_without_a_burst() {
     let plain = scene::clock::Scene::new(SetDeclaration::new("api").add_limit(alone));
     let error = plain.segment.apply(&set(&calls(60))).expect_err("no room");
     assert!(error.to_string().contains("fleet"), "{error}");
+}
+
+#[test]
+fn a_copy_of_the_file_is_another_host_without_a_lease() {
+    let host = Host::new(calls(6000), &Store::default());
+    host.ask();
+    assert!(host.is_admitted());
+    let path = host.scene.path();
+    let copy = path.with_file_name("copy");
+    std::fs::copy(&path, &copy).expect("a copy");
+    let segment = OpenOptions::new()
+        .virtual_clock(&host.scene.clock)
+        .open(&copy)
+        .expect("starts cold");
+    assert_ne!(segment.fleet().host(), host.scene.segment.fleet().host());
+    let set = segment.set("api").expect("declared");
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(refusal.reason(), RefusalReason::Lease);
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    assert_eq!((asked.request().sequence, asked.request().spent), (1, 0));
+    assert!(host.is_admitted(), "the first goes on");
 }

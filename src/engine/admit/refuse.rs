@@ -62,6 +62,7 @@ impl Shard<'_> {
 
 impl SetEngine {
     /// Why a decision was a refusal.
+    #[inline]
     pub(crate) fn refusal_reason(&self, decision: &Details) -> RefusalReason {
         let reason = self.reason_by_kind(decision);
         if self.has_lease_room && self.binds_for_want_of_a_lease(decision, reason) {
@@ -70,6 +71,8 @@ impl SetEngine {
         reason
     }
 
+    #[cold]
+    #[inline(never)]
     fn binds_for_want_of_a_lease(&self, decision: &Details, reason: RefusalReason) -> bool {
         let is_by_limit = matches!(
             reason,
@@ -91,6 +94,7 @@ impl SetEngine {
 
 impl SetOutline {
     /// The same by the kind of the limit that binds.
+    #[inline]
     fn reason_by_kind(&self, decision: &Details) -> RefusalReason {
         if decision.stage() == Stage::QueueFull {
             return RefusalReason::QueueFull;

@@ -203,6 +203,9 @@ impl Create {
             .map(|mismatch| format!("  {}\n", sanitise::line(&mismatch.to_string())))
             .collect();
         drop(opened);
+        for warning in declaration.warnings() {
+            output::complain(&format!("warning: {warning}"));
+        }
         let done = match former_identity {
             None => "created",
             Some(_) if former_identity == identity(path) => "found",
