@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, StoreProblem};
-use shmlimit::{FleetLease, Limit, Segment, SetDeclaration};
+use shmlimit::{Algorithm, FleetLease, Limit, Segment, SetDeclaration};
 
 use super::host::{KEY, declaring};
-use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use super::scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use super::store::Store;
 
 const CAPACITY: u64 = 60_000;
@@ -29,6 +29,11 @@ fn serve(listener: &UnixListener, template: &LeaseRequest) {
         let Ok(mut stream) = stream else { continue };
         let mut line = String::new();
         if BufReader::new(&stream).read_line(&mut line).is_err() {
+            continue;
+        }
+        if line == "used\n" {
+            let used = store.used(KEY, &template.declared.rule);
+            let _ = writeln!(stream, "{used} {}", store.outstanding(KEY));
             continue;
         }
         let numbers: Vec<u64> = line
@@ -208,5 +213,103 @@ fn work(segment: &Segment, socket: &Path, count: &AtomicU64) {
                 drop(permit);
             }
         }
+    });
+}
+
+/// What the store counts as used, and what it has leased.
+fn used_and_outstanding(path: &Path) -> [u64; 2] {
+    let mut stream = UnixStream::connect(path).expect("the store listens");
+    writeln!(stream, "used").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    [(); 2].map(|()| numbers.next().expect("a number"))
+}
+
+#[test]
+fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
+    const KILLS: u64 = 200;
+    const YEARS: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
+    let test = "processes::wherever_the_one_with_duty_is_killed_each_unit_is_reported_once";
+    in_own_process(test, TIMEOUT, |directory| {
+        // No window turns and no lease runs out, so that what the store counts can be compared to the unit.
+        let fleet = FleetLease::new(KEY).lease(Duration::from_secs(3600));
+        let limit = Limit::calls("calls", 1_000_000, YEARS)
+            .algorithm(Algorithm::FixedWindow)
+            .fleet(fleet);
+        let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
+        let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
+        let template = {
+            let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+            duty.ask().expect("works").remove(0).request().clone()
+        };
+        let socket = directory.join("store");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let _store = Child::fork(|| serve(&listener, &template));
+        let steps = SharedWords::new(1);
+        let set = segment.set("api").expect("declared");
+        let take = || {
+            let _ = set.check(&set.request()).expect("a decision");
+        };
+        let mut dice = Dice(19);
+        for _ in 0..KILLS {
+            let refresher = Child::fork(|| {
+                let duty = segment
+                    .fleet()
+                    .wait_for_duty(TIMEOUT)
+                    .expect("works")
+                    .expect("free");
+                loop {
+                    for _ in 0..8 {
+                        take();
+                    }
+                    for asked in duty.ask().expect("works") {
+                        if let Ok(reply) = send(&socket, asked.request()) {
+                            duty.install(&asked, &reply).expect("works");
+                        }
+                    }
+                    steps[0].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let until = steps[0].load(Ordering::Relaxed) + 1 + dice.below(30);
+            eventually("it has come so far", || steps[0].load(Ordering::Relaxed) >= until);
+            (0..dice.below(2_000)).for_each(|_| std::hint::spin_loop());
+            refresher.kill();
+            let snapshot = segment.snapshot().expect("a copy");
+            assert!(!snapshot.sets[0].poisoned);
+            take();
+        }
+        let admitted = || {
+            segment.snapshot().expect("a copy").sets[0].limits[0]
+                .counts
+                .admitted
+        };
+        let fleet = segment.fleet();
+        fleet.set_draining(true).expect("works");
+        let duty = fleet.wait_for_duty(TIMEOUT).expect("works").expect("free");
+        eventually("everything is given back", || {
+            for asked in duty.ask().expect("works") {
+                let reply = send(&socket, asked.request()).expect("it answers");
+                duty.install(&asked, &reply).expect("works");
+            }
+            used_and_outstanding(&socket)[1] == 0
+        });
+        let [used, _] = used_and_outstanding(&socket);
+        // Each death counts one operation too many at most, and none too few.
+        assert!(
+            used <= admitted() && admitted() <= used + KILLS,
+            "{used} units were reported of {} requests",
+            admitted()
+        );
+        assert!(used > KILLS, "the refreshers did something");
+        assert_eq!(
+            segment
+                .snapshot()
+                .expect("a copy")
+                .fleet
+                .expect("declared")
+                .takeovers,
+            KILLS
+        );
     });
 }

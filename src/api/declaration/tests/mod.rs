@@ -2,6 +2,7 @@
 
 mod apply_tests;
 mod errors_tests;
+mod fleet_tests;
 mod keyed_tests;
 mod meaning_tests;
 mod plans_tests;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
+use shmlimit::fleet::FleetSnapshot;
 use shmlimit::{
     Amount, Declaration, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration,
     SetSnapshot,
@@ -126,6 +127,10 @@ impl Inspection {
         if snapshot.cold_starts > 0 {
             facts.push(("cold starts", count(snapshot.cold_starts)));
         }
+        if let Some(fleet) = &snapshot.fleet {
+            facts.push(("store", sanitise::line(&fleet.url)));
+            facts.push(("duty", self.duty(fleet)));
+        }
         let path = style::paint(style::TITLE, shown(&snapshot.path));
         format!("{path}\n{}", aligned(&facts))
     }
@@ -212,6 +217,10 @@ impl Inspection {
         text.push_str(&aligned(&facts));
         text.push('\n');
         text.push_str(&limits(set, declared));
+        if set.limits.iter().any(|limit| limit.lease.is_some()) {
+            text.push('\n');
+            text.push_str(&leases(set));
+        }
         if !set.holds.is_empty() {
             text.push('\n');
             text.push_str(&self.holds(set));
@@ -221,6 +230,20 @@ impl Inspection {
             text.push_str(&self.tickets(set));
         }
         text
+    }
+
+    /// Which process asks the store for leases.
+    fn duty(&self, fleet: &FleetSnapshot) -> String {
+        let host = format!("host {:016x}", fleet.host);
+        let who = match &fleet.duty {
+            None => "no process".to_owned(),
+            Some(duty) => match (duty.pid, duty.alive) {
+                (Some(pid), true) => self.process(pid),
+                (Some(pid), false) => style::paint(style::BAD, format!("process {pid}, which is dead")),
+                (None, _) => style::paint(style::BAD, "a process that is gone"),
+            },
+        };
+        format!("{who}, {host}, taken over {} times", count(fleet.takeovers))
     }
 
     fn lock(&self, set: &SetSnapshot) -> String {
@@ -327,6 +350,45 @@ impl Inspection {
             .find(|it| Some(it.slot) == slot && Some(it.pid) == pid)
             .map_or_else(String::new, |it| sanitise::line(&it.name))
     }
+}
+
+/// What is leased of the limits that hosts share.
+fn leases(set: &SetSnapshot) -> String {
+    let mut table = Table::new(&[
+        ("SHARED AS", Side::Left),
+        ("LEFT", Side::Right),
+        ("FOR", Side::Right),
+        ("SHARE", Side::Right),
+        ("STORE", Side::Left),
+        ("OUTAGE", Side::Left),
+        ("GRANTS", Side::Right),
+        ("FAILURES", Side::Right),
+        ("EXPIRED", Side::Right),
+    ]);
+    let shared = set.limits.iter().filter_map(|limit| limit.lease.as_ref());
+    for lease in shared {
+        let store = match (lease.problem, lease.out_for) {
+            (Some(problem), Some(time)) => {
+                Cell::styled(format!("{problem} for {}", human::duration(time)), style::BAD)
+            }
+            (Some(problem), None) => Cell::styled(problem.to_string(), style::WARNING),
+            (None, _) if lease.draining => Cell::styled("given back".to_owned(), style::WARNING),
+            (None, _) if lease.answered_ago.is_none() => "not asked yet".into(),
+            (None, _) => Cell::styled("answers".to_owned(), style::GOOD),
+        };
+        table.row(vec![
+            sanitise::line(&lease.key).into(),
+            lease.left.into(),
+            human::duration(lease.valid_for).into(),
+            lease.share.into(),
+            store,
+            lease.outage.as_str().into(),
+            lease.counts.grants.into(),
+            lease.counts.failures.into(),
+            lease.counts.expired_units.into(),
+        ]);
+    }
+    table.render(2)
 }
 
 fn key_heading(set: &SetSnapshot) -> &'static str {

@@ -5,6 +5,7 @@ mod file;
 mod finding;
 mod holders;
 mod host;
+mod leases;
 mod locks;
 mod mounts;
 mod place;

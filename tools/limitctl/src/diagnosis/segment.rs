@@ -11,7 +11,7 @@ use super::file::FileFacts;
 use super::finding::{Finding, Severity};
 use super::process::activity;
 use super::remedy::Remedies;
-use super::{holders, locks, place, queues};
+use super::{holders, leases, locks, place, queues};
 
 /// The pause between two looks at what may be on its way.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -87,6 +87,7 @@ impl Look {
         if !self.is_void() {
             findings.extend(holders::findings(self, remedies));
             findings.extend(queues::findings(self, remedies));
+            findings.extend(leases::findings(self));
         }
         findings
     }
