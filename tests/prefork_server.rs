@@ -401,6 +401,41 @@ fn every_limit_holds_for_requests_that_waited_too() {
 }
 
 #[test]
+fn two_hosts_share_a_limit_while_their_store_is_killed() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has_store = std::env::split_paths(&path).any(|directory| {
+        ["redis-server", "valkey-server"]
+            .iter()
+            .any(|name| directory.join(name).is_file())
+    });
+    if !has_store {
+        println!("skipped: no redis-server");
+        return;
+    }
+    let mut server = Server::start(None, &["--fleet", "auto"]);
+    let mut stdout = server.process.stdout.take().expect("piped");
+    let text = in_time(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).expect("text");
+        text
+    });
+    assert!(server.wait().success(), "{text}");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["held"], true, "{report}");
+    assert!(
+        report["admitted"].as_u64() <= report["allowed"].as_u64(),
+        "{report}"
+    );
+    let hosts = report["hosts"].as_array().expect("two hosts");
+    for host in hosts {
+        let admitted = host["admitted"].as_array().expect("phases");
+        let of_phase = |phase: usize| admitted[phase].as_u64().expect("a number");
+        assert!(of_phase(0) > 0 && of_phase(1) > 0 && of_phase(3) > 0, "{report}");
+    }
+    assert!(report["takeovers"].as_u64() >= Some(1), "{report}");
+}
+
+#[test]
 fn workers_do_not_outlive_a_killed_parent() {
     let (mut server, _) = Server::serve(TWO_A_MINUTE, &[]);
     assert!(server.processes().len() > 1);

@@ -418,14 +418,20 @@ fn a_slow_store_costs_no_more_than_units() {
 }
 
 #[test]
-fn shares_places_and_reclaims_those_of_a_host_that_died() {
+fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
     let Some(program) = server_program() else { return };
     let server = Server::start(&program);
+    let proxy = Proxy::start(server.port);
     let limit = Limit::concurrency("units", 10)
         .fleet(FleetLease::new("org/places").lease(Duration::from_millis(500)));
-    let declaration = declaration(&server.url(), limit);
-    let mut first = Host::start(&declaration);
-    let second = Host::start(&declaration);
+    let mut first = Host::start(&declaration(&proxy.url(), limit.clone()));
+    drop(first.refresher.take());
+    let soon = Timeouts {
+        connect: Duration::from_millis(100),
+        answer: Duration::from_millis(100),
+    };
+    first.start_refresher_with(soon);
+    let second = Host::start(&declaration(&server.url(), limit));
     let (first_set, second_set) = (first.set(), second.set());
     let mut permits = Vec::new();
     let take = |set: &LimitSet| match set.try_acquire(&set.request()).expect("a decision") {
@@ -439,7 +445,13 @@ fn shares_places_and_reclaims_those_of_a_host_that_died() {
     for _ in 0..50 {
         assert!(take(&second_set).is_none(), "an eleventh place");
     }
-    // Its refresher dies and it renews nothing: one lease later its places are free.
-    drop(first.refresher.take());
-    wait_for("places of the dead", || take(&second_set).is_some());
+    assert!(permits.iter().all(|permit| !permit.reclaimed()));
+    // It renews nothing: one lease later its places are free, and its permits say so.
+    proxy.set_down(true);
+    wait_for("places of the host that is cut off", || {
+        take(&second_set).is_some()
+    });
+    wait_for("the first host to know", || {
+        permits.iter().all(|permit| permit.reclaimed())
+    });
 }
