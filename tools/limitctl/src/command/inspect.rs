@@ -240,9 +240,11 @@ impl Inspection {
         let host = format!("host {:016x}", fleet.host);
         let who = match &fleet.duty {
             None => "no process".to_owned(),
-            Some(duty) => match (duty.pid, duty.alive) {
-                (Some(pid), true) => self.process(pid),
-                (Some(pid), false) => style::paint(style::BAD, format!("process {pid}, which is dead")),
+            Some(duty) => match (process::of_duty(duty), duty.alive) {
+                (Some(process), true) => self.process(process),
+                (Some(process), false) => {
+                    style::paint(style::BAD, format!("process {process}, which is dead"))
+                }
                 (None, _) => style::paint(style::BAD, "a process that is gone"),
             },
         };

@@ -1,6 +1,7 @@
 //! Processes as they are shown: by their ids, and the PID namespaces that these are of where a segment's processes may be of
 //! several.
 
+use shmlimit::fleet::DutySnapshot;
 use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, TicketSnapshot};
 
 /// An attached process.
@@ -19,6 +20,11 @@ pub fn of_hold(hold: &HoldSnapshot) -> Option<ProcessId> {
 /// The process that waits, where it is known.
 pub fn of_ticket(ticket: &TicketSnapshot) -> Option<ProcessId> {
     owner(ticket.owner_pid, ticket.owner_namespace)
+}
+
+/// The process that asks a store for leases, where it is known.
+pub fn of_duty(duty: &DutySnapshot) -> Option<ProcessId> {
+    owner(duty.pid, duty.pid_namespace)
 }
 
 fn owner(pid: Option<u64>, namespace: Option<u64>) -> Option<ProcessId> {
