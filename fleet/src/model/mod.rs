@@ -72,7 +72,7 @@ pub struct StoreModel {
 }
 
 /// What a host reports, modulo 2^52, or by how much that has grown.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Reported {
     spent: u64,
     refunded: u64,
@@ -295,9 +295,14 @@ impl Record {
                 self.level = self.level.max(self.terms.burst * self.terms.period);
             }
         }
+        let known = if request.sequence == 1 {
+            Reported::default()
+        } else {
+            reported
+        };
         Host {
-            spent: reported.spent,
-            refunded: reported.refunded,
+            spent: known.spent,
+            refunded: known.refunded,
             seen: now,
             ..Host::default()
         }
@@ -318,13 +323,12 @@ impl Record {
         }
     }
 
-    /// How long what is used or leased takes to be replenished.
+    /// How long what is used takes to be replenished.
     fn drained_in(&self) -> Duration {
         if self.terms.kind != Kind::Backlog {
             return Duration::ZERO;
         }
-        let used = self.level + self.outstanding * self.terms.period;
-        Duration::from_micros(used.div_ceil(self.terms.units) * self.terms.quantum)
+        Duration::from_micros(self.level.div_ceil(self.terms.units) * self.terms.quantum)
     }
 
     fn settle_and_grant(

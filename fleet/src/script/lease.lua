@@ -223,7 +223,10 @@ if not record then
         quarantine = now + lease
         if kind == 'backlog' then level = max(level, burst * period) end
     end
-    record = { 0, 0, 0, spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, refunded }
+    -- What a host has used before its first request was used of this limit: it is charged. Of one with a history that is
+    -- lost no one knows what of it was charged.
+    local is_first = sequence == 1
+    record = { 0, 0, 0, is_first and 0 or spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, is_first and 0 or refunded }
 end
 
 local grants, epoch = number('grants'), epoch_before
@@ -253,10 +256,10 @@ local function save(with_host)
     redis.call('PEXPIRE', key, text(floor(retention / 1000)))
 end
 
--- How long what is used or leased takes to be replenished.
+-- How long what is used takes to be replenished. What is leased may come back unused, so that refunds must not count on it.
 local function drained_in()
     if kind ~= 'backlog' then return 0 end
-    return math.ceil((level + outstanding * period) / units) * quantum
+    return math.ceil(level / units) * quantum
 end
 
 if quarantine > now then

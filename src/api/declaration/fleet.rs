@@ -67,18 +67,14 @@ impl FleetOptions {
                 SCHEMES.join(", ")
             )));
         }
-        let query = rest.split_once('?').map_or("", |(_, query)| query);
-        let names_a_secret = query.split('&').any(|pair| {
-            let name = pair.split('=').next().unwrap_or_default().to_ascii_lowercase();
-            name.contains("pass")
-                || name.contains("secret")
-                || name.contains("token")
-                || name.contains("user")
-        });
-        if names_a_secret {
+        // Whatever else is there may be a secret, and a declaration is stored in the segment.
+        let query = rest.split_once('?').map(|(_, query)| query);
+        let is_known = |pair: &str| ["protocol=resp2", "protocol=resp3", "sentinel_auth=yes"].contains(&pair);
+        if rest.contains('#') || query.is_some_and(|query| !query.split('&').all(is_known)) {
             return Err(wrong(
-                "names a user or a password in its query, which a declaration must not: it is stored in the segment. \
-                 Remove them and set SHMLIMIT_FLEET_USERNAME, and SHMLIMIT_FLEET_PASSWORD or \
+                "has something behind its path that is not known: only protocol=resp2, protocol=resp3 and \
+                 sentinel_auth=yes can follow a question mark. A declaration must not hold a user or a password, because it \
+                 is stored in the segment: set SHMLIMIT_FLEET_USERNAME, and SHMLIMIT_FLEET_PASSWORD or \
                  SHMLIMIT_FLEET_PASSWORD_FILE"
                     .to_owned(),
             ));

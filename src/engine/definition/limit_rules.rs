@@ -324,7 +324,9 @@ impl LimitRules {
     /// How many places are held above what is leased of a concurrency limit that hosts share.
     pub(in crate::engine) fn places_above_lease(&self, row: Row<'_>, now: Now) -> u64 {
         let state = StateWords::reading(self.state(row));
-        let places = self.leased().and_then(|leased| leased.places(&state, now));
+        // Until the store has answered for this key, what was held before is what is asked for first.
+        let leased = self.leased().filter(|leased| leased.was_answered(&state));
+        let places = leased.and_then(|leased| leased.places(&state, now));
         places.map_or(0, |places| state.load(0).saturating_sub(places))
     }
 

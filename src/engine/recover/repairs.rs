@@ -45,11 +45,6 @@ impl SegmentEngine {
             owner_died,
             ..Repairs::default()
         };
-        if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
-            for limit in &shard.limits {
-                limit.begin_as_another_host(shard.only_row());
-            }
-        }
         let found = journal.state();
         let journal_is_sound = match found {
             JournalState::Idle => true,
@@ -75,6 +70,12 @@ impl SegmentEngine {
         }
         if journal.state() != JournalState::Idle {
             journal.close();
+        }
+        if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
+            // Behind the undoing, which may have brought a lease of the host before back.
+            for limit in &shard.limits {
+                limit.begin_as_another_host(shard.only_row());
+            }
         }
         if owner_died {
             control

@@ -199,6 +199,9 @@ impl Leased {
     }
 
     fn spendable(&self, state: &(impl State + ?Sized), now: Now) -> Spendable {
+        if self.get(state, LeaseWord::Draining) != 0 {
+            return Spendable::Units(0);
+        }
         let is_out = self.get(state, LeaseWord::OutSince) != 0;
         if is_out && self.outage == OutagePolicy::Open {
             return Spendable::Anything;
@@ -215,6 +218,11 @@ impl Leased {
             return Spendable::Units(share.saturating_sub(in_use));
         }
         Spendable::Units(0)
+    }
+
+    /// Whether the store has answered a request for this key of this host.
+    pub(crate) fn was_answered(&self, state: &(impl State + ?Sized)) -> bool {
+        self.get(state, LeaseWord::AnsweredAt) != 0
     }
 
     /// How many places may be held now; none where as many as there are holders for.

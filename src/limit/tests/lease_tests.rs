@@ -122,8 +122,7 @@ impl Store {
             account.expires_at = now + LEASE;
             account.reply = Some((granted, account.expires_at));
         }
-        let outstanding: u64 = self.accounts.values().map(|account| account.outstanding).sum();
-        let drained_in = (self.level + u128::from(outstanding) * SCALE) / self.capacity;
+        let drained_in = self.level / self.capacity;
         let (granted, expires_at) = self.accounts[&host].reply?;
         Some(Answer {
             sequence: ask.sequence,

@@ -141,6 +141,8 @@ fn no_url_with_a_secret_is_declared_nor_repeated() {
         format!("redis://user:{SECRET}@10.0.0.5:6379/0"),
         format!("rediss://10.0.0.5?password={SECRET}"),
         format!("redis://10.0.0.5/0?db=1&PASS={SECRET}"),
+        format!("redis://10.0.0.5?auth={SECRET}"),
+        format!("redis://10.0.0.5/0#{SECRET}"),
         format!("{SECRET}@10.0.0.5"),
         format!("http://{SECRET}"),
         format!("redis:///{SECRET}"),
@@ -158,6 +160,7 @@ fn no_url_with_a_secret_is_declared_nor_repeated() {
         "rediss://h:1/2",
         "redis+sentinel://a:1,b:2/name",
         "valkey://h",
+        "redis+sentinel://a/name?sentinel_auth=yes&protocol=resp3",
     ] {
         let declaration = declaring(Limit::calls("l", 9, MINUTE)).fleet_url(url);
         declaration.validate().expect("a URL");
