@@ -74,10 +74,11 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
         AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Checkpoint, Chosen<'static>, ClockCheck, ClockSource,
-        ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Diagnosis, Difference, Error, Forecast, HoldSnapshot, Keyed,
+        ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Diagnosis, Difference, Error, FleetLease, FleetOptions,
+        Forecast, HoldSnapshot, Keyed,
         Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
         LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LocalCredit, LockKind, LockSnapshot, Mismatch, MismatchOutcome,
-        OnDeath, OnMismatch, OpenError, OpenOptions, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
+        OnDeath, OnMismatch, OpenError, OpenOptions, Outage, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
         PoolStrategy, ProcessId, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request, RequestError,
         RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SegmentOptions,
         SegmentPlace, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration, SetMemory, SetRecovery, SetSnapshot, Settlement<'static>,

@@ -56,14 +56,14 @@ pub(super) fn start(shared: &Arc<SharedSegment>, declaration: &Declaration) {
     let child: Arc<dyn ChildJoined> = schedule.clone();
     shared.engine.membership.when_child_joins(&child);
     // Kept with the segment: it ends with the last handle, and with it its threads.
-    if shared.schedule.set(Arc::clone(&schedule)).is_ok() {
+    if shared.checkpoints.set(child).is_ok() {
         schedule.start();
     }
 }
 
 /// What is to be kept where, and how often.
 #[derive(Debug)]
-pub(super) struct Schedule {
+struct Schedule {
     shared: Weak<SharedSegment>,
     checkpoint: Checkpoint,
     /// Dropped, it ends the thread.

@@ -230,7 +230,7 @@ impl OpenOptions {
             mismatches,
             warned: Mutex::default(),
             checkpoint_failure: Mutex::default(),
-            schedule: OnceLock::new(),
+            checkpoints: OnceLock::new(),
         });
         note_handle(&shared);
         Ok(Segment { shared })

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::checkpoints::Schedule;
 use super::mismatch::Mismatch;
 use super::open_options::OpenOptions;
 use crate::api::declaration::Declaration;
 use crate::api::request_events::RequestEvents;
 use crate::engine::SegmentEngine;
 use crate::error::Error;
+use crate::shm::process::participant::ChildJoined;
 
 /// What the handles of one attached segment share.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub(crate) struct SharedSegment {
     pub(super) warned: Mutex<HashSet<(usize, String)>>,
     /// Why the last checkpoint could not be taken.
     pub(super) checkpoint_failure: Mutex<Option<Arc<Error>>>,
-    /// Where checkpoints are declared.
-    pub(super) schedule: OnceLock<Arc<Schedule>>,
+    /// What takes them, where they are declared.
+    pub(super) checkpoints: OnceLock<Arc<dyn ChildJoined>>,
 }
 
 impl SharedSegment {

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use siphasher::sip::SipHasher13;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::create::{place_of, remove_abandoned, start_construction};
+use super::construction::{place_of, remove_abandoned, start_construction};
 use super::file_system::{allocate, ensure_local};
 use super::region::Region;
 use super::segment_file::{damaged, io_error, open_for_reading, open_for_writing};

@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod checkpoint_file;
+mod construction;
 pub(crate) mod create;
 pub(crate) mod descriptor;
 pub(crate) mod file_system;

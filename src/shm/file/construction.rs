@@ -1,0 +1,157 @@
+//! Files that are built under another name and then moved into place, so that no process ever sees half of one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::segment_file::{io_error, open_for_writing};
+use crate::error::{Error, OpenError};
+use crate::shm::lock::file_lock::{ByteRange, try_lock};
+use crate::shm::process::host::own_start_time;
+
+/// Ends the name of a segment under construction.
+const CONSTRUCTION_SUFFIX: &str = "shmlimit-new";
+
+/// The directory of a file that is to be made, and the file's name in it.
+pub(super) fn place_of(path: &Path) -> Result<(&Path, &OsStr), Error> {
+    let directory = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| {
+        io_error(
+            "create",
+            path,
+            io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"),
+        )
+    })?;
+    Ok((directory, name))
+}
+
+/// A file under construction; dropped, it is removed.
+pub(super) struct Construction {
+    path: PathBuf,
+}
+
+impl Construction {
+    pub(super) fn publish(self, target: &Path) -> Result<(), Error> {
+        // Unlike link and unlink, it never shows the file under two names.
+        match renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                // The name is gone, so there is nothing left to remove.
+                std::mem::forget(self);
+                Ok(())
+            }
+            Err(Errno::EXIST) => Err(Error::Open(OpenError::AlreadyExists {
+                path: target.to_owned(),
+            })),
+            Err(errno) => Err(io_error("publish", target, errno.into())),
+        }
+    }
+}
+
+impl Drop for Construction {
+    fn drop(&mut self) {
+        // The process that creates next removes what cannot be removed now.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Opens a fresh file beside the target. As long as its creator lives, it has a lock on the file, so that others can
+/// tell when it was abandoned, also in another PID namespace. The process id in its name is for people.
+pub(super) fn start_construction(
+    directory: &Path,
+    name: &OsStr,
+    path: &Path,
+) -> Result<(File, Construction), Error> {
+    static ATTEMPT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let mut construction_name = OsString::from(".");
+        construction_name.push(name);
+        construction_name.push(format!(
+            ".{}.{}.{}.{CONSTRUCTION_SUFFIX}",
+            std::process::id(),
+            own_start_time(),
+            ATTEMPT.fetch_add(1, Ordering::Relaxed),
+        ));
+        let construction = directory.join(construction_name);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&construction);
+        match opened {
+            Ok(file) => {
+                let construction = Construction { path: construction };
+                if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
+                    return Ok((file, construction));
+                }
+                // Another process has taken it for abandoned, and removes it: the name is not this process's any more.
+                std::mem::forget(construction);
+            }
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) if source.raw_os_error() == Some(libc::ENOSPC) => {
+                return Err(Error::Open(OpenError::NoSpace {
+                    path: path.to_owned(),
+                    bytes: 0,
+                }));
+            }
+            Err(source) => return Err(io_error("create", path, source)),
+        }
+    }
+}
+
+/// Locks a file under construction. Answers whether it has a name still and is this process's: before it was locked,
+/// another process may have taken it for abandoned.
+fn is_claimed(file: &File) -> io::Result<bool> {
+    Ok(try_lock(file.as_fd(), ByteRange::CONSTRUCTION)? && file.metadata()?.nlink() > 0)
+}
+
+/// Removes what processes that died while creating this segment left behind.
+pub(super) fn remove_abandoned(directory: &Path, name: &OsStr) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if is_construction(&entry.file_name(), name) {
+            // What this process may not examine or remove, another one removes.
+            let _ = remove_if_abandoned(&entry.path());
+        }
+    }
+}
+
+fn remove_if_abandoned(path: &Path) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    // While this lock is held, no creator claims the file and no other process removes it, so its name stays its own.
+    if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
+        fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
+    }
+    Ok(())
+}
+
+fn is_construction(candidate: &OsStr, name: &OsStr) -> bool {
+    let is_number = |field: &&str| field.parse::<u64>().is_ok();
+    let fields = || {
+        let rest = candidate
+            .as_bytes()
+            .strip_prefix(b".")?
+            .strip_prefix(name.as_bytes())?
+            .strip_prefix(b".")?;
+        let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split('.').collect();
+        let [pid, start_time, attempt, CONSTRUCTION_SUFFIX] = fields[..] else {
+            return None;
+        };
+        Some([pid, start_time, attempt])
+    };
+    fields().is_some_and(|fields| fields.iter().all(is_number))
+}
