@@ -317,8 +317,8 @@ def open(  # noqa: A001
             at most ten times a second. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
             `retry_after`, `waited`, `admitted`, and `left_out`: how many were not notified of since the last one.
         fleet: The store that hosts share, for limits that are declared with `fleet`: its URL, such as
-            `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. User and password must not be in it. Only beside
-            `LimitSet`s.
+            `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. User and password must not be in it. Only
+            beside `LimitSet`s.
 
     Returns:
         The segment.
@@ -332,15 +332,13 @@ def open(  # noqa: A001
     """
     if config is None and any(each is not None for each in (mode, participants, lock, version, fleet)):
         raise DeclarationError(
-            "mode, participants, lock, version and fleet are declared with what a segment is created with: give the sets, "
-            "too"
+            "mode, participants, lock, version and fleet are declared with what a segment is created with: give the "
+            "sets, too"
         )
     declared = (
         None
         if config is None
-        else declaration(
-            config, mode=mode, participants=participants, lock=lock, version=version, fleet=fleet
-        )
+        else declaration(config, mode=mode, participants=participants, lock=lock, version=version, fleet=fleet)
     )
     file = path if path is not None else declared and declared.path
     if file is None:

@@ -405,7 +405,7 @@ def test_a_segment_that_is_gone_is_created_as_its_checkpoint_has_it(segment_path
     with sl.open(segment_path, config) as segment:
         assert segment["set"].check()
         assert not segment["set"].check()
+        file = tmp_path / "text"
+        file.write_text("something else")
         with pytest.raises(sl.NotACheckpoint, match="no checkpoint"):
-            file = tmp_path / "text"
-            file.write_text("something else")
             segment.checkpoint(file)
