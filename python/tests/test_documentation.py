@@ -1,6 +1,6 @@
 """Every block of code in the documents runs: those of Python and of the shell here, those of Rust with the library's
-documentation, those of the tutorial in `test_tutorial.py`. A block that cannot run says why in the line before it,
-`<!-- not run: the reason -->`, and is listed as skipped."""
+documentation, those of the tutorial in `test_tutorial.py`. Blocks of TOML are declarations. A block that cannot run
+says why in the line before it, `<!-- not run: the reason -->`, and is listed as skipped."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from shmlimit import _native
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "python" / "README.md"])
@@ -158,6 +160,16 @@ def test_commands_run_in_their_order(document, run):
     assert run(["bash", "-e", "-o", "pipefail"], _script(document, "sh", SHELL_BEFORE))
 
 
+@pytest.mark.parametrize(
+    "block",
+    # Those of the tutorial belong together, and its own test creates a segment of them.
+    [block for block in BLOCKS if block.language == "toml" and block.reason is None and block.document != TUTORIAL],
+    ids=lambda block: block.name,
+)
+def test_a_block_of_toml_is_a_declaration(block):
+    assert _native.Declaration.from_toml(block.code).to_toml()
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.reason is not None], ids=lambda block: block.name)
 def test_a_block_that_says_why_it_is_not_run(block):
     pytest.skip(block.reason)
@@ -173,13 +185,13 @@ def test_the_guide_of_limitctl_shows_what_create_prints(run):
 
 
 def test_each_block_is_of_a_language_that_something_runs():
-    library = [path.read_text() for path in (ROOT / "src").rglob("*.rs")]
+    library = [path.read_text() for crate in ("src", "fleet/src") for path in (ROOT / crate).rglob("*.rs")]
     runs_elsewhere = {
         "python": lambda document: True,
         "sh": lambda document: True,
         # What commands print, and pictures.
         "text": lambda document: True,
-        "toml": lambda document: document == TUTORIAL,
+        "toml": lambda document: True,
         "rust": lambda document: any(f'{document}")]' in source for source in library),
     }
     unknown = [

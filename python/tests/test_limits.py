@@ -233,7 +233,7 @@ def test_a_process_admits_from_the_batches_that_it_draws(open_set, key):
 
 def test_automatic_batches_are_a_sixteenth_of_what_remains(open_set):
     requests = sl.Calls("requests", 1600, "1000h", credit="auto")
-    assert requests.bound == "at most 3199 in any 1000h, and 99 units more for each process"
+    assert requests.bound == "at most 3199 in any 41d16h, and 99 units more for each process"
     limits = open_set(requests)
     assert limits.check()
     assert limits.peek()["requests"].remaining == 1500
