@@ -85,7 +85,13 @@ impl Schedule {
         });
         match started {
             // In doubt the thread ends at once: a child may have inherited the lock while another thread of its parent held it.
-            Ok(()) => drop(self.stop.try_lock().map(|mut stop| stop.replace(sender))),
+            Ok(()) => {
+                if let Ok(mut stop) = self.stop.try_lock() {
+                    // What a child finds there belongs to a thread of its parent. Not dropped: that takes a lock of the channel,
+                    // which the thread may have held when the child was forked.
+                    std::mem::forget(stop.replace(sender));
+                }
+            }
             Err(source) => {
                 if let Some(shared) = self.shared.upgrade() {
                     shared.note_failure(Some(Error::Open(OpenError::Io {
