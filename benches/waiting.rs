@@ -254,7 +254,7 @@ fn main() {
     .map(|step| step.map(|taken| quantile(taken, 0.5)));
     // Of what no process sleeps in, what is met when no other process wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
-    println!("{rounds} rounds; medians, but for what nobody sleeps in: tenth percentiles");
+    println!("{rounds} rounds; medians, but for what no one sleeps in: tenth percentiles");
     for (what, [futex, line]) in [
         ("wake-up of a sleeper elsewhere", woken),
         ("  of that, in the call that wakes", waking),
@@ -268,12 +268,12 @@ fn main() {
         );
     }
     println!(
-        "release after as long a nap, nobody waits     {:>9.2} us",
+        "release after as long a nap, no one waits     {:>9.2} us",
         quantile(&mut after_a_nap, 0.5) / 1e3
     );
-    println!("try_acquire and drop, nobody waits           {trying:>9.1} ns");
+    println!("try_acquire and drop, no one waits           {trying:>9.1} ns");
     println!(
-        "acquire and drop, nobody waits               {waiting:>9.1} ns  {:.2}x",
+        "acquire and drop, no one waits               {waiting:>9.1} ns  {:.2}x",
         waiting / trying
     );
     for (next, taken) in [("thread", &mut death), ("future", &mut death_for_future)] {

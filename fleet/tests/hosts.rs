@@ -77,7 +77,7 @@ fn units(capacity: u64, window: Duration, burst: u64, lease: Duration) -> Limit 
         .fleet(FleetLease::new("org/units").lease(lease))
 }
 
-/// What the segment has counted as admitted, whoever counted it.
+/// What the segment has counted as admitted, whichever process counted it.
 fn admitted(segment: &Segment) -> u64 {
     let snapshot = segment.snapshot().expect("a snapshot");
     snapshot.sets[0].limits[0].counts.admitted
@@ -210,15 +210,7 @@ impl Drop for Workers {
 #[test]
 fn admits_no_more_than_declared_while_processes_and_servers_die() {
     let Some(program) = server_program() else { return };
-    let arguments = [
-        "--requirepass",
-        PASSWORD,
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-    ];
-    let mut server = Server::start_with(&program, &arguments);
+    let mut server = Server::start_durable(&program);
     let limit = units(20_000, SECOND, 10_000, Duration::from_millis(500));
     let declaration = declaration(&server.url(), limit);
     let begun = Instant::now();

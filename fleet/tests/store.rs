@@ -381,15 +381,7 @@ fn asks_for_several_limits_at_once_also_after_the_scripts_were_flushed() {
 #[test]
 fn grants_nothing_for_one_lease_after_the_server_was_restarted_with_its_data() {
     let Some(program) = server_program() else { return };
-    let arguments = [
-        "--requirepass",
-        PASSWORD,
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-    ];
-    let mut server = Server::start_with(&program, &arguments);
+    let mut server = Server::start_durable(&program);
     let mut client = server.client();
     let limit = backlog(1_000, LONG * 1_000, 1_000, Duration::from_millis(500));
     assert_eq!(grant(&mut client, &request(&limit, 1, 1, 100)).reply.granted, 100);

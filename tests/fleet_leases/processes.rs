@@ -1,4 +1,4 @@
-//! Real processes: whoever has duty is killed, and another takes over.
+//! Real processes: the one that has duty is killed, and another takes over.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

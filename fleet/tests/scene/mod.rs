@@ -78,6 +78,19 @@ impl Server {
         server
     }
 
+    /// With a password, and everything that it acknowledges on the disk.
+    pub fn start_durable(program: &Path) -> Self {
+        let arguments = [
+            "--requirepass",
+            PASSWORD,
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+        ];
+        Self::start_with(program, &arguments)
+    }
+
     /// On a port that speaks TLS only; none where the server was built without it.
     pub fn start_with_tls(program: &Path, arguments: &[String]) -> Option<Self> {
         let mut server = Self::prepare(program, arguments.to_vec());
