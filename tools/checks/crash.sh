@@ -26,7 +26,7 @@ if [ "${1:-}" = --thorough ]; then
         env SHMLIMIT_THOROUGH=1 SHMLIMIT_PHASE="$phase"
     step cargo test --locked --release --package shmlimit --lib queue::
 else
-    one_in=${SHMLIMIT_ONE_IN:-12}
+    one_in=${SHMLIMIT_ONE_IN:-20}
     phase=${SHMLIMIT_PHASE:-$((commit % one_in))}
     harness "killed at every instruction: 1 in $one_in, phase $phase" \
         env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase"
