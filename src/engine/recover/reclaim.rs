@@ -144,10 +144,10 @@ impl SegmentEngine {
             |locked, index| locked.take_back_ticket(index, &shard.memory.control().reclaimed_tickets),
             &mut before_unlock,
         )?;
-        let holds = shard.memory.touched_holds();
-        self.in_batches(
+        let end_of_holds = shard.memory.touched_holds();
+        let holds = self.in_batches(
             shard,
-            holds,
+            end_of_holds,
             wait,
             |index| shard.is_hold_of(index, owner),
             |locked, index| {
@@ -160,7 +160,12 @@ impl SegmentEngine {
                 shard.commit(&mut transaction)
             },
             &mut before_unlock,
-        )
+        )?;
+        #[cfg(feature = "tracing")]
+        if holds > 0 {
+            tracing::warn!(path = %self.path().display(), set = &*shard.set.name, holds, "reclaimed");
+        }
+        Ok(holds)
     }
 
     /// Does something to each index below `end` that is `wanted`: looked up without the lock, in portions, each looked

@@ -86,11 +86,18 @@ pub(crate) struct AfterUnlock<'a> {
     pub(in crate::engine) futex: Cell<Option<PendingWake<'a>>>,
     /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
     deadline: u64,
+    /// For the subscriber, which is code of the program and must not run under the lock.
+    #[cfg(feature = "tracing")]
+    repairs: Option<Repairs>,
 }
 
 impl Drop for AfterUnlock<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        #[cfg(feature = "tracing")]
+        if let Some(repairs) = self.repairs.take() {
+            self.engine.trace_repairs(self.shard, &repairs);
+        }
         if let Some(pending_wake) = self.futex.take() {
             self.engine.wake(self.shard, pending_wake, self.deadline);
         }
@@ -115,6 +122,8 @@ impl<'a> LockedShard<'a> {
                 shard,
                 futex: Cell::new(None),
                 deadline: taken.deadline,
+                #[cfg(feature = "tracing")]
+                repairs: None,
             },
         }
     }
@@ -329,6 +338,10 @@ impl SegmentEngine {
             return Ok(None);
         }
         let repairs = self.recover(locked.shard, locked.guard.owner_died());
+        #[cfg(feature = "tracing")]
+        {
+            locked.pending_wake.repairs = Some(repairs);
+        }
         // What was undone may have been the step to the next definition itself.
         self.learn_definition(locked)?;
         Ok(Some(repairs))
@@ -471,9 +484,36 @@ impl SegmentEngine {
         if !longest.is_zero() {
             control.lock_waits.fetch_add(1, Ordering::Relaxed);
         }
-        self.membership
-            .lock(&control.lock, owner, longest.min(self.lock_timeout()))
-            .map_err(|error| self.lock_failure(shard, error))
+        let locked = self
+            .membership
+            .lock(&control.lock, owner, longest.min(self.lock_timeout()));
+        // A call that waits briefly leaves a mark and goes on: nothing is stuck for it.
+        #[cfg(feature = "tracing")]
+        if let (LockWait::Timeout, Err(LockError::TimedOut { holder })) = (wait, &locked) {
+            let holder_pid = holder.and_then(LockHolder::named).map(|process| process.pid);
+            tracing::error!(
+                path = %self.path().display(),
+                set = &*shard.set.name,
+                holder_pid,
+                "lock_stuck"
+            );
+        }
+        locked.map_err(|error| self.lock_failure(shard, error))
+    }
+
+    #[cfg(feature = "tracing")]
+    #[cold]
+    fn trace_repairs(&self, shard: Shard<'_>, repairs: &Repairs) {
+        tracing::warn!(
+            path = %self.path().display(),
+            set = &*shard.set.name,
+            owner_died = repairs.owner_died,
+            undone_words = repairs.undone_words,
+            finished_reset = repairs.finished_reset,
+            rebuilt = repairs.rebuilt,
+            poisoned = repairs.poisoned,
+            "recovered"
+        );
     }
 
     #[cold]
