@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use layout_mirror::RawSegment;
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::Signal;
 use scene::expect_permit;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
@@ -53,10 +53,7 @@ impl Stopper {
         let words = Arc::new(SharedWords::new(1));
         let child = Child::fork(|| {
             eventually("it is told to", || words[0].load(Ordering::SeqCst) == 1);
-            let lock = RawSegment::open(path).lock();
-            lock.take();
-            raise(Signal::SIGSTOP).expect("stops");
-            lock.let_go();
+            RawSegment::open(path).lock().take_and_stop();
         });
         Self { child, words }
     }

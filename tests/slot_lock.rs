@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use layout_mirror::RawSegment;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::Signal;
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
@@ -208,10 +208,7 @@ fn a_stopped_holder_in_another_namespace_is_named_with_it_and_nothing_is_taken_f
             words[1].store(namespace(), Ordering::SeqCst);
             // The first process of a namespace cannot stop itself.
             let stopped = Child::fork(|| {
-                let lock = RawSegment::open(&path).lock();
-                lock.take();
-                raise(Signal::SIGSTOP).expect("stops");
-                lock.let_go();
+                RawSegment::open(&path).lock().take_and_stop();
             });
             stopped.wait_until_stopped();
             words[0].store(u64::from(stopped.id()), Ordering::SeqCst);

@@ -60,10 +60,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
         let request = api.request().with("tokens", 100).expect("declared");
         let mut permit = expect_permit(api.try_acquire(&request));
         let child = Child::fork(|| {
-            let lock = RawSegment::open(&path).lock();
-            lock.take();
-            raise(Signal::SIGSTOP).expect("stops");
-            lock.let_go();
+            RawSegment::open(&path).lock().take_and_stop();
         });
         child.wait_until_stopped();
         assert!(is_stuck(api.try_acquire(&request), &child));
@@ -169,10 +166,7 @@ fn a_killed_holder_is_recovered_from_by_whoever_comes_next() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let (path, segment, api) = open_api(directory);
         let child = Child::fork(|| {
-            let lock = RawSegment::open(&path).lock();
-            lock.take();
-            raise(Signal::SIGSTOP).expect("stops");
-            lock.let_go();
+            RawSegment::open(&path).lock().take_and_stop();
         });
         child.wait_until_stopped();
         let request = api.request().with("tokens", 1).expect("declared");

@@ -84,10 +84,7 @@ fn a_stuck_lock_and_the_recovery_after_its_holders_death_are_events() {
             .expect("a segment");
         let api = segment.set("api").expect("declared");
         let holder = Child::fork(|| {
-            let lock = RawSegment::open(&path).lock();
-            lock.take();
-            raise(Signal::SIGSTOP).expect("stops");
-            lock.let_go();
+            RawSegment::open(&path).lock().take_and_stop();
         });
         holder.wait_until_stopped();
         let pid = holder.id().to_string();

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
+use nix::sys::signal::{Signal, raise};
 
 use super::RawSegment;
 use super::words::{header, lock_kind, participant};
@@ -74,6 +75,13 @@ impl RawLock {
                 }
             }
         }
+    }
+
+    /// Takes it, stops this process, and lets go of it once the process is continued.
+    pub fn take_and_stop(&self) {
+        self.take();
+        raise(Signal::SIGSTOP).expect("stops");
+        self.let_go();
     }
 
     /// Takes it for as long as the process lives.

@@ -94,15 +94,16 @@ pub(crate) struct AfterUnlock<'a> {
 impl Drop for AfterUnlock<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        #[cfg(feature = "tracing")]
-        if let Some(repairs) = self.repairs.take() {
-            self.engine.trace_repairs(self.shard, &repairs);
-        }
         if let Some(pending_wake) = self.futex.take() {
             self.engine.wake(self.shard, pending_wake, self.deadline);
         }
         if self.shard.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
             self.engine.finish_marks(self.shard);
+        }
+        // Behind what others wait for: a subscriber may block or panic.
+        #[cfg(feature = "tracing")]
+        if let Some(repairs) = self.repairs.take() {
+            self.engine.trace_repairs(self.shard, &repairs);
         }
     }
 }
