@@ -419,7 +419,7 @@ impl<'a> Permit<'a> {
 
     /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
     ///
-    /// What a late holder does, whose lease ran out without its noticing, can be notified by its smaller number: pass
+    /// What a late holder does, whose lease ran out without its noticing, can be recognised by its smaller number: pass
     /// it along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing
     /// token*: Martin Kleppmann, "How to do distributed locking", 2016).
     pub fn fencing_number(&self) -> Option<u64> {

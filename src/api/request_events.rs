@@ -26,7 +26,7 @@ pub struct RequestEvent<'a> {
     /// What happened.
     pub what: RequestEventKind<'a>,
     /// How many such events of the set were left out since the last one that was reported: at most 10 of a kind are
-    /// notified in a second.
+    /// reported in a second.
     pub left_out: u64,
 }
 

@@ -274,7 +274,7 @@ impl RuledShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// The limits that the row of a key has, as a bit mask. Where they count networks, that is notified by the name; of
+    /// The limits that the row of a key has, as a bit mask. Where they count networks, the name says which; of
     /// one that is not kept, or not whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
