@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use layout_mirror::RawSegment;
+use nix::fcntl::FcntlArg;
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
@@ -292,6 +293,29 @@ fn a_thread_takes_them_as_declared_in_the_process_that_opened_and_in_a_child_tha
         let segment = Segment::open_or_create(&path, &each_second(&kept)).expect("opens");
         assert_eq!(segment.snapshot().expect("a copy").cold_starts, 0);
         assert!(segment.checkpoint_failure().is_none());
+    });
+}
+
+#[test]
+fn a_child_that_was_forked_while_the_file_was_made_keeps_no_process_from_writing_to_it() {
+    let test = "a_child_that_was_forked_while_the_file_was_made_keeps_no_process_from_writing_to_it";
+    in_own_process(test, TIMEOUT, |directory| {
+        let (path, kept) = (directory.join("limits"), directory.join("kept"));
+        let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
+        assert!(segment.checkpoint(&kept).expect("written"));
+        // What such a child has: the description of the file, with the lock that a file under construction has.
+        let inherited = OpenOptions::new().read(true).write(true).open(&kept);
+        let inherited = inherited.expect("a checkpoint");
+        let lock = nix::libc::flock {
+            l_type: nix::libc::F_WRLCK as i16,
+            l_whence: nix::libc::SEEK_SET as i16,
+            l_start: (1 << 40) - 2,
+            l_len: 1,
+            l_pid: 0,
+        };
+        nix::fcntl::fcntl(&inherited, FcntlArg::F_OFD_SETLK(&lock)).expect("free");
+        take(&segment, 1);
+        assert!(segment.checkpoint(&kept).expect("written"));
     });
 }
 

@@ -167,7 +167,7 @@ impl CheckpointFile {
             };
             check_trust(&file, path, trust_any_owner)?;
             ensure_local(&file, path)?;
-            if !try_lock_for_process(file.as_fd(), ByteRange::CONSTRUCTION)
+            if !try_lock_for_process(file.as_fd(), ByteRange::CHECKPOINT)
                 .map_err(|errno| io_error("lock", path, errno.into()))?
             {
                 return Ok(None);

@@ -17,6 +17,10 @@ const ATTACH_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 1;
 /// Held exclusively on a file under construction while its creator lives.
 const CONSTRUCTION_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 2;
 
+/// Held exclusively by the process that writes to a checkpoint file. Not the byte of its construction: a child that was
+/// forked during that has the file description whose lock that is.
+const CHECKPOINT_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 3;
+
 /// One byte, or a row of bytes, to lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteRange {
@@ -34,6 +38,12 @@ impl ByteRange {
     /// The byte that stands for creating.
     pub(crate) const CONSTRUCTION: Self = Self {
         start: CONSTRUCTION_BYTE,
+        length: 1,
+    };
+
+    /// The byte that stands for writing a checkpoint.
+    pub(crate) const CHECKPOINT: Self = Self {
+        start: CHECKPOINT_BYTE,
         length: 1,
     };
 
