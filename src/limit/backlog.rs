@@ -72,6 +72,29 @@ impl Backlog {
         load_wide(state, Self::ARRIVAL).saturating_sub(self.price.scaled_nanos(now.monotonic))
     }
 
+    /// As [`take`](RuleOperations::take), for who does not ask what a refusal is for.
+    #[inline(always)]
+    pub(crate) fn take_if_admitted(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        cost: u64,
+    ) -> Option<Mark> {
+        let present = self.price.scaled_nanos(now.monotonic);
+        let arrival = load_wide(state, Self::ARRIVAL);
+        let before = arrival.saturating_sub(present);
+        let backlog = before.checked_add(self.price.scaled_cost(cost))?;
+        if backlog > self.max {
+            return None;
+        }
+        if cost > 0 {
+            // It does not wrap: what was admitted fits below the bound that the declaration was checked for, at the latest
+            // instant, too.
+            store_wide(state, Self::ARRIVAL, present.wrapping_add(backlog));
+        }
+        Some(Mark::of_wide(backlog))
+    }
+
     #[inline(always)]
     fn assess_backlog(&self, backlog: u128, cost: u64) -> Assessment {
         // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
@@ -149,23 +172,10 @@ impl RuleOperations for Backlog {
         self.charge(state, Now { monotonic, ..now }.within_proven_range(), cost);
     }
 
-    /// Reads the state once.
     #[inline(always)]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
-        let present = self.price.scaled_nanos(now.monotonic);
-        let arrival = load_wide(state, Self::ARRIVAL);
-        let backlog = arrival.saturating_sub(present);
-        match self.assess_backlog(backlog, cost) {
-            Assessment::Admissible if cost == 0 => Ok(Mark::of_wide(backlog)),
-            Assessment::Admissible => {
-                // Neither sum wraps: what was assessed as admissible fits below the bound that the declaration was checked
-                // for, at the latest instant, too.
-                let added = self.price.scaled_cost(cost);
-                store_wide(state, Self::ARRIVAL, arrival.max(present).wrapping_add(added));
-                Ok(Mark::of_wide(backlog.wrapping_add(added)))
-            }
-            refused => Err(refused),
-        }
+        let taken = self.take_if_admitted(state, now, cost);
+        taken.ok_or_else(|| self.assess(state, now, cost))
     }
 
     /// By the last of the units all are part of the backlog, but for what time has worked off since.

@@ -46,7 +46,7 @@ impl Now {
     /// Both instants, held at the latest that the rules are proven for. Beyond it time stands still, so limits go on
     /// refusing rather than overflowing.
     #[inline]
-    fn within_proven_range(self) -> Self {
+    pub(crate) fn within_proven_range(self) -> Self {
         Self {
             monotonic: self.monotonic.min(LATEST_INSTANT),
             utc: self.utc.min(LATEST_INSTANT),

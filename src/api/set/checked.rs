@@ -31,6 +31,14 @@ impl<'a> Checked<'a> {
         }
     }
 
+    /// A refusal, which is reported to the observer, if there is one.
+    #[inline(never)]
+    fn refused_with(set: &'a LimitSet, decision: Decision, label: Option<&str>) -> Self {
+        let checked = Self::new(set, decision, false);
+        checked.report_refusal(label);
+        checked
+    }
+
     /// Reports a refusal to the observer, if there is one.
     #[inline(always)]
     pub(crate) fn report(&self, label: Option<&str>) {
@@ -317,33 +325,25 @@ impl<'a> Subject<'a> {
     #[inline]
     pub(super) fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut checked = self.pending(costs);
-        self.check_costs(costs, &mut checked)?;
-        checked.report(request.label_text());
-        Ok(checked)
+        self.check_costs(costs, request.label_text())
     }
 
     fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
         let costs = Costs::of_one(self.set.budget_index(limit)?, used);
-        let mut checked = self.pending(&costs);
-        self.check_costs(&costs, &mut checked)?;
-        checked.report(None);
-        Ok(checked)
+        self.check_costs(&costs, None)
     }
 
     #[inline(always)]
-    fn pending(&self, costs: &Costs) -> Checked<'a> {
-        let decision = Decision::pending(costs, self.set.engine_set().notes_beside);
-        Checked::new(self.set, decision, false)
-    }
-
-    /// Fills in an answer where it lies, because it is larger than what it takes to decide.
-    #[inline(always)]
-    fn check_costs(&self, costs: &Costs, checked: &mut Checked<'a>) -> Result<(), Box<Error>> {
+    fn check_costs(&self, costs: &Costs, label: Option<&str>) -> Result<Checked<'a>, Error> {
+        // An answer is made of it once it is decided: to move it takes as long as half of the decision.
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
-        checked.is_admitted = engine.check(self.target(), costs, &mut checked.decision)?;
+        let is_admitted = engine.check(self.target(), costs, &mut decision)?;
         self.set.see_to_batches();
-        Ok(())
+        if !is_admitted {
+            return Ok(Checked::refused_with(self.set, decision, label));
+        }
+        Ok(Checked::new(self.set, decision, true))
     }
 
     fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {

@@ -12,12 +12,11 @@ use crate::engine::recover::dead_holds::OfDead;
 use crate::engine::recover::repairs::{Extent, POISONED_BY_COUNTS};
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockWait, LockedShard, TakenLock};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::Error;
 use crate::limit::{Mark, Now};
-use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::Transaction;
@@ -98,6 +97,9 @@ impl SegmentEngine {
         decide: impl Fn(&mut Decision, Attempt) -> Result<Answer, Box<Error>>,
     ) -> Result<bool, Box<Error>> {
         let mut answer = decide(decision, Attempt::First)?;
+        if answer == Answer::Admitted {
+            return Ok(true);
+        }
         if answer == Answer::RetryAfterReclaim {
             self.reclaim_if_due(shard, LockWait::Timeout)?;
             answer = decide(decision, Attempt::Last)?;
@@ -126,9 +128,28 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
+        let shard = target.shard();
+        let taken = self.take_lock_to_decide(shard)?;
+        if let Some(answer) = self.decide_plain(shard, &taken, target.key, costs, decision, attempt)? {
+            taken.release(self, shard);
+            return Ok(answer);
+        }
+        self.decide_as_locked(target, taken, costs, decision, attempt)
+    }
+
+    /// Decides by whatever limits there are, under a lock that was taken.
+    #[inline(never)]
+    fn decide_as_locked(
+        &self,
+        target: Target<'_>,
+        taken: TakenLock<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
         let batches = target.set.batches.as_deref();
         let mut place = None;
-        let locked = self.lock_into(&mut place, target.shard())?;
+        let locked = self.settle_into(&mut place, target.shard(), taken)?;
         match target.key {
             // Apart, because what only keys have costs nothing where it is known that there are none.
             None => {
@@ -330,39 +351,6 @@ impl LockedShard<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        if self.shard.differs_by_key {
-            return self.take_all_of_key(rows, costs, waived, free, decision, attempt);
-        }
-        let mut transaction = self.shard.memory.journal().begin();
-        decision.begin(
-            self.shard.index(),
-            self.shard.definition(),
-            self.now.monotonic,
-            self.owner,
-        );
-        let limits = &self.shard.rules.limits;
-        let limit = |index, _: Row<'_>| limits.get(index);
-        let note = |_, decided| decision.note(decided);
-        let taken = self.charge_each_by(limit, &AtOnce, rows, &mut transaction, costs, waived, note);
-        let Some(waived) = taken else {
-            drop(transaction);
-            return self.refuse(rows, costs, decision, attempt);
-        };
-        self.commit_taken(&mut transaction, rows, costs, waived, free, decision)?;
-        Ok(Answer::Admitted)
-    }
-
-    /// As [`take_all`](Self::take_all), where the limits may be others for each key.
-    #[inline(never)]
-    fn take_all_of_key(
-        &self,
-        rows: Rows<'_>,
-        costs: &Costs,
-        waived: LimitMask,
-        free: Option<FreeHold>,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Answer, Box<Error>> {
         let shard = self.shard.of_request(rows.first(), costs);
         let mut transaction = self.shard.memory.journal().begin();
         decision.begin(shard.index(), shard.definition(), self.now.monotonic, self.owner);
@@ -372,7 +360,9 @@ impl LockedShard<'_> {
             return self.refuse(rows, costs, decision, attempt);
         };
         self.commit_taken(&mut transaction, rows, costs, waived, free, decision)?;
-        shard.note_own_capacities(rows.first(), costs, decision);
+        if shard.differs_by_key {
+            shard.note_own_capacities(rows.first(), costs, decision);
+        }
         Ok(Answer::Admitted)
     }
 
@@ -388,12 +378,13 @@ impl LockedShard<'_> {
         decision: &mut Decision,
     ) -> Result<(), Box<Error>> {
         if let Some(free) = free {
-            let hold = self.take_hold(transaction, rows.first(), free, decision.owner, costs, waived);
+            let (at, row) = (self.at_its_instant(), rows.first());
+            let hold = at.take_hold(transaction, row, free, decision.owner, costs, waived);
             decision.set_hold(hold);
         }
         decision.note_key(rows.first());
         transaction.count(&self.shard.memory.control().admitted, 1);
-        self.count_on_rows(rows, true);
+        self.at_its_instant().count_on_rows(rows, true);
         self.shard.commit(transaction)?;
         self.keep_label(decision, costs);
         Ok(())
@@ -494,31 +485,5 @@ impl LockedShard<'_> {
             }
         }
         Some(waived)
-    }
-
-    /// Takes the free hold that was found, with an amount for each held limit, and notes the most held at once.
-    pub(in crate::engine) fn take_hold(
-        &self,
-        transaction: &mut Transaction<'_>,
-        row: Row<'_>,
-        free: FreeHold,
-        owner: u64,
-        costs: &Costs,
-        waived: LimitMask,
-    ) -> Option<HoldReference> {
-        let hold = self.fill_hold(transaction, row, free, owner, |limit| {
-            if costs.limits.contains(limit) && !waived.contains(limit) {
-                costs.amounts[limit % MAX_LIMITS]
-            } else {
-                0
-            }
-        })?;
-        for limit in self.shard.held_limits() {
-            if let Some(in_use) = limit.in_use(row) {
-                let high_water = &self.shard.counters(limit.index).high_water;
-                transaction.raise(high_water, in_use.load(Ordering::Relaxed));
-            }
-        }
-        Some(hold)
     }
 }

@@ -78,8 +78,11 @@ impl SegmentEngine {
                 else {
                     continue;
                 };
-                let mut decide = |decision: &mut Decision, attempt| {
-                    self.decide_for_key(&mut locked, key, None, costs, decision, attempt)
+                let mut decide = |decision: &mut Decision, attempt| match locked
+                    .decide_plain(key, costs, decision, attempt)?
+                {
+                    Some(answer) => Ok(answer),
+                    None => self.decide_for_key(&mut locked, key, None, costs, decision, attempt),
                 };
                 let mut answer = decide(decision, Attempt::First)?;
                 if answer == Answer::RetryAfterReclaim {
@@ -226,8 +229,9 @@ impl LockedShard<'_> {
         let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
         // Whatever else the key would have to wait for, this is the reason.
         decision.set_stage(Stage::Reserved);
-        self.at_its_instant().assess_all(row.into(), costs, decision);
-        self.count_refusal(row.into(), decision)
+        let at = self.at_its_instant();
+        at.assess_all(row.into(), costs, decision);
+        at.count_refusal(row.into(), decision)
     }
 }
 

@@ -225,11 +225,9 @@ impl Decision {
             1 => costs.limits.is_more_than::<{ DECIDED_INLINE - 1 }>(),
             _ => true,
         };
-        let decided = if is_more {
-            Self::room_for(costs.limits, notes_beside)
-        } else {
-            SmallVec::new()
-        };
+        if is_more {
+            return Self::with_room(costs, notes_beside);
+        }
         Self {
             details: Details {
                 limits: costs.limits,
@@ -237,7 +235,7 @@ impl Decision {
                 definition: DefinitionBits::default(),
                 hold_index: 0,
                 hold_serial: None,
-                decided,
+                decided: SmallVec::new(),
             },
             owner: 0,
             decided_at: 0,
@@ -264,9 +262,14 @@ impl Decision {
         }
     }
 
+    /// Each of both makes all of it, so that it is made where it is wanted.
     #[inline(never)]
-    fn room_for(limits: LimitMask, notes_beside: usize) -> SmallVec<[Decided; DECIDED_INLINE]> {
-        SmallVec::with_capacity(limits.0.count_ones() as usize + notes_beside)
+    fn with_room(costs: &Costs, notes_beside: usize) -> Self {
+        let mut pending = Self::pending(&Costs::default(), 0);
+        pending.details.limits = costs.limits;
+        let needed = costs.limits.0.count_ones() as usize + notes_beside;
+        pending.decided.reserve_exact(needed);
+        pending
     }
 
     /// What it says, for what outlives who asked.

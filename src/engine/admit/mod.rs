@@ -6,6 +6,7 @@ pub(super) mod check;
 pub(super) mod decided;
 pub(super) mod decision;
 pub(super) mod network;
+pub(super) mod plain;
 pub(super) mod refuse;
 pub(super) mod reserve;
 pub(super) mod throttle;

@@ -163,6 +163,59 @@ impl ShardAt<'_> {
     }
 }
 
+impl ShardAt<'_> {
+    /// What else than a refusal a request is answered by that the limits do not admit: it is worth a look whether holders
+    /// have died, or it can wait.
+    #[inline(always)]
+    pub(in crate::engine) fn not_yet_refused(
+        &self,
+        costs: &Costs,
+        decision: &Decision,
+        attempt: Attempt,
+    ) -> Option<Answer> {
+        let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
+        if may_look && self.shard.is_refused_by_holders(costs, decision) && self.shard.reclaim_is_due() {
+            return Some(Answer::RetryAfterReclaim);
+        }
+        matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting).then_some(Answer::MustWait)
+    }
+
+    /// Counts a refusal that is decided.
+    #[inline(always)]
+    pub(in crate::engine) fn count_refusal(
+        &self,
+        rows: Rows<'_>,
+        decision: &Decision,
+    ) -> Result<(), Box<Error>> {
+        let reason = self.shard.set.refusal_reason(decision);
+        let mut transaction = self.shard.memory.journal().begin();
+        transaction.count(self.shard.refusal_counter(reason), 1);
+        for (index, decided) in decision.iter() {
+            if decided.wait() > 0 {
+                transaction.count(&self.shard.counters(index).refused, 1);
+            }
+        }
+        self.count_on_rows(rows, false);
+        self.shard.commit(&mut transaction)
+    }
+}
+
+impl RuledShard<'_> {
+    fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
+        let control = self.memory.control();
+        match reason {
+            RefusalReason::Rate => &control.refused_rate,
+            RefusalReason::Concurrency => &control.refused_concurrency,
+            RefusalReason::Budget => &control.refused_budget,
+            RefusalReason::TableFull => &control.refused_table_full,
+            RefusalReason::HoldsFull => &control.refused_holds_full,
+            RefusalReason::QueueFull => &control.refused_queue_full,
+            RefusalReason::Throttled => &control.refused_throttled,
+            RefusalReason::Lease => &control.refused_lease,
+        }
+    }
+}
+
 impl LockedShard<'_> {
     /// Counts a refusal, unless it is none yet.
     #[inline(never)]
@@ -181,39 +234,16 @@ impl LockedShard<'_> {
         if self.shard.set.has_lease_room {
             self.note_unmet(rows.first(), costs);
         }
-        let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
-        if may_look && self.shard.is_refused_by_holders(costs, decision) && self.shard.reclaim_is_due() {
-            return Ok(Answer::RetryAfterReclaim);
-        }
-        if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
-            return Ok(Answer::MustWait);
+        if let Some(answer) = self.at_its_instant().not_yet_refused(costs, decision, attempt) {
+            return Ok(answer);
         }
         let late = match attempt {
             Attempt::Late(ticket) => Some(ticket),
             _ => None,
         };
         self.note_wait(rows.first(), costs, decision, late)?;
-        self.count_refusal(rows, decision)?;
+        self.at_its_instant().count_refusal(rows, decision)?;
         Ok(Answer::Refused)
-    }
-
-    /// Counts a refusal that is decided.
-    #[inline(always)]
-    pub(in crate::engine) fn count_refusal(
-        &self,
-        rows: Rows<'_>,
-        decision: &Decision,
-    ) -> Result<(), Box<Error>> {
-        let reason = self.shard.set.refusal_reason(decision);
-        let mut transaction = self.shard.memory.journal().begin();
-        transaction.count(self.refusal_counter(reason), 1);
-        for (index, decided) in decision.iter() {
-            if decided.wait() > 0 {
-                transaction.count(&self.shard.counters(index).refused, 1);
-            }
-        }
-        self.count_on_rows(rows, false);
-        self.shard.commit(&mut transaction)
     }
 
     /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that those
@@ -280,19 +310,5 @@ impl LockedShard<'_> {
             Attempt::Last | Attempt::Late(_) | Attempt::Waiting => Attempt::Last,
         };
         self.refuse(Row::ABSENT.into(), costs, decision, attempt)
-    }
-
-    fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
-        let control = self.shard.memory.control();
-        match reason {
-            RefusalReason::Rate => &control.refused_rate,
-            RefusalReason::Concurrency => &control.refused_concurrency,
-            RefusalReason::Budget => &control.refused_budget,
-            RefusalReason::TableFull => &control.refused_table_full,
-            RefusalReason::HoldsFull => &control.refused_holds_full,
-            RefusalReason::QueueFull => &control.refused_queue_full,
-            RefusalReason::Throttled => &control.refused_throttled,
-            RefusalReason::Lease => &control.refused_lease,
-        }
     }
 }

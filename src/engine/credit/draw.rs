@@ -408,7 +408,8 @@ impl LockedShard<'_> {
                     .index()
                     .and_then(|index| memory.hold(index)?.amounts().first());
                 let empty = empty.map_or(0, |word| CreditWord::take(word).emptied().to_word());
-                self.fill_hold(&mut transaction, row, free, owner, |_| empty)
+                let at = self.at_its_instant();
+                at.fill_hold(&mut transaction, row, free, owner, |_| empty)
             }
         };
         let Some(hold) = hold else { return Ok(None) };
@@ -460,7 +461,7 @@ impl LockedShard<'_> {
         transaction.count(&self.shard.counters(limit.index).admitted, requests);
         transaction.count(&self.shard.memory.control().admitted, requests);
         if let Some(counts) = row.counts() {
-            self.note_use(row);
+            self.at_its_instant().note_use(row);
             let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
             let requests = u32::try_from(requests).unwrap_or(u32::MAX);
             let counts_now = KeyCounts {

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
+use super::own_capacities::LimitMask;
 use super::plan::{CreditPlan, Kind, LimitPlan};
 use crate::engine::credit::credit_word::CreditWord;
 use crate::engine::shard::limit_state::StateWords;
@@ -92,6 +93,32 @@ impl LimitRules {
             near: rule.near_threshold(self.near_percent),
             ..*self
         }
+    }
+
+    /// Whether to take of it, and to hold it where it is held, is all that a request does: it is neither drawn in batches nor
+    /// leased, counts no networks, and does not admit in spite of a refusal.
+    pub(in crate::engine) fn is_plain(&self) -> bool {
+        !self.shadow && self.credit.is_none() && !self.is_leased() && self.level == 0
+    }
+
+    /// Which of them [are plain](Self::is_plain).
+    pub(in crate::engine) fn plain_of(limits: &[Self]) -> LimitMask {
+        let mut plain = LimitMask::default();
+        let indexes = limits
+            .iter()
+            .filter(|limit| limit.is_plain())
+            .map(|limit| limit.index);
+        indexes.for_each(|index| plain.insert(index));
+        plain
+    }
+
+    pub(in crate::engine) fn near(&self) -> NearThreshold {
+        self.near
+    }
+
+    /// The word of a row's states at which its own begins.
+    pub(in crate::engine) fn first_word(&self) -> usize {
+        self.first_word
     }
 
     #[inline]

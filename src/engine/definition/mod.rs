@@ -1,5 +1,6 @@
 //! What a set is defined as: its rules, tiers and overrides, and how definitions follow one another.
 
+pub(super) mod backlog_limit;
 pub(super) mod change;
 pub(super) mod definition_bits;
 pub(super) mod limit_rules;

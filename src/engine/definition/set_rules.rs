@@ -1,6 +1,8 @@
 //! What a set decides by, ready to be put to its rows.
 
+use super::backlog_limit::BacklogLimits;
 use super::limit_rules::{LimitPlace, LimitRules};
+use super::own_capacities::LimitMask;
 use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
 use crate::engine::definition::definition_bits::TierIndex;
 use crate::limit::RuleOperations;
@@ -19,6 +21,10 @@ pub(crate) struct SetRules {
     pub(in crate::engine) tier: TierIndex,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
+    /// Those of them of which requests take in the short way; none where keys can have other limits than these.
+    pub(in crate::engine) plain: LimitMask,
+    /// Those of the latter that are by the rule that most are by.
+    pub(in crate::engine) backlogs: BacklogLimits,
     /// For each word of a hold's amounts, the limit it belongs to.
     pub(crate) held_indexes: Vec<usize>,
     /// The limits that are in shadow, as a bit mask.
@@ -157,6 +163,11 @@ impl SetRules {
             first_word += limit.state_words();
         }
         let held_indexes = plan.held_limits();
+        let (plain, backlogs) = if plan.differs_by_key() {
+            Default::default()
+        } else {
+            (LimitRules::plain_of(&limits), BacklogLimits::of(&limits))
+        };
         Self {
             generation,
             tier: TierIndex::default(),
@@ -170,6 +181,8 @@ impl SetRules {
             has_leases: limits
                 .iter()
                 .any(|limit| limit.lease.is_some() || (limit.is_leased() && limit.kind == Kind::Concurrency)),
+            plain,
+            backlogs,
             limits,
             plan,
         }

@@ -259,7 +259,8 @@ impl<'a> LockedShard<'a> {
             }
             return Ok(Served::Blocked(self.blocked(row, costs)));
         };
-        let hold = free.and_then(|free| self.take_hold(&mut transaction, row, free, owner, costs, waived));
+        let at = self.at_its_instant();
+        let hold = free.and_then(|free| at.take_hold(&mut transaction, row, free, owner, costs, waived));
         let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
         ticket.hold().store(hold, Ordering::Relaxed);
         ticket.hold_serial().store(serial, Ordering::Relaxed);
@@ -284,8 +285,8 @@ impl<'a> LockedShard<'a> {
         transaction.count(&control.admitted, 1);
         transaction.count(&control.waited, 1);
         transaction.count(&control.wait_times[wait_bucket(waited)], 1);
-        self.count_on_rows(row.into(), true);
-        self.pin(&mut transaction, row);
+        at.count_on_rows(row.into(), true);
+        row.pin(&mut transaction);
         shard.commit(&mut transaction)?;
         self.notify(index, ticket);
         Ok(Served::Granted)
@@ -331,7 +332,7 @@ impl<'a> LockedShard<'a> {
             Phase::Granted => self.change_queue(Some(counter), |queue| {
                 if let Some(ticket) = shard.memory.ticket(index) {
                     self.undo_grant(queue.store, ticket);
-                    self.unpin(queue.store, shard.row(ticket.row().index));
+                    shard.row(ticket.row().index).unpin(queue.store);
                 }
                 queue::claim(queue, index)
             }),

@@ -612,7 +612,7 @@ impl LockedShard<'_> {
         decision.note_key_as_of(row, grant.row);
         by_row.note_own_capacities(row, costs, decision);
         self.change_queue(None, |queue| {
-            self.unpin(queue.store, row);
+            row.unpin(queue.store);
             queue::claim(queue, index)
         })?;
         self.keep_label(decision, costs);

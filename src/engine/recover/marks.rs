@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::settle::settlement::Released;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockedShard, NOTHING_MORE};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
@@ -96,6 +96,15 @@ impl SegmentEngine {
             fence(Ordering::SeqCst);
         }
         self.finish_marks(shard);
+    }
+
+    /// Finishes what others have begun to give back while the lock was held that has just been released, unless that is to
+    /// take no longer.
+    #[inline(always)]
+    pub(in crate::engine) fn finish_marks_left_meanwhile(&self, shard: Shard<'_>, deadline: u64) {
+        if shard.was_marked_meanwhile() && deadline != NOTHING_MORE {
+            self.finish_marks(shard);
+        }
     }
 
     /// Finishes what others have begun to give back, as long as no process has the lock. The process that has it looks

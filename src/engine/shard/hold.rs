@@ -5,12 +5,14 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use super::locked_shard::LockedShard;
+use super::set_engine::ShardAt;
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
 use crate::limit::Sample;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
-use crate::shm::layout::records::HoldLabel;
+use crate::shm::layout::records::{HoldLabel, MAX_LIMITS};
 use crate::shm::layout::row::Row;
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
@@ -94,7 +96,7 @@ impl FreeHold {
     }
 }
 
-impl LockedShard<'_> {
+impl ShardAt<'_> {
     /// Takes the free hold that [`ShardMemory::find_free_hold`] found, with an amount for each held limit.
     pub(crate) fn fill_hold(
         &self,
@@ -153,13 +155,42 @@ impl LockedShard<'_> {
         if hold.expired().load(Ordering::Relaxed) != 0 {
             transaction.store(hold.expired(), 0);
         }
-        self.pin(transaction, row);
+        row.pin(transaction);
         let active = control.active.load(Ordering::Relaxed).saturating_add(1);
         transaction.store(&control.active, active);
         transaction.raise(&control.active_high_water, active);
         Some(HoldReference { index, serial })
     }
 
+    /// As [`fill_hold`](Self::fill_hold), with what a request takes of each held limit, but for those `waived`; notes the most
+    /// held at once.
+    pub(in crate::engine) fn take_hold(
+        &self,
+        transaction: &mut Transaction<'_>,
+        row: Row<'_>,
+        free: FreeHold,
+        owner: u64,
+        costs: &Costs,
+        waived: LimitMask,
+    ) -> Option<HoldReference> {
+        let hold = self.fill_hold(transaction, row, free, owner, |limit| {
+            if costs.limits.contains(limit) && !waived.contains(limit) {
+                costs.amounts[limit % MAX_LIMITS]
+            } else {
+                0
+            }
+        })?;
+        for limit in self.shard.held_limits() {
+            if let Some(in_use) = limit.in_use(row) {
+                let high_water = &self.shard.counters(limit.index).high_water;
+                transaction.raise(high_water, in_use.load(Ordering::Relaxed));
+            }
+        }
+        Some(hold)
+    }
+}
+
+impl LockedShard<'_> {
     /// Writes down what the request is labelled with that a decision's hold was taken for, where the set keeps that. The hold
     /// is committed: one that is undone is of no permit, and has no label.
     #[inline(always)]
@@ -242,7 +273,7 @@ impl LockedShard<'_> {
                 self.refund_of_dead(transaction, limit, row, amount, hold);
             }
         }
-        self.unpin(transaction, row);
+        row.unpin(transaction);
         transaction.store(hold.owner(), 0);
         transaction.store(hold.next_free(), control.free_hold.load(Ordering::Relaxed));
         transaction.store(&control.free_hold, index + 1);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::key_identity::KeyIdentity;
 use super::locked_shard::LockedShard;
-use super::set_engine::{RuledShard, Shard};
+use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::admit::decided::NEVER;
 use crate::engine::admit::decision::Costs;
 use crate::engine::definition::definition_bits::TierIndex;
@@ -293,36 +293,11 @@ impl<'a> LockedShard<'a> {
         shard.commit(&mut transaction)?;
         Ok(Ok(row))
     }
+}
 
-    /// Notes that a hold, or a granted ticket, names a row, or does no longer.
-    #[inline]
-    pub(in crate::engine) fn pin(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
-        if let Some(word) = row.row_references() {
-            let row_references = RowReferences(word.load(Ordering::Relaxed));
-            transaction.store(
-                word,
-                row_references
-                    .with_pins(row_references.pins().saturating_add(1))
-                    .0,
-            );
-        }
-    }
-
-    #[inline]
-    pub(in crate::engine) fn unpin(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
-        if let Some(word) = row.row_references() {
-            let row_references = RowReferences(word.load(Ordering::Relaxed));
-            transaction.store(
-                word,
-                row_references
-                    .with_pins(row_references.pins().saturating_sub(1))
-                    .0,
-            );
-        }
-    }
-
-    /// Notes that a key was decided on now. One that is throttled counts as used at the end of that. Not journalled: where the
-    /// operation is undone, the key was asked for all the same.
+impl ShardAt<'_> {
+    /// Notes that the key of a row was decided on now. One that is throttled counts as used at the end of that. Not
+    /// journalled: where the operation is undone, the key was asked for all the same.
     #[inline(always)]
     pub(in crate::engine) fn note_use(&self, row: Row<'_>) {
         if let Some(used_at) = row.used_at()
@@ -344,6 +319,28 @@ impl<'a> LockedShard<'a> {
                 let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
                 counts.store(before.counting(is_admitted).to_word(), Ordering::Relaxed);
             }
+        }
+    }
+}
+
+impl Row<'_> {
+    /// Notes that a hold, or a granted ticket, names the row.
+    #[inline]
+    pub(in crate::engine) fn pin(self, transaction: &mut Transaction<'_>) {
+        if let Some(word) = self.row_references() {
+            let row_references = RowReferences(word.load(Ordering::Relaxed));
+            let pins = row_references.pins().saturating_add(1);
+            transaction.store(word, row_references.with_pins(pins).0);
+        }
+    }
+
+    /// Notes that one does no longer.
+    #[inline]
+    pub(in crate::engine) fn unpin(self, transaction: &mut Transaction<'_>) {
+        if let Some(word) = self.row_references() {
+            let row_references = RowReferences(word.load(Ordering::Relaxed));
+            let pins = row_references.pins().saturating_sub(1);
+            transaction.store(word, row_references.with_pins(pins).0);
         }
     }
 }

@@ -54,11 +54,14 @@ impl<S: Store> StateMut for StateWords<'_, S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn store_pair(&mut self, index: usize, values: [u64; 2]) {
         if let Some([first, second]) = self.words.get(index..).and_then(<[_]>::first_chunk) {
             self.store.store(first, values[0]);
-            self.store.store(second, values[1]);
+            // The second half of a number hardly ever changes.
+            if second.load(Ordering::Relaxed) != values[1] {
+                self.store.store(second, values[1]);
+            }
         }
     }
 }

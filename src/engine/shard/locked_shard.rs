@@ -70,13 +70,28 @@ pub(crate) struct LockedShard<'a> {
     pub(in crate::engine) pending_wake: AfterUnlock<'a>,
 }
 
-/// A lock that was taken, and what is known of it: see [`LockedShard`].
-struct TakenLock<'a> {
+/// A lock that was taken, and what is known of it: see [`LockedShard`]. Nothing has been looked at yet.
+pub(in crate::engine) struct TakenLock<'a> {
     guard: Guard<'a>,
-    now: Now,
-    owner: u64,
+    pub(in crate::engine) now: Now,
+    pub(in crate::engine) owner: u64,
     /// As in [`AfterUnlock`].
     deadline: u64,
+}
+
+impl TakenLock<'_> {
+    /// As [`SegmentEngine::needs_attention`].
+    #[inline(always)]
+    pub(in crate::engine) fn needs_attention(&self, engine: &SegmentEngine, shard: RuledShard<'_>) -> bool {
+        engine.needs_attention(shard, &self.guard)
+    }
+
+    /// Releases the lock where nothing was changed that others wait for.
+    #[inline(always)]
+    pub(in crate::engine) fn release(self, engine: &SegmentEngine, shard: Shard<'_>) {
+        drop(self.guard);
+        engine.finish_marks_left_meanwhile(shard, self.deadline);
+    }
 }
 
 /// What is left to do once the lock has been released: waking waiters, and giving back what was marked meanwhile.
@@ -97,9 +112,7 @@ impl Drop for AfterUnlock<'_> {
         if let Some(pending_wake) = self.futex.take() {
             self.engine.wake(self.shard, pending_wake, self.deadline);
         }
-        if self.shard.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
-            self.engine.finish_marks(self.shard);
-        }
+        self.engine.finish_marks_left_meanwhile(self.shard, self.deadline);
         // Behind what others wait for: a subscriber may block or panic.
         #[cfg(feature = "tracing")]
         if let Some(repairs) = self.repairs.take() {
@@ -156,17 +169,19 @@ impl LockedShard<'_> {
             || self.shard.memory.journal().state() != JournalState::Idle
             || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
     }
+}
 
-    /// Whether anything is to be seen to before the operation: what was left unfinished, a poisoned shard, marks, another
-    /// definition. All at once, because hardly ever anything is.
+impl SegmentEngine {
+    /// Whether anything is to be seen to before an operation on a shard that is locked: what was left unfinished, a poisoned
+    /// shard, marks, another definition. All at once, because hardly ever anything is.
     #[inline(always)]
-    fn needs_attention(&self) -> bool {
-        let control = self.shard.memory.control();
+    pub(in crate::engine) fn needs_attention(&self, shard: RuledShard<'_>, guard: &Guard<'_>) -> bool {
+        let control = shard.memory.control();
         let words = control.poisoned.load(Ordering::Relaxed)
             | control.marks.load(Ordering::Relaxed)
-            | self.shard.memory.journal().unfinished()
-            | self.difference_from_definition();
-        words != 0 || self.guard.owner_died()
+            | shard.memory.journal().unfinished()
+            | self.difference_from_definition(shard);
+        words != 0 || guard.owner_died()
     }
 }
 
@@ -179,23 +194,20 @@ impl SegmentEngine {
         self.lock_within(shard, LockWait::Timeout)
     }
 
-    /// As [`lock`](Self::lock), into a place of the caller's, where the shard stays: it is larger than what many an operation
-    /// does.
+    /// As [`lock`](Self::lock), and nothing more than that: what has to be seen to is not seen to yet.
     #[inline(always)]
-    pub(in crate::engine) fn lock_into<'place, 'a>(
+    pub(in crate::engine) fn take_lock_to_decide<'a>(
         &'a self,
-        place: &'place mut Option<LockedShard<'a>>,
         shard: Shard<'a>,
-    ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
+    ) -> Result<TakenLock<'a>, Box<Error>> {
         let now = self.now(shard);
         self.refuse_if_removed(now)?;
-        match self.take_lock(shard, Some(now), LockWait::Timeout) {
-            Ok(taken) => self.settle_into(place, shard, taken),
-            Err(error) => Err(self.explain(error)),
-        }
+        self.take_lock(shard, Some(now), LockWait::Timeout)
+            .map_err(|error| self.explain(error))
     }
 
-    /// As [`lock_into`](Self::lock_into), for what gives back: also where the segment was removed, and briefly. Where there is
+    /// As [`lock`](Self::lock), into a place of the caller's, where the shard stays: it is larger than what many an operation
+    /// does. For what gives back: also where the segment was removed, and briefly. Where there is
     /// no reading of the clock, the instant is the latest at which the shard was changed.
     #[inline(always)]
     pub(in crate::engine) fn lock_briefly_into<'place, 'a>(
@@ -208,15 +220,16 @@ impl SegmentEngine {
         self.settle_into(place, shard, taken)
     }
 
+    /// Sees to what there is to be seen to of a lock that was taken, into a place of the caller's.
     #[inline(always)]
-    fn settle_into<'place, 'a>(
+    pub(in crate::engine) fn settle_into<'place, 'a>(
         &'a self,
         place: &'place mut Option<LockedShard<'a>>,
         shard: Shard<'a>,
         taken: TakenLock<'a>,
     ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
         let locked = place.insert(LockedShard::new(self, shard, taken));
-        if locked.needs_attention() {
+        if self.needs_attention(locked.shard, &locked.guard) {
             self.attend(locked)?;
         }
         Ok(locked)
@@ -292,7 +305,7 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
         let mut locked = self.lock_as_it_is(shard, now, wait)?;
-        if locked.needs_attention() {
+        if self.needs_attention(locked.shard, &locked.guard) {
             self.attend(&mut locked)?;
         }
         Ok(locked)

@@ -109,6 +109,12 @@ impl<'a> Row<'a> {
         self.state.get(start..start + words).unwrap_or_default()
     }
 
+    /// The words of the states.
+    #[inline(always)]
+    pub(crate) fn states(self) -> &'a [AtomicU64] {
+        self.state
+    }
+
     /// Copies the words of the states; what the row lacks is copied as never used.
     pub(crate) fn copy_state(self, target: &[AtomicU64]) {
         for (index, word) in target.iter().enumerate() {

@@ -113,6 +113,15 @@ impl<'a> Journal<'a> {
         sound
     }
 
+    /// Undoes what a transaction has changed so far. Taken by value, so that what a transaction consists of can be kept in
+    /// registers.
+    #[inline(never)]
+    fn undo_and_close(self, count: usize) {
+        // What a transaction wrote itself is sound.
+        let _ = self.undo(count);
+        self.close();
+    }
+
     /// Where in the extent the words are that the latest operation changed, and such as operations before it did. For a
     /// look at them after a death: unlike for an undo, it does no harm if they have nothing to do with it.
     pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
@@ -270,17 +279,8 @@ impl Drop for Transaction<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.count > 0 {
-            self.undo();
+            self.journal.undo_and_close(self.count);
         }
-    }
-}
-
-impl Transaction<'_> {
-    #[inline(never)]
-    fn undo(&mut self) {
-        // What this transaction wrote itself is sound.
-        let _ = self.journal.undo(self.count);
-        self.journal.close();
     }
 }
 

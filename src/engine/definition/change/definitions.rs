@@ -12,19 +12,19 @@ use crate::engine::definition::change::versions::Versions;
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
-use crate::engine::shard::set_engine::SetEngine;
+use crate::engine::shard::set_engine::{RuledShard, SetEngine};
 use crate::error::{Error, SegmentError};
 use crate::shm::file::region::{Region, load_acquire};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::read_definition;
 
-impl LockedShard<'_> {
-    /// Not zero where the shard decides by another definition than this process thinks, or is to be migrated to one.
+impl SegmentEngine {
+    /// Not zero where a shard decides by another definition than this process thinks, or is to be migrated to one.
     #[inline(always)]
-    pub(in crate::engine) fn difference_from_definition(&self) -> u64 {
-        let known = self.shard.rules.generation;
-        let own = self.shard.memory.control().generation.load(Ordering::Relaxed);
-        (own ^ known) | (self.engine.generation_of(self.shard.set) ^ known)
+    pub(in crate::engine) fn difference_from_definition(&self, shard: RuledShard<'_>) -> u64 {
+        let known = shard.rules.generation;
+        let own = shard.memory.control().generation.load(Ordering::Relaxed);
+        (own ^ known) | (self.generation_of(shard.set) ^ known)
     }
 }
 

@@ -1,0 +1,237 @@
+//! The short way of most requests: what they take of is no more than a rule, its state, and where it is held a hold. Whatever
+//! else there is to be looked at is left to the way that all requests can go, under the same lock.
+
+use super::acquire::{Answer, Attempt};
+use super::decided::Decided;
+use super::decision::{Costs, Decision};
+use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::shard::hold::FreeHold;
+use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::shard::locked_shard::{LockedShard, TakenLock};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{Shard, ShardAt};
+use crate::error::Error;
+use crate::limit::Mark;
+use crate::shm::layout::row::Row;
+use crate::shm::lock::journal::Transaction;
+
+/// What the limits came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Admitted,
+    Refused,
+    /// Something is damaged, which the other way says.
+    Undecided,
+}
+
+impl SegmentEngine {
+    /// Decides what is asked for, unless it is to be decided in the other way. If so, nothing was changed.
+    #[inline(always)]
+    pub(in crate::engine) fn decide_plain(
+        &self,
+        shard: Shard<'_>,
+        taken: &TakenLock<'_>,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Option<Answer>, Box<Error>> {
+        let shard = shard.by(shard.set.shown());
+        if costs.limits.0 & !shard.plain.0 != 0 || taken.needs_attention(self, shard) {
+            return Ok(None);
+        }
+        decision.begin(
+            shard.index(),
+            shard.definition(),
+            taken.now.monotonic,
+            taken.owner,
+        );
+        let at = ShardAt {
+            shard,
+            now: taken.now,
+        };
+        at.decide_plain_for(key, costs, decision, attempt)
+    }
+}
+
+impl LockedShard<'_> {
+    /// As [`SegmentEngine::decide_plain`], under a lock under which more is decided.
+    #[inline(always)]
+    pub(in crate::engine) fn decide_plain(
+        &self,
+        key: &KeyIdentity,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Option<Answer>, Box<Error>> {
+        let at = self.at_its_instant();
+        if costs.limits.0 & !at.shard.plain.0 != 0 {
+            return Ok(None);
+        }
+        decision.begin(
+            at.shard.index(),
+            at.shard.definition(),
+            at.now.monotonic,
+            self.owner,
+        );
+        at.decide_plain_for(Some(key), costs, decision, attempt)
+    }
+}
+
+impl ShardAt<'_> {
+    #[inline(always)]
+    fn decide_plain_for(
+        &self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Option<Answer>, Box<Error>> {
+        match key {
+            None => self.decide_plain_on(&self.shard.only_row(), costs, decision, attempt),
+            Some(key) => match self.shard.find_row_of(key.fingerprint) {
+                Some(row) => self.decide_plain_on(&row, costs, decision, attempt),
+                None => Ok(None),
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn decide_plain_on(
+        &self,
+        row: &Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Option<Answer>, Box<Error>> {
+        if !self.shard.has_no_waiters(*row) || self.shard.throttled_for(*row, self.now) != 0 {
+            return Ok(None);
+        }
+        let taken = if u32::from(costs.limits.0) & self.shard.set.held_mask != 0 {
+            self.take_and_hold(row, costs, decision)
+        } else if self.shard.backlogs.have_all(costs.limits) {
+            self.take_backlogs(row, costs, decision)
+        } else {
+            self.take_by_rules(row, costs, decision)
+        };
+        match taken {
+            Taken::Admitted => {
+                decision.note_key(*row);
+                Ok(Some(Answer::Admitted))
+            }
+            Taken::Refused => self.refuse_plain(row, costs, decision, attempt).map(Some),
+            Taken::Undecided => Ok(None),
+        }
+    }
+
+    #[inline(never)]
+    fn take_backlogs(&self, row: &Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let states = row.states();
+        let take = |index: usize, cost, transaction: &mut Transaction<'_>| {
+            let limit = self.shard.backlogs.get(index)?;
+            let mark = limit.take(states, transaction, self.now, cost)?;
+            Some((mark, limit.is_near(mark)))
+        };
+        self.take_each_by(take, |_, _| (), row, costs, decision)
+    }
+
+    #[inline(never)]
+    fn take_by_rules(&self, row: &Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let take =
+            |index, cost, transaction: &mut Transaction<'_>| self.take_by_rule(row, index, cost, transaction);
+        self.take_each_by(take, |_, _| (), row, costs, decision)
+    }
+
+    #[inline(never)]
+    fn take_and_hold(&self, row: &Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        if !self.shard.takes_a_hold(costs) {
+            return self.take_by_rules(row, costs, decision);
+        }
+        let free = self.shard.memory.find_free_hold();
+        // A label is written once the hold is committed; whether others died is to be seen where no hold is free.
+        if matches!(free, FreeHold::None | FreeHold::Damaged) || costs.label.is_some() {
+            return Taken::Undecided;
+        }
+        let hold = |transaction: &mut Transaction<'_>, decision: &mut Decision| {
+            let none_waived = LimitMask::default();
+            let hold = self.take_hold(transaction, *row, free, decision.owner, costs, none_waived);
+            decision.set_hold(hold);
+        };
+        let take =
+            |index, cost, transaction: &mut Transaction<'_>| self.take_by_rule(row, index, cost, transaction);
+        self.take_each_by(take, hold, row, costs, decision)
+    }
+
+    #[inline(always)]
+    fn take_by_rule(
+        &self,
+        row: &Row<'_>,
+        index: usize,
+        cost: u64,
+        transaction: &mut Transaction<'_>,
+    ) -> Option<(Mark, bool)> {
+        let limit = self.shard.limits.get(index)?;
+        let mark = limit.take(*row, transaction, self.now, cost).ok()?;
+        Some((mark, limit.is_near(mark)))
+    }
+
+    /// Takes of one limit after the other by `take`, which answers how it stands then and whether that is near its end, and
+    /// lastly a hold by `hold`, if one is wanted.
+    #[inline(always)]
+    fn take_each_by(
+        &self,
+        take: impl Fn(usize, u64, &mut Transaction<'_>) -> Option<(Mark, bool)>,
+        hold: impl FnOnce(&mut Transaction<'_>, &mut Decision),
+        row: &Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Taken {
+        let mut near = LimitMask::default();
+        let mut transaction = self.shard.memory.journal().begin();
+        for (index, cost) in costs.iter() {
+            let Some((mark, is_near)) = take(index, cost, &mut transaction) else {
+                return Taken::Refused;
+            };
+            if is_near {
+                near.insert(index);
+            }
+            decision.note(Decided::charged(mark, cost));
+        }
+        hold(&mut transaction, decision);
+        // Only now, because what is counted is not undone.
+        for (index, cost) in costs.iter() {
+            let counters = self.shard.counters(index);
+            transaction.count(&counters.admitted, 1);
+            transaction.count(&counters.taken, cost);
+            if near.contains(index) {
+                transaction.count(&counters.near, 1);
+            }
+        }
+        transaction.count(&self.shard.memory.control().admitted, 1);
+        self.count_on_rows((*row).into(), true);
+        match transaction.commit() {
+            Ok(()) => Taken::Admitted,
+            Err(_) => Taken::Undecided,
+        }
+    }
+
+    #[inline(never)]
+    fn refuse_plain(
+        &self,
+        row: &Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        // The caller is answered after the lock is released: the answer allocates.
+        if let Some(impossible) = self.assess_all((*row).into(), costs, decision) {
+            decision.note_impossible(impossible);
+            return Ok(Answer::Impossible);
+        }
+        if let Some(answer) = self.not_yet_refused(costs, decision, attempt) {
+            return Ok(answer);
+        }
+        self.count_refusal((*row).into(), decision)?;
+        Ok(Answer::Refused)
+    }
+}

@@ -1,0 +1,79 @@
+//! Limits by the rule that most are by, with no more around it than a decision reads.
+
+use std::sync::atomic::AtomicU64;
+
+use super::limit_rules::LimitRules;
+use super::own_capacities::LimitMask;
+use crate::engine::shard::limit_state::StateWords;
+use crate::limit::{Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
+use crate::shm::lock::journal::Transaction;
+
+/// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct BacklogLimit {
+    rule: Backlog,
+    near: NearThreshold,
+    /// Where its state begins, of the words of a row.
+    first_word: usize,
+}
+
+impl BacklogLimit {
+    fn of(limit: &LimitRules) -> Option<Self> {
+        match limit.rule {
+            Rule::Backlog(rule) if limit.is_plain() => Some(Self {
+                rule,
+                near: limit.near(),
+                first_word: limit.first_word(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// As [`LimitRules::take`], from the states of a row.
+    #[inline(always)]
+    pub(in crate::engine) fn take(
+        &self,
+        states: &[AtomicU64],
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) -> Option<Mark> {
+        let words: &[AtomicU64; 2] = states.get(self.first_word..)?.first_chunk()?;
+        let state = &mut StateWords::changing(words, transaction);
+        self.rule.take_if_admitted(state, now.within_proven_range(), cost)
+    }
+
+    /// As [`LimitRules::is_near`].
+    #[inline(always)]
+    pub(in crate::engine) fn is_near(&self, mark: Mark) -> bool {
+        self.rule.is_near(mark, self.near)
+    }
+}
+
+/// Those of a set, each in its place.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engine) struct BacklogLimits {
+    limits: Vec<Option<BacklogLimit>>,
+    mask: LimitMask,
+}
+
+impl BacklogLimits {
+    pub(in crate::engine) fn of(limits: &[LimitRules]) -> Self {
+        let limits: Vec<_> = limits.iter().map(BacklogLimit::of).collect();
+        let mut mask = LimitMask::default();
+        let present = limits.iter().enumerate().filter(|(_, limit)| limit.is_some());
+        present.for_each(|(index, _)| mask.insert(index));
+        Self { limits, mask }
+    }
+
+    /// Whether all that are asked for are among them.
+    #[inline(always)]
+    pub(in crate::engine) fn have_all(&self, asked: LimitMask) -> bool {
+        asked.0 & !self.mask.0 == 0
+    }
+
+    #[inline(always)]
+    pub(in crate::engine) fn get(&self, index: usize) -> Option<&BacklogLimit> {
+        self.limits.get(index)?.as_ref()
+    }
+}
