@@ -20,7 +20,7 @@ use crate::shm::lock::journal::Transaction;
 enum Taken {
     Admitted,
     Refused,
-    /// Something is damaged, which the other way says.
+    /// It is to be decided in the other way.
     Undecided,
 }
 
