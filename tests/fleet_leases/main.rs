@@ -14,7 +14,10 @@ use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
 use shmlimit::fleet::StoreProblem;
-use shmlimit::{Algorithm, FleetLease, Limit, OpenOptions, Outage, RefusalReason, SetDeclaration};
+use shmlimit::{
+    Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
+    SetDeclaration,
+};
 use store::Store;
 
 #[test]
@@ -251,6 +254,96 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
         [false, false, false, false, true, true],
         "its share is four"
     );
+}
+
+/// A host that holds so many places of eight, each taken later than the one before.
+fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> {
+    let mut permits = Vec::new();
+    while permits.len() < count {
+        host.ask();
+        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        host.scene.pass(Duration::from_millis(10));
+    }
+    permits
+}
+
+#[test]
+fn places_are_lost_with_their_lease_where_no_process_has_duty() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 3);
+    let Host { scene, duty, .. } = host;
+    drop(duty);
+    assert!(permits.iter().all(|permit| !permit.reclaimed()));
+    let mut permits = permits.into_iter();
+    let mut first = permits.next().expect("three");
+    scene.pass(LEASE);
+    assert!(first.reclaimed() && permits.as_slice().iter().all(Permit::reclaimed));
+    assert_eq!(scene.snapshot().active, 0, "a look leaves them out");
+    let error = first.heartbeat().expect_err("not renewed");
+    assert!(
+        matches!(error, Error::Permit(PermitError::Reclaimed { .. })),
+        "{error}"
+    );
+    // Its release is none, and whoever looks under the lock takes the others back.
+    first.release().expect("works");
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(refusal.reason(), RefusalReason::Lease);
+    assert_eq!(scene.snapshot().limits[0].counts.reclaimed, 2);
+    assert!(permits.all(|permit| permit.reclaimed()));
+}
+
+#[test]
+fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 3);
+    host.scene.pass(LEASE);
+    assert!(permits.iter().all(Permit::reclaimed));
+    // The first answer is to what was asked before, and another follows.
+    host.ask();
+    host.ask();
+    assert!(permits.iter().all(Permit::reclaimed), "they stay lost");
+    assert_eq!(host.scene.snapshot().active, 0);
+}
+
+#[test]
+fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).outage(Outage::Safe));
+    let store = Store::default();
+    let other = Host::new(places.clone(), &store);
+    other.is_admitted();
+    other.ask();
+    let host = Host::new(places, &store);
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 6);
+    host.fail(StoreProblem::Unreachable);
+    host.scene.pass(LEASE);
+    let lost: Vec<bool> = permits.iter().map(Permit::reclaimed).collect();
+    assert_eq!(
+        lost,
+        [false, false, false, false, true, true],
+        "its share is four"
+    );
+    assert_eq!(host.scene.snapshot().active, 4);
+    permits[3].heartbeat().expect("whole");
+    assert!(permits[4].heartbeat().is_err());
+    expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 2);
+}
+
+#[test]
+fn places_of_many_holds_are_taken_back_in_batches() {
+    let places = Limit::concurrency("places", 300).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 200);
+    host.scene.pass(LEASE);
+    expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 200);
+    assert!(permits.iter().all(Permit::reclaimed));
 }
 
 #[test]
