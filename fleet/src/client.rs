@@ -39,6 +39,13 @@ pub struct Timeouts {
     pub answer: Duration,
 }
 
+impl Timeouts {
+    /// To connect, to learn which server it is, and to exchange requests and answers.
+    pub(crate) fn exchange(self) -> Duration {
+        self.connect + 2 * self.answer
+    }
+}
+
 impl Default for Timeouts {
     /// A second for either.
     fn default() -> Self {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
-use shmlimit::fleet::StoreProblem;
+use shmlimit::fleet::{Asked, StoreProblem};
 use shmlimit::{
     Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
     SetDeclaration,
@@ -344,6 +344,62 @@ fn places_of_many_holds_are_taken_back_in_batches() {
     expect_refusal(set.try_acquire(&set.request()));
     assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 200);
     assert!(permits.iter().all(Permit::reclaimed));
+}
+
+#[test]
+fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
+    let host = Host::new(calls(6000), &Store::default());
+    let late = host.duty.ask().expect("works").remove(0);
+    let reply = |asked: &Asked| {
+        let answer = host.store.answer(asked.request(), host.scene.clock.now());
+        answer.expect("answers")
+    };
+    let early_reply = reply(&late);
+    let other = OpenOptions::new()
+        .virtual_clock(&host.scene.clock)
+        .open(host.scene.path())
+        .expect("the same segment");
+    let take = || other.fleet().try_take_duty().expect("works");
+    assert!(take().is_none(), "the first may be exchanging still");
+    host.scene.pass(Duration::from_secs(4));
+    let duty = take().expect("overdue");
+    assert!(duty.is_held() && !host.duty.is_held());
+    assert_eq!(
+        other
+            .snapshot()
+            .expect("a copy")
+            .fleet
+            .expect("declared")
+            .takeovers,
+        1
+    );
+    // Whatever the first goes on with, changes nothing.
+    host.duty
+        .report(&late, StoreProblem::Unreachable, MINUTE)
+        .expect("works");
+    host.duty.install(&late, &early_reply).expect("works");
+    assert!(host.duty.ask().expect("works").is_empty());
+    let lease = host.lease();
+    assert!(
+        lease.asking && lease.problem.is_none() && lease.counts.failures == 0,
+        "{lease:?}"
+    );
+    let again = duty.ask().expect("works").remove(0);
+    assert_eq!(again.request(), late.request(), "the same again");
+    duty.install(&again, &reply(&again)).expect("works");
+    assert!(!host.lease().asking);
+    // It keeps it as long as it is heard of, and the first cannot take it from it by being dropped.
+    host.scene.pass(Duration::from_secs(2));
+    assert!(duty.keep(MINUTE));
+    let Host {
+        scene, duty: first, ..
+    } = host;
+    drop(first);
+    scene.pass(Duration::from_secs(50));
+    assert!(scene.segment.fleet().try_take_duty().expect("works").is_none());
+    assert!(duty.is_held());
+    drop(duty);
+    assert!(scene.segment.fleet().try_take_duty().expect("works").is_some());
 }
 
 #[test]

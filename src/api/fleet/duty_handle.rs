@@ -9,7 +9,7 @@ use super::store_problem::StoreProblem;
 use crate::api::declaration::FleetOptions;
 use crate::api::declaration::stored::StoredSet;
 use crate::api::segment::Segment;
-use crate::engine::{AskedLease, SegmentEngine};
+use crate::engine::{AskedLease, EXCHANGE, SegmentEngine, TakenDuty};
 use crate::error::Error;
 use crate::limit::{Answer, Problem};
 use crate::units::nanos_from_duration;
@@ -20,14 +20,13 @@ pub struct Fleet {
     segment: Segment,
 }
 
-/// What makes this process the one of its host that asks the store. Given up when it is dropped; a process that dies with it
-/// loses it to the next that wants it.
+/// What makes this process the one of its host that asks the store. Given up when it is dropped; a process that dies with it,
+/// or is not heard of [in time](Self::keep), loses it to the next that wants it.
 #[derive(Debug)]
 #[must_use = "dropped, it is given up"]
 pub struct Duty {
     fleet: Fleet,
-    /// The participant that has it.
-    owner: u64,
+    taken: TakenDuty,
     /// How the limits of each set are shared, by its position and the generation of its definition.
     declared: Mutex<HashMap<usize, (u64, Declared)>>,
 }
@@ -63,10 +62,10 @@ impl Fleet {
         &self.segment.shared().engine
     }
 
-    fn duty(&self, owner: u64) -> Duty {
+    fn duty(&self, taken: TakenDuty) -> Duty {
         Duty {
             fleet: self.clone(),
-            owner,
+            taken,
             declared: Mutex::default(),
         }
     }
@@ -91,26 +90,27 @@ impl Fleet {
         self.engine().has_leases()
     }
 
-    /// Takes duty, where no live process has it; none where one has, this one included.
+    /// Takes duty, where no live process has it, or one that was not heard of in time; none where one has, this one
+    /// included.
     ///
     /// # Errors
     ///
     /// Where this process, after a fork, cannot become a participant: see [`OpenError`](crate::OpenError).
     pub fn try_take_duty(&self) -> Result<Option<Duty>, Error> {
-        let owner = self.engine().try_take_duty()?;
-        Ok(owner.map(|owner| self.duty(owner)))
+        let taken = self.engine().try_take_duty()?;
+        Ok(taken.map(|taken| self.duty(taken)))
     }
 
-    /// As [`try_take_duty`](Self::try_take_duty), waiting until the process that has duty gives it up or dies, at most for
-    /// `timeout`. The death of a process is noticed at once where the kernel has process descriptors, and within 20 ms
+    /// As [`try_take_duty`](Self::try_take_duty), waiting until the process that has duty gives it up, dies, or is not heard
+    /// of in time, at most for `timeout`. The death of a process is noticed at once where the kernel has process descriptors, and within 20 ms
     /// elsewhere.
     ///
     /// # Errors
     ///
     /// As [`try_take_duty`](Self::try_take_duty).
     pub fn wait_for_duty(&self, timeout: Duration) -> Result<Option<Duty>, Error> {
-        let owner = self.engine().wait_for_duty(timeout)?;
-        Ok(owner.map(|owner| self.duty(owner)))
+        let taken = self.engine().wait_for_duty(timeout)?;
+        Ok(taken.map(|taken| self.duty(taken)))
     }
 
     /// Has the host give everything back with its next requests, and ask for nothing from then on, before it goes; or ends
@@ -131,9 +131,17 @@ impl Duty {
         self.fleet.engine()
     }
 
-    /// Whether this process has duty still: not after a fork, and not where it was taken for dead.
+    /// Whether this process has duty still: not after a fork, and not where another has taken it over.
     pub fn is_held(&self) -> bool {
-        self.engine().has_duty(self.owner)
+        self.engine().has_duty(self.taken)
+    }
+
+    /// Keeps duty for so long from now on, at most a minute, without a further call; answers whether it was not lost.
+    /// [`ask`](Self::ask) keeps it for three seconds and [`wait`](Self::wait) for one longer than it sleeps: after that,
+    /// another process may take it over, because this one is stopped or hangs. So this is for exchanges that may take longer.
+    pub fn keep(&self, duration: Duration) -> bool {
+        let nanos = nanos_from_duration(duration).unwrap_or(u64::MAX);
+        self.engine().keep_duty(self.taken, nanos)
     }
 
     /// Every request that is due now, or was asked before and not answered: that again, with the same content. Each is kept in
@@ -145,7 +153,7 @@ impl Duty {
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned), each only where nothing else is due.
     pub fn ask(&self) -> Result<Vec<Asked>, Error> {
-        if !self.is_held() {
+        if !self.engine().keep_duty(self.taken, EXCHANGE) {
             return Ok(Vec::new());
         }
         let host = self.fleet.host();
@@ -198,13 +206,16 @@ impl Duty {
     }
 
     /// Brings an answer into force and serves those who wait for it. An answer to another request than the latest changes
-    /// nothing.
+    /// nothing, and neither does one that comes after another process has taken duty over: that asks itself.
     ///
     /// # Errors
     ///
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Removed`](crate::SegmentError::Removed).
     /// The request stays unanswered then, and is repeated.
     pub fn install(&self, asked: &Asked, reply: &LeaseReply) -> Result<(), Error> {
+        if !self.is_held() {
+            return Ok(());
+        }
         let answer = Answer {
             sequence: reply.sequence,
             granted: reply.granted,
@@ -218,12 +229,16 @@ impl Duty {
 
     /// Notes that an attempt came to nothing. The request is repeated by the first [`ask`](Self::ask) after `retry_in`.
     /// Problems other than [`Quarantine`](StoreProblem::Quarantine) and [`Stale`](StoreProblem::Stale) bring the
-    /// limit's outage policy into force, until a request is answered.
+    /// limit's outage policy into force, until a request is answered. Changes nothing after another process has taken duty
+    /// over.
     ///
     /// # Errors
     ///
     /// As [`install`](Self::install).
     pub fn report(&self, asked: &Asked, problem: StoreProblem, retry_in: Duration) -> Result<(), Error> {
+        if !self.is_held() {
+            return Ok(());
+        }
         let problem = Problem {
             code: problem.code(),
             is_outage: problem.is_outage(),
@@ -232,15 +247,15 @@ impl Duty {
         Ok(self.engine().fail_lease(&asked.lease, problem, retry_in)?)
     }
 
-    /// Sleeps until a request may be due: until a process finds that too little is leased, or by time. At most for `timeout`;
-    /// it may return early.
+    /// Sleeps until a request may be due: until a process finds that too little is leased, or by time. At most for `timeout`
+    /// and for a second; it may return early.
     pub fn wait(&self, timeout: Duration) {
-        self.engine().wait_for_shortage(timeout);
+        self.engine().wait_for_shortage(self.taken, timeout);
     }
 }
 
 impl Drop for Duty {
     fn drop(&mut self) {
-        self.engine().give_up_duty(self.owner);
+        self.engine().give_up_duty(self.taken);
     }
 }

@@ -387,6 +387,7 @@ impl Leased {
         }
         put(state, local_words, LeaseWord::Sequence, 0);
         put(state, local_words, LeaseWord::Duty, 0);
+        put(state, local_words, LeaseWord::DutyUntil, 0);
     }
 }
 

@@ -86,8 +86,12 @@ lease_words! {
     DutyFutex = "duty_futex",
     /// Of the first record: a futex, advanced when duty may be taken.
     DutyFree = "duty_free",
-    /// Of the first record: how often duty was taken over from a process that had died with it.
+    /// Of the first record: how often duty was taken over from a process that had died with it or kept it for too long.
     Takeovers = "takeovers",
+    /// Of the first record: when duty may be taken from its owner although that lives, on the segment clock.
+    DutyUntil = "duty_until",
+    /// Of the first record: how often duty was taken.
+    DutyTaken = "duty_taken",
 }
 
 /// How many there are.
