@@ -35,6 +35,7 @@ fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> Lea
     LeaseRequest {
         key: "org/tokens".to_owned(),
         declared: declared.clone(),
+        version: 0,
         host,
         sequence,
         spent: 0,

@@ -85,6 +85,7 @@ impl Host {
         let request = LeaseRequest {
             key: key.to_owned(),
             declared: declared.clone(),
+            version: 0,
             host: self.id,
             sequence: self.sequence,
             spent: self.spent,

@@ -31,6 +31,7 @@ fn request(key: &str, sequence: u64, wanted: u64, lease: Duration) -> (LeaseRequ
     let request = LeaseRequest {
         key: key.to_owned(),
         declared,
+        version: 0,
         host: 1,
         sequence,
         spent: 0,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
-use shmlimit::fleet::{Asked, StoreProblem};
+use shmlimit::fleet::{Asked, LeasedRule, StoreProblem};
 use shmlimit::{
     Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
     SetDeclaration,
@@ -400,6 +400,22 @@ fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
     assert!(duty.is_held());
     drop(duty);
     assert!(scene.segment.fleet().try_take_duty().expect("works").is_some());
+}
+
+#[test]
+fn a_request_has_the_version_of_the_limit_that_it_says() {
+    let of =
+        |version, capacity| declaring(SetDeclaration::new("api").add_limit(calls(capacity))).version(version);
+    let host = Host::declared(&of(1, 6000), &Store::default());
+    let before = host.duty.ask().expect("works").remove(0);
+    let capacity = |asked: &Asked| match asked.request().declared.rule {
+        LeasedRule::Backlog { capacity, .. } => capacity,
+        _ => 0,
+    };
+    host.scene.segment.apply(&of(2, 12_000)).expect("applies");
+    let after = host.duty.ask().expect("works").remove(0);
+    assert_eq!((before.request().version, capacity(&before)), (1, 6000));
+    assert_eq!((after.request().version, capacity(&after)), (2, 12_000));
 }
 
 #[test]

@@ -27,12 +27,18 @@ pub struct Fleet {
 pub struct Duty {
     fleet: Fleet,
     taken: TakenDuty,
-    /// How the limits of each set are shared, by its position and the generation of its definition.
-    declared: Mutex<HashMap<usize, (u64, Declared)>>,
+    /// By the position of the set.
+    declared: Mutex<HashMap<usize, Declared>>,
 }
 
-/// Of each limit of a set: the key, and how it is counted; none of one that is not shared.
-type Declared = Vec<Option<(String, LeasedLimit)>>;
+/// How the limits of a set are shared by one definition of it.
+#[derive(Debug)]
+struct Declared {
+    generation: u64,
+    version: u64,
+    /// Of each limit: the key, and how it is counted; none of one that is not shared.
+    limits: Vec<Option<(String, LeasedLimit)>>,
+}
 
 /// A request that was kept in the segment to be sent, and when it was handed out: just before the attempt to send it.
 #[derive(Clone, Debug)]
@@ -161,11 +167,12 @@ impl Duty {
         Ok(leases
             .into_iter()
             .filter_map(|lease| {
-                let (key, declared) = self.declared(&lease)?;
+                let (version, key, declared) = self.declared(&lease)?;
                 let ask = lease.ask;
                 let request = LeaseRequest {
                     key,
                     declared,
+                    version,
                     host,
                     sequence: ask.sequence,
                     spent: ask.spent,
@@ -178,14 +185,14 @@ impl Duty {
             .collect())
     }
 
-    /// How a limit is shared by the definition that its request was kept under; none where another has come into force
-    /// since, under which it is asked again.
-    fn declared(&self, lease: &AskedLease) -> Option<(String, LeasedLimit)> {
+    /// How a limit is shared by the definition that its request was kept under, and of which version that is; none where
+    /// another has come into force since, under which it is asked again.
+    fn declared(&self, lease: &AskedLease) -> Option<(u64, String, LeasedLimit)> {
         let place = lease.place;
         let mut known = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = known
             .get(&place.set)
-            .is_some_and(|(generation, _)| *generation == lease.generation);
+            .is_some_and(|declared| declared.generation == lease.generation);
         if !is_known {
             let set = self.engine().sets().get(place.set)?;
             let definition = self.engine().definition(set).ok()?;
@@ -194,10 +201,16 @@ impl Duty {
             }
             let stored = StoredSet::from_text(&definition.text).ok()?;
             let limits = stored.set().limits().iter().map(LeasedLimit::of).collect();
-            known.insert(place.set, (lease.generation, limits));
+            let declared = Declared {
+                generation: lease.generation,
+                version: stored.version().unwrap_or(0),
+                limits,
+            };
+            known.insert(place.set, declared);
         }
-        let (_, limits) = known.get(&place.set)?;
-        limits.get(place.limit)?.clone()
+        let declared = known.get(&place.set)?;
+        let (key, limit) = declared.limits.get(place.limit)?.clone()?;
+        Some((declared.version, key, limit))
     }
 
     /// How long it is until the next request is due, if nothing is spent meanwhile; none where none will be.

@@ -135,6 +135,8 @@ pub struct LeaseRequest {
     pub key: String,
     /// How the limit is counted.
     pub declared: LeasedLimit,
+    /// The version of the declaration that says so; zero where it has none.
+    pub version: u64,
     /// The host: random, another one for each segment and after each cold start.
     pub host: u64,
     /// From 1, one more for each request of this host for this limit.
