@@ -261,7 +261,7 @@ impl Work {
         }
         let (pipeline, mut problem) = self.exchange.pipeline(duty, asked);
         if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
-            duty.keep(self.timeouts.exchange() + SLICE);
+            duty.keep(client.longest_exchange(pipeline.requests().len()) + SLICE);
             let answers = client.ask(pipeline.requests());
             let counter = if answers.is_ok() {
                 &self.shared.round_trips
