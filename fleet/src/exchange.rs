@@ -125,7 +125,8 @@ impl Exchange {
                 })
             }
             StoreAnswer::Stale { .. } | StoreAnswer::SpentFell { .. } => {
-                report(duty, asked, StoreProblem::Stale, lease);
+                // At once, as another host; not with all that were copied together.
+                report(duty, asked, StoreProblem::Stale, self.backoff.up_to(lease / 8));
                 Some(StoreError::Stale { key: key() })
             }
             StoreAnswer::Foreign { found } | StoreAnswer::Protocol { found } => {

@@ -40,6 +40,7 @@ fn request(key: &str, sequence: u64, wanted: u64, lease: Duration) -> (LeaseRequ
         refunded: 0,
         held: 0,
         wanted,
+        grant_number: 0,
     };
     (request, terms)
 }

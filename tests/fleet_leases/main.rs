@@ -13,7 +13,7 @@ use std::time::Duration;
 use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
-use shmlimit::fleet::{Asked, LeasedRule, StoreProblem};
+use shmlimit::fleet::{Asked, LeaseRequest, LeasedRule, StoreProblem};
 use shmlimit::{
     Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
     SetDeclaration,
@@ -400,6 +400,36 @@ fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
     assert!(duty.is_held());
     drop(duty);
     assert!(scene.segment.fleet().try_take_duty().expect("works").is_some());
+}
+
+#[test]
+fn a_host_whose_account_a_copy_goes_on_with_becomes_another() {
+    let host = Host::new(calls(6000), &Store::default());
+    host.ask();
+    assert!(host.is_admitted());
+    // The copy asks, twice, and gives everything back.
+    let first = host.duty.ask();
+    assert!(first.expect("works").is_empty(), "nothing is due");
+    host.scene.pass(LEASE * 7 / 8);
+    let asked = host.duty.ask().expect("works").remove(0);
+    let of_copy = LeaseRequest {
+        sequence: asked.request().sequence + 1,
+        held: 0,
+        wanted: 0,
+        ..asked.request().clone()
+    };
+    host.store
+        .answer(&of_copy, host.scene.clock.now())
+        .expect("answers");
+    assert_eq!(host.ask(), 1);
+    assert_eq!(host.lease().problem, Some(StoreProblem::Stale));
+    assert!(!host.is_admitted(), "what was leased is not its own any more");
+    let next = host.duty.ask().expect("works").remove(0);
+    assert_ne!(next.request().host, of_copy.host);
+    assert_eq!((next.request().sequence, next.request().held), (1, 0));
+    host.ask();
+    assert_eq!(host.lease().problem, None);
+    assert!(host.is_admitted());
 }
 
 #[test]

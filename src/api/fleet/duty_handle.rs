@@ -1,6 +1,7 @@
 //! The one process of a host that asks the store.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -86,7 +87,8 @@ impl Fleet {
         Ok(self.segment.declaration_in_force()?.fleet_options().cloned())
     }
 
-    /// What the store knows this host by: random, of this segment, another one after each cold start.
+    /// What the store knows this host by: random, of this segment, another one after each cold start. Of a limit whose account
+    /// was found to be another's ([`StoreProblem::Stale`]) it is another one, which its requests say.
     pub fn host(&self) -> u64 {
         self.engine().host_number()
     }
@@ -173,12 +175,13 @@ impl Duty {
                     key,
                     declared,
                     version,
-                    host,
+                    host: if ask.identity == 0 { host } else { ask.identity },
                     sequence: ask.sequence,
                     spent: ask.spent,
                     refunded: ask.refunded,
                     held: ask.held,
                     wanted: ask.wanted,
+                    grant_number: ask.grant_number,
                 };
                 Some(Asked { request, lease })
             })
@@ -255,6 +258,7 @@ impl Duty {
         let problem = Problem {
             code: problem.code(),
             is_outage: problem.is_outage(),
+            new_identity: (problem == StoreProblem::Stale).then(new_identity),
         };
         let retry_in = nanos_from_duration(retry_in).unwrap_or(u64::MAX);
         Ok(self.engine().fail_lease(&asked.lease, problem, retry_in)?)
@@ -265,6 +269,12 @@ impl Duty {
     pub fn wait(&self, timeout: Duration) {
         self.engine().wait_for_shortage(self.taken, timeout);
     }
+}
+
+/// What no host was known by so far: random, and not zero.
+fn new_identity() -> u64 {
+    // The standard library seeds its hashers from the system's random source.
+    RandomState::new().hash_one(std::process::id()) | 1
 }
 
 impl Drop for Duty {

@@ -80,6 +80,10 @@ lease_words! {
     Failures = "failures",
     /// Units that were left when their lease ran out.
     ExpiredUnits = "expired_units",
+    /// What the store knows the host by, for this limit; zero where by the number of the segment.
+    Identity = "identity",
+    /// Of `Spent`, what the store has accepted a report of.
+    Reported = "reported",
     /// Of the first record of a segment: who asks the store, as an owner word.
     Duty = "duty",
     /// Of the first record: a futex, advanced when a request may be due.
@@ -100,7 +104,7 @@ pub(crate) const LEASE_WORDS: usize = LeaseWord::ALL.len();
 impl LeaseWord {
     /// What means nothing to another key of the store. The sequence number is not among them: an answer to a request of
     /// before is an answer to another. What requests could not have, they want of it all the same.
-    pub(super) const OF_ONE_KEY: [Self; 25] = [
+    pub(super) const OF_ONE_KEY: [Self; 26] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -126,6 +130,7 @@ impl LeaseWord {
         Self::Unused,
         Self::Key,
         Self::Draining,
+        Self::Reported,
     ];
 }
 
