@@ -23,7 +23,7 @@ pub(crate) struct Ask {
 const RENEWED_BEFORE: u64 = 4;
 
 /// So long is nothing asked, in parts of a lease, after the store had less than was wanted.
-const PAUSE: u64 = 20;
+const PAUSE: u64 = 8;
 
 /// The part of the largest target that is asked for where nothing is known of the use yet.
 const FIRST_PART: u64 = 16;
