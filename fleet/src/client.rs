@@ -1,9 +1,8 @@
 //! The connection to the store: one for all limits of a segment.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::cluster::{ClusterClient, ClusterConnection};
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, TlsMode, Value,
@@ -30,12 +29,15 @@ const OUTAGES: &[&str] = &[
     "BUSY",
 ];
 
+/// How often a request to a cluster is sent again, to another server or after a pause.
+const CLUSTER_RETRIES: u32 = 2;
+
 /// How long the network may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// To connect to one server and to authenticate.
     pub connect: Duration,
-    /// To send requests and to receive all answers.
+    /// To send requests and to receive all answers. To learn from sentinels where the primary is, both together.
     pub answer: Duration,
 }
 
@@ -56,6 +58,8 @@ pub struct StoreClient {
     timeouts: Timeouts,
     sha: String,
     link: Option<Link>,
+    /// The sentinel that is asked first: one that answered.
+    first_sentinel: usize,
 }
 
 impl std::fmt::Debug for StoreClient {
@@ -89,6 +93,7 @@ impl StoreClient {
             timeouts,
             sha: redis::Script::new(LEASE_SCRIPT).get_hash().to_owned(),
             link: None,
+            first_sentinel: 0,
         }
     }
 
@@ -96,6 +101,22 @@ impl StoreClient {
     #[must_use]
     pub fn address(&self) -> &StoreAddress {
         &self.address
+    }
+
+    /// How long it may take to be answered so many requests, or to give up, as far as timeouts say: the names of servers are
+    /// resolved by the system in its own time.
+    pub(crate) fn longest_exchange(&self, requests: usize) -> Duration {
+        let Timeouts { connect, answer } = self.timeouts;
+        match &self.address.topology {
+            // To connect, to learn which server it is, and to exchange requests and answers.
+            Topology::Single(_) => connect + 2 * answer,
+            Topology::Sentinel { .. } => 2 * connect + 3 * answer,
+            Topology::Cluster(nodes) => {
+                let tries = CLUSTER_RETRIES.saturating_add(1);
+                let attempts = u32::try_from(nodes.len() + requests).unwrap_or(u32::MAX);
+                (connect + answer).saturating_mul(attempts.saturating_mul(tries))
+            }
+        }
     }
 
     /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers: one for each
@@ -143,16 +164,16 @@ impl StoreClient {
         self.link = None;
     }
 
-    fn connect(&self) -> Result<Link, StoreError> {
+    fn connect(&mut self) -> Result<Link, StoreError> {
         install_provider();
         let link = match &self.address.topology {
-            Topology::Single(node) => self
-                .server(self.tcp(node))
-                .and_then(|client| self.server_link(&client)),
-            Topology::Sentinel { sentinels, primary } => self
-                .sentinels(sentinels, primary)
-                .and_then(|mut sentinels| sentinels.get_client())
-                .and_then(|client| self.server_link(&client)),
+            Topology::Single(node) => self.server_link(node),
+            Topology::Sentinel { sentinels, primary } => {
+                let (found, first_sentinel) = self.primary(sentinels, primary);
+                let link = found.and_then(|node| self.server_link(&node));
+                self.first_sentinel = first_sentinel;
+                link
+            }
             Topology::Cluster(nodes) => self.cluster(nodes).map(|link| Link::Cluster(Box::new(link))),
         };
         link.map_err(|error| self.failure(&error))
@@ -173,10 +194,14 @@ impl StoreClient {
     }
 
     fn settings(&self) -> RedisConnectionInfo {
-        let mut settings = RedisConnectionInfo::default()
+        let settings = RedisConnectionInfo::default()
             .set_db(self.address.database)
             .set_protocol(self.protocol())
             .set_skip_set_lib_name();
+        self.with_credentials(settings)
+    }
+
+    fn with_credentials(&self, mut settings: RedisConnectionInfo) -> RedisConnectionInfo {
         if let Some(username) = &self.credentials.username {
             settings = settings.set_username(username);
         }
@@ -201,14 +226,9 @@ impl StoreClient {
         }
     }
 
-    fn tls_mode(&self) -> Option<TlsMode> {
-        self.address.is_tls.then_some(TlsMode::Secure)
-    }
-
-    fn server(&self, address: ConnectionAddr) -> Result<Client, RedisError> {
-        let information: ConnectionInfo = address
-            .into_connection_info()?
-            .set_redis_settings(self.settings());
+    fn server(&self, node: &Node, settings: RedisConnectionInfo) -> Result<Client, RedisError> {
+        let address = self.tcp(node).into_connection_info()?;
+        let information: ConnectionInfo = address.set_redis_settings(settings);
         if self.address.is_tls {
             Client::build_with_tls(information, self.certificates())
         } else {
@@ -216,9 +236,11 @@ impl StoreClient {
         }
     }
 
-    fn server_link(&self, client: &Client) -> Result<Link, RedisError> {
+    fn server_link(&self, node: &Node) -> Result<Link, RedisError> {
+        let client = self.server(node, self.settings())?;
         let mut connection = client.get_connection_with_timeout(self.timeouts.connect)?;
         connection.set_read_timeout(Some(self.timeouts.answer))?;
+        connection.set_write_timeout(Some(self.timeouts.answer))?;
         let text: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
         let run = text
             .lines()
@@ -230,31 +252,54 @@ impl StoreClient {
         })
     }
 
-    fn sentinels(&self, sentinels: &[Node], primary: &str) -> Result<SentinelClient, RedisError> {
-        let nodes: Vec<_> = sentinels.iter().map(|node| self.tcp(node)).collect();
-        let mut builder = SentinelClientBuilder::new(nodes, primary, SentinelServerType::Master)?
-            .set_client_to_redis_db(self.address.database)
-            .set_client_to_redis_protocol(self.protocol());
-        if let Some(mode) = self.tls_mode() {
-            builder = builder
-                .set_client_to_redis_tls_mode(mode)
-                .set_client_to_redis_certificates(self.certificates())
-                .set_client_to_sentinel_tls_mode(mode)
-                .set_client_to_sentinel_certificates(self.certificates());
-        }
-        if let Some(username) = &self.credentials.username {
-            builder = builder.set_client_to_redis_username(username);
-            if self.address.sentinels_authenticate {
-                builder = builder.set_client_to_sentinel_username(username);
+    /// Where sentinels say that the primary is, which is asked of one after the other as long as there is time; and which of
+    /// them is to be asked first the next time. Whether it still is the primary, the first script finds: it writes.
+    fn primary(&self, sentinels: &[Node], name: &str) -> (Result<Node, RedisError>, usize) {
+        let until = Instant::now() + self.timeouts.connect + self.timeouts.answer;
+        let mut failure = (
+            ErrorKind::MasterNameNotFoundBySentinel,
+            "no sentinel has answered",
+        )
+            .into();
+        for turn in 0..sentinels.len() {
+            let index = (self.first_sentinel + turn) % sentinels.len();
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return (Err(failure), index);
+            }
+            match sentinels
+                .get(index)
+                .map(|sentinel| self.ask_sentinel(sentinel, name, left))
+            {
+                Some(Ok(node)) => return (Ok(node), index),
+                Some(Err(error)) => failure = error,
+                None => {}
             }
         }
-        if let Some(password) = &self.credentials.password {
-            builder = builder.set_client_to_redis_password(password);
-            if self.address.sentinels_authenticate {
-                builder = builder.set_client_to_sentinel_password(password);
-            }
+        (Err(failure), self.first_sentinel)
+    }
+
+    fn ask_sentinel(&self, sentinel: &Node, name: &str, left: Duration) -> Result<Node, RedisError> {
+        let begun = Instant::now();
+        let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if self.address.sentinels_authenticate {
+            settings = self.with_credentials(settings);
         }
-        builder.build()
+        let client = self.server(sentinel, settings)?;
+        let mut connection = client.get_connection_with_timeout(self.timeouts.connect.min(left))?;
+        // A timeout of zero is none.
+        let left = left.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
+        let answer = Some(self.timeouts.answer.min(left));
+        connection.set_read_timeout(answer)?;
+        connection.set_write_timeout(answer)?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(name);
+        let found: Option<(String, u16)> = command.query(&mut connection)?;
+        let (host, port) = found.ok_or((
+            ErrorKind::MasterNameNotFoundBySentinel,
+            "a sentinel knows no primary of that name",
+        ))?;
+        Ok(Node { host, port })
     }
 
     fn cluster(&self, nodes: &[Node]) -> Result<ClusterConnection, RedisError> {
@@ -271,7 +316,7 @@ impl StoreClient {
             .use_protocol(self.protocol())
             .connection_timeout(self.timeouts.connect)
             .response_timeout(self.timeouts.answer)
-            .retries(2);
+            .retries(CLUSTER_RETRIES);
         if self.address.is_tls {
             builder = builder.tls(TlsMode::Secure).certs(self.certificates());
         }

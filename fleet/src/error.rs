@@ -47,8 +47,8 @@ pub enum StoreError {
     },
     /// The store knows later requests of this host.
     #[error(
-        "the store has answered later requests of this host for limit {key}: the segment was copied or restored; create \
-         it anew"
+        "the store has answered later requests of this host for limit {key}: the segment was copied or restored; it goes on \
+         as another host"
     )]
     Stale {
         /// The limit's key in the store.

@@ -43,9 +43,9 @@ impl Exchange {
         }
     }
 
-    /// Puts into a pipeline what was [asked](Duty::ask) by a segment whose declaration has this version; what the store
-    /// cannot count is reported, and is the problem that is answered.
-    pub fn pipeline(&self, duty: &Duty, asked: Vec<Asked>, version: u64) -> (Pipeline, Option<StoreError>) {
+    /// Puts into a pipeline what was [asked](Duty::ask) by a segment; what the store cannot count is reported, and is the
+    /// problem that is answered.
+    pub fn pipeline(&self, duty: &Duty, asked: Vec<Asked>) -> (Pipeline, Option<StoreError>) {
         let mut pipeline = Pipeline {
             asked: Vec::with_capacity(asked.len()),
             requests: Vec::with_capacity(asked.len()),
@@ -53,7 +53,7 @@ impl Exchange {
         let mut problem = None;
         for asked in asked {
             let request = asked.request();
-            match Terms::new(&request.declared, version) {
+            match Terms::new(&request.declared, request.version) {
                 Ok(terms) => {
                     pipeline.requests.push((request.clone(), terms));
                     pipeline.asked.push(asked);
@@ -125,7 +125,8 @@ impl Exchange {
                 })
             }
             StoreAnswer::Stale { .. } | StoreAnswer::SpentFell { .. } => {
-                report(duty, asked, StoreProblem::Stale, lease);
+                // At once, as another host; not with all that were copied together.
+                report(duty, asked, StoreProblem::Stale, self.backoff.up_to(lease / 8));
                 Some(StoreError::Stale { key: key() })
             }
             StoreAnswer::Foreign { found } | StoreAnswer::Protocol { found } => {

@@ -36,7 +36,8 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(request.spent % MODULUS)
         .arg(request.refunded % MODULUS)
         .arg(request.held)
-        .arg(request.wanted);
+        .arg(request.wanted)
+        .arg(request.grant_number);
 }
 
 /// Reads what the script answered.

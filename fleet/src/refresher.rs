@@ -120,7 +120,6 @@ impl Refresher {
     ) -> Result<Self, RefresherError> {
         let shared = Arc::<Shared>::default();
         let mut work = Work {
-            segment: segment.clone(),
             fleet: segment.fleet(),
             credentials,
             timeouts,
@@ -196,7 +195,6 @@ impl Drop for Refresher {
 }
 
 struct Work {
-    segment: Segment,
     fleet: Fleet,
     credentials: Credentials,
     timeouts: Timeouts,
@@ -206,11 +204,9 @@ struct Work {
 }
 
 impl Work {
-    /// Makes a client of the store that is declared now, which stays where that is the same; answers the version of the
-    /// declaration.
-    fn look_for_store(&mut self) -> Result<u64, RefresherError> {
-        let declaration = self.segment.declaration_in_force()?;
-        let options = declaration.fleet_options().ok_or(RefresherError::NoStore)?;
+    /// Makes a client of the store that is declared now, which stays where that is the same.
+    fn look_for_store(&mut self) -> Result<(), RefresherError> {
+        let options = self.fleet.options()?.ok_or(RefresherError::NoStore)?;
         let is_known = self
             .client
             .as_ref()
@@ -219,7 +215,7 @@ impl Work {
             let address = options.url().parse().map_err(StoreError::from)?;
             self.client = Some(StoreClient::new(address, self.credentials.clone(), self.timeouts));
         }
-        Ok(declaration.segment().version().unwrap_or(0))
+        Ok(())
     }
 
     fn run(&mut self) {
@@ -255,19 +251,17 @@ impl Work {
 
     /// Sends what was asked, and brings the answers into force.
     fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) {
-        let version = match self.look_for_store() {
-            Ok(version) => version,
-            // The segment is going away, or cannot be read now, or has an address that this client does not know: the
-            // requests stay, and are repeated.
-            Err(error) => {
-                if let RefresherError::Store(error) = error {
-                    self.shared.note(Some(error));
-                }
-                return thread::sleep(SLICE);
+        // The segment is going away, or cannot be read now, or has an address that this client does not know: the requests
+        // stay, and are repeated.
+        if let Err(error) = self.look_for_store() {
+            if let RefresherError::Store(error) = error {
+                self.shared.note(Some(error));
             }
-        };
-        let (pipeline, mut problem) = self.exchange.pipeline(duty, asked, version);
+            return thread::sleep(SLICE);
+        }
+        let (pipeline, mut problem) = self.exchange.pipeline(duty, asked);
         if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
+            duty.keep(client.longest_exchange(pipeline.requests().len()) + SLICE);
             let answers = client.ask(pipeline.requests());
             let counter = if answers.is_ok() {
                 &self.shared.round_trips

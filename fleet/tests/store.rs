@@ -35,12 +35,14 @@ fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> Lea
     LeaseRequest {
         key: "org/tokens".to_owned(),
         declared: declared.clone(),
+        version: 0,
         host,
         sequence,
         spent: 0,
         refunded: 0,
         held: 0,
         wanted,
+        grant_number: 0,
     }
 }
 
@@ -418,22 +420,62 @@ fn starts_with_nothing_left_where_a_store_has_lost_everything() {
     );
     server.restart();
     client.disconnect();
-    let begun = Instant::now();
     let spent = LeaseRequest {
         spent: 1_000,
         ..request(&limit, 1, 2, 1_000)
     };
+    assert_eq!(grant_after_quarantine(&mut client, &spent).reply.granted, 0);
+}
+
+/// Waits for the end of a quarantine, which there must be.
+fn grant_after_quarantine(client: &mut StoreClient, request: &LeaseRequest) -> Grant {
+    let begun = Instant::now();
     let mut quarantined = 0;
-    let granted = loop {
-        match ask(&mut client, &spent) {
+    loop {
+        match ask(client, request) {
             Ok(StoreAnswer::Quarantine { .. }) => quarantined += 1,
-            Ok(StoreAnswer::Granted(grant)) => break grant.reply.granted,
+            Ok(StoreAnswer::Granted(grant)) => {
+                assert!(quarantined > 0);
+                return grant;
+            }
             other => panic!("{other:?}"),
         }
         assert!(begun.elapsed() < DEADLINE);
+    }
+}
+
+#[test]
+fn grant_numbers_rise_over_a_store_that_has_lost_everything() {
+    let Some(program) = server_program() else { return };
+    let mut server = Server::start(&program);
+    let mut client = server.client();
+    let limit = LeasedLimit {
+        kind: Kind::Concurrency,
+        unit: "1".to_owned(),
+        rule: LeasedRule::Concurrency { places: 100 },
+        lease: Duration::from_millis(300),
     };
-    assert!(quarantined > 0);
-    assert_eq!(granted, 0);
+    let number = |grant: Grant| grant.reply.grant_number;
+    let first = number(grant(&mut client, &request(&limit, 1, 1, 1)));
+    let last = (2..10)
+        .map(|host| number(grant(&mut client, &request(&limit, host, 1, 1))))
+        .max();
+    assert!(last > Some(first));
+    server.restart();
+    client.disconnect();
+    // The one that comes first does not know of the last number.
+    let back = LeaseRequest {
+        grant_number: first,
+        ..request(&limit, 1, 2, 1)
+    };
+    let after = number(grant_after_quarantine(&mut client, &back));
+    assert!(Some(after) > last, "{after} after {last:?}");
+    // One that knows of more than the store sets it forward.
+    let knowing = LeaseRequest {
+        grant_number: after + 1_000_000,
+        ..request(&limit, 2, 2, 1)
+    };
+    assert!(number(grant(&mut client, &knowing)) > after + 1_000_000);
 }
 
 #[test]

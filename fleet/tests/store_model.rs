@@ -27,7 +27,7 @@ struct Script {
 
 impl Script {
     fn load(connection: &mut Connection) -> Self {
-        let clock = "{ string.sub(ARGV[12], 1, -7), string.sub(ARGV[12], -6) }";
+        let clock = "{ string.sub(ARGV[#ARGV], 1, -7), string.sub(ARGV[#ARGV], -6) }";
         let text = LEASE_SCRIPT.replace("redis.call('TIME')", clock);
         assert_ne!(text, LEASE_SCRIPT, "the script asks for the time");
         let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection);
@@ -64,6 +64,7 @@ struct Host {
     /// What was asked and not answered yet, and what was held then.
     asked: Option<LeaseRequest>,
     demand: u64,
+    grant_number: u64,
 }
 
 impl Host {
@@ -85,6 +86,7 @@ impl Host {
         let request = LeaseRequest {
             key: key.to_owned(),
             declared: declared.clone(),
+            version: 0,
             host: self.id,
             sequence: self.sequence,
             spent: self.spent,
@@ -96,6 +98,7 @@ impl Host {
                 self.held
             },
             wanted: random.below(self.demand + 1),
+            grant_number: self.grant_number,
         };
         self.held = request.held;
         self.asked = Some(request.clone());
@@ -105,6 +108,7 @@ impl Host {
     fn install(&mut self, sent: u64, grant: &Grant) {
         let asked = self.asked.take().expect("asked before");
         let since = self.spent - asked.spent;
+        self.grant_number = grant.reply.grant_number;
         self.held = (grant.kept + grant.reply.granted).saturating_sub(since);
         self.expiry = sent + u64::try_from(grant.reply.remaining.as_micros()).expect("short");
     }
@@ -212,6 +216,7 @@ fn trace(
             expiry: 0,
             asked: None,
             demand: 1 << random.below(12),
+            grant_number: 0,
         })
         .collect();
     for step in 0..STEPS {
@@ -252,6 +257,7 @@ fn trace(
                 expiry: 0,
                 asked: None,
                 demand: host.demand,
+                grant_number: 0,
             };
         }
         let is_repeat = host.asked.is_some();

@@ -5,8 +5,10 @@ mod scene;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use scene::proxy::Proxy;
 use scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
 use shmlimit::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
@@ -31,12 +33,14 @@ fn request(key: &str, sequence: u64, wanted: u64, lease: Duration) -> (LeaseRequ
     let request = LeaseRequest {
         key: key.to_owned(),
         declared,
+        version: 0,
         host: 1,
         sequence,
         spent: 0,
         refunded: 0,
         held: 0,
         wanted,
+        grant_number: 0,
     };
     (request, terms)
 }
@@ -183,6 +187,34 @@ fn asks_each_server_of_a_cluster_for_its_limits() {
         keys += here;
     }
     assert_eq!(keys, 40);
+}
+
+/// Sentinels that take connections and say nothing hold no one up: another is asked, and without another the store is out.
+#[test]
+fn gives_a_silent_sentinel_up() {
+    let Some(program) = server_program() else { return };
+    let primary = Server::start(&program);
+    let sentinel = Server::start_sentinel(&program, &primary, PASSWORD);
+    let silent = Proxy::start(sentinel.port);
+    silent.set_silent(true);
+    let ask = |hosts: String, connect, answer| {
+        let url = format!("redis+sentinel://{hosts}/limits");
+        let credentials = Credentials::none().with_password(PASSWORD);
+        let timeouts = Timeouts { connect, answer };
+        let mut client = StoreClient::new(url.parse().expect("valid"), credentials, timeouts);
+        thread::spawn(move || client.ask(&[request("org/silent", 1, 10, LEASE)]))
+    };
+    let soon = Duration::from_millis(200);
+    let alone = ask(format!("127.0.0.1:{}", silent.port), soon, soon);
+    wait_for("an answer or an error", || alone.is_finished());
+    let error = alone.join().expect("no panic").expect_err("silent");
+    assert!(error.is_outage(), "{error:?}");
+    let both = format!("127.0.0.1:{},127.0.0.1:{}", silent.port, sentinel.port);
+    // The second has the time that is left, which is plenty.
+    let beside = ask(both, DEADLINE, Duration::from_secs(2));
+    wait_for("an answer", || beside.is_finished());
+    let answered = beside.join().expect("no panic").expect("an answer");
+    assert_eq!(granted(&answered[0]), 10);
 }
 
 /// The primary is killed: the sentinel makes a primary of the replica, and the client finds it. Nothing is granted for one

@@ -392,10 +392,12 @@ impl<'a> Permit<'a> {
     }
 
     /// Whether a lease of what the permit holds has run out, or something that it held was taken back because this process
-    /// was taken for dead. Once it is released: whether that was so then.
+    /// was taken for dead, or because places of a concurrency limit that [hosts share](crate::Limit::fleet) are not leased to
+    /// this host any more: those of the youngest permits first. Once it is released: whether that was so then.
     ///
     /// True from the instant at which the lease ends, also if no other request has taken its place yet; until one has, a
-    /// [heartbeat](Self::heartbeat) renews the lease still. Looks without a lock, so what it says may change at once.
+    /// [heartbeat](Self::heartbeat) renews the lease still, but for what is not leased to the host. Looks without a lock, so
+    /// what it says may change at once.
     pub fn reclaimed(&self) -> bool {
         if self.decision.stage() == Stage::Lost {
             return true;

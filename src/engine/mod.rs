@@ -25,7 +25,7 @@ pub(crate) use definition::change::definitions::Definitions;
 pub(crate) use definition::definition_bits::TierIndex;
 pub(crate) use definition::limit_rules::LimitRules;
 pub(crate) use definition::own_capacities::OwnCapacities;
-pub(crate) use lease::duty::duty_of;
+pub(crate) use lease::duty::{EXCHANGE, TakenDuty, duty_of};
 pub(crate) use lease::exchange::{AskedLease, host_number};
 pub(crate) use observe::diagnose_shard::{Poison, ShardDiagnosis, diagnose_shard};
 pub(crate) use observe::load::Load;

@@ -32,7 +32,11 @@ impl Host {
     }
 
     pub fn of_set(set: SetDeclaration, store: &Store) -> Self {
-        let scene = Scene::declared(NEW_YEAR, &declaring(set));
+        Self::declared(&declaring(set), store)
+    }
+
+    pub fn declared(declaration: &Declaration, store: &Store) -> Self {
+        let scene = Scene::declared(NEW_YEAR, declaration);
         let duty = scene.segment.fleet().try_take_duty().expect("works");
         Self {
             duty: duty.expect("no process has duty"),

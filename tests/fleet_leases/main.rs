@@ -13,8 +13,11 @@ use std::time::Duration;
 use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
-use shmlimit::fleet::StoreProblem;
-use shmlimit::{Algorithm, FleetLease, Limit, OpenOptions, Outage, RefusalReason, SetDeclaration};
+use shmlimit::fleet::{Asked, LeaseRequest, LeasedRule, StoreProblem};
+use shmlimit::{
+    Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
+    SetDeclaration,
+};
 use store::Store;
 
 #[test]
@@ -251,6 +254,198 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
         [false, false, false, false, true, true],
         "its share is four"
     );
+}
+
+/// A host that holds so many places of eight, each taken later than the one before.
+fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> {
+    let mut permits = Vec::new();
+    while permits.len() < count {
+        host.ask();
+        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        host.scene.pass(Duration::from_millis(10));
+    }
+    permits
+}
+
+#[test]
+fn places_are_lost_with_their_lease_where_no_process_has_duty() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 3);
+    let Host { scene, duty, .. } = host;
+    drop(duty);
+    assert!(permits.iter().all(|permit| !permit.reclaimed()));
+    let mut permits = permits.into_iter();
+    let mut first = permits.next().expect("three");
+    scene.pass(LEASE);
+    assert!(first.reclaimed() && permits.as_slice().iter().all(Permit::reclaimed));
+    assert_eq!(scene.snapshot().active, 0, "a look leaves them out");
+    let error = first.heartbeat().expect_err("not renewed");
+    assert!(
+        matches!(error, Error::Permit(PermitError::Reclaimed { .. })),
+        "{error}"
+    );
+    // Its release is none, and whoever looks under the lock takes the others back.
+    first.release().expect("works");
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(refusal.reason(), RefusalReason::Lease);
+    assert_eq!(scene.snapshot().limits[0].counts.reclaimed, 2);
+    assert!(permits.all(|permit| permit.reclaimed()));
+}
+
+#[test]
+fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 3);
+    host.scene.pass(LEASE);
+    assert!(permits.iter().all(Permit::reclaimed));
+    // The first answer is to what was asked before, and another follows.
+    host.ask();
+    host.ask();
+    assert!(permits.iter().all(Permit::reclaimed), "they stay lost");
+    assert_eq!(host.scene.snapshot().active, 0);
+}
+
+#[test]
+fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).outage(Outage::Safe));
+    let store = Store::default();
+    let other = Host::new(places.clone(), &store);
+    other.is_admitted();
+    other.ask();
+    let host = Host::new(places, &store);
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 6);
+    host.fail(StoreProblem::Unreachable);
+    host.scene.pass(LEASE);
+    let lost: Vec<bool> = permits.iter().map(Permit::reclaimed).collect();
+    assert_eq!(
+        lost,
+        [false, false, false, false, true, true],
+        "its share is four"
+    );
+    assert_eq!(host.scene.snapshot().active, 4);
+    permits[3].heartbeat().expect("whole");
+    assert!(permits[4].heartbeat().is_err());
+    expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 2);
+}
+
+#[test]
+fn places_of_many_holds_are_taken_back_in_batches() {
+    let places = Limit::concurrency("places", 300).fleet(FleetLease::new(KEY));
+    let host = Host::new(places, &Store::default());
+    let set = host.scene.set();
+    let permits = holding(&host, &set, 200);
+    host.scene.pass(LEASE);
+    expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 200);
+    assert!(permits.iter().all(Permit::reclaimed));
+}
+
+#[test]
+fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
+    let host = Host::new(calls(6000), &Store::default());
+    let late = host.duty.ask().expect("works").remove(0);
+    let reply = |asked: &Asked| {
+        let answer = host.store.answer(asked.request(), host.scene.clock.now());
+        answer.expect("answers")
+    };
+    let early_reply = reply(&late);
+    let other = OpenOptions::new()
+        .virtual_clock(&host.scene.clock)
+        .open(host.scene.path())
+        .expect("the same segment");
+    let take = || other.fleet().try_take_duty().expect("works");
+    assert!(take().is_none(), "the first may be exchanging still");
+    host.scene.pass(Duration::from_secs(4));
+    let duty = take().expect("overdue");
+    assert!(duty.is_held() && !host.duty.is_held());
+    assert_eq!(
+        other
+            .snapshot()
+            .expect("a copy")
+            .fleet
+            .expect("declared")
+            .takeovers,
+        1
+    );
+    // Whatever the first goes on with, changes nothing.
+    host.duty
+        .report(&late, StoreProblem::Unreachable, MINUTE)
+        .expect("works");
+    host.duty.install(&late, &early_reply).expect("works");
+    assert!(host.duty.ask().expect("works").is_empty());
+    let lease = host.lease();
+    assert!(
+        lease.asking && lease.problem.is_none() && lease.counts.failures == 0,
+        "{lease:?}"
+    );
+    let again = duty.ask().expect("works").remove(0);
+    assert_eq!(again.request(), late.request(), "the same again");
+    duty.install(&again, &reply(&again)).expect("works");
+    assert!(!host.lease().asking);
+    // It keeps it as long as it is heard of, and the first cannot take it from it by being dropped.
+    host.scene.pass(Duration::from_secs(2));
+    assert!(duty.keep(MINUTE));
+    let Host {
+        scene, duty: first, ..
+    } = host;
+    drop(first);
+    scene.pass(Duration::from_secs(50));
+    assert!(scene.segment.fleet().try_take_duty().expect("works").is_none());
+    assert!(duty.is_held());
+    drop(duty);
+    assert!(scene.segment.fleet().try_take_duty().expect("works").is_some());
+}
+
+#[test]
+fn a_host_whose_account_a_copy_goes_on_with_becomes_another() {
+    let host = Host::new(calls(6000), &Store::default());
+    host.ask();
+    assert!(host.is_admitted());
+    // The copy asks, twice, and gives everything back.
+    let first = host.duty.ask();
+    assert!(first.expect("works").is_empty(), "nothing is due");
+    host.scene.pass(LEASE * 7 / 8);
+    let asked = host.duty.ask().expect("works").remove(0);
+    let of_copy = LeaseRequest {
+        sequence: asked.request().sequence + 1,
+        held: 0,
+        wanted: 0,
+        ..asked.request().clone()
+    };
+    host.store
+        .answer(&of_copy, host.scene.clock.now())
+        .expect("answers");
+    assert_eq!(host.ask(), 1);
+    assert_eq!(host.lease().problem, Some(StoreProblem::Stale));
+    assert!(!host.is_admitted(), "what was leased is not its own any more");
+    let next = host.duty.ask().expect("works").remove(0);
+    assert_ne!(next.request().host, of_copy.host);
+    assert_eq!((next.request().sequence, next.request().held), (1, 0));
+    host.ask();
+    assert_eq!(host.lease().problem, None);
+    assert!(host.is_admitted());
+}
+
+#[test]
+fn a_request_has_the_version_of_the_limit_that_it_says() {
+    let of =
+        |version, capacity| declaring(SetDeclaration::new("api").add_limit(calls(capacity))).version(version);
+    let host = Host::declared(&of(1, 6000), &Store::default());
+    let before = host.duty.ask().expect("works").remove(0);
+    let capacity = |asked: &Asked| match asked.request().declared.rule {
+        LeasedRule::Backlog { capacity, .. } => capacity,
+        _ => 0,
+    };
+    host.scene.segment.apply(&of(2, 12_000)).expect("applies");
+    let after = host.duty.ask().expect("works").remove(0);
+    assert_eq!((before.request().version, capacity(&before)), (1, 6000));
+    assert_eq!((after.request().version, capacity(&after)), (2, 12_000));
 }
 
 #[test]

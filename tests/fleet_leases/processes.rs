@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, raise};
 use nix::time::{ClockId, clock_gettime};
 use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, StoreProblem};
 use shmlimit::{Algorithm, FleetLease, Limit, Segment, SetDeclaration};
@@ -195,6 +196,65 @@ fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
             total()
         );
         drop(store);
+    });
+}
+
+#[test]
+fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
+    let test = "processes::duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late";
+    in_own_process(test, TIMEOUT, |directory| {
+        let fleet = FleetLease::new(KEY).lease(Duration::from_secs(3600));
+        let limit = Limit::calls("calls", CAPACITY, WINDOW).fleet(fleet);
+        let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
+        let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
+        let (store, fleet) = (Store::default(), segment.fleet());
+        let state = || segment.snapshot().expect("a copy").fleet.expect("declared");
+        let lease = || {
+            let snapshot = segment.snapshot().expect("a copy");
+            snapshot.sets[0].limits[0].lease.clone().expect("shared")
+        };
+        let stopped = Child::fork(|| {
+            let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+            let asked = duty.ask().expect("works").remove(0);
+            raise(Signal::SIGSTOP).expect("stopped");
+            assert!(!duty.is_held(), "it is another's");
+            // An answer that never was.
+            let reply = LeaseReply {
+                sequence: asked.request().sequence,
+                granted: asked.request().wanted,
+                remaining: Duration::from_secs(3600),
+                share: 1,
+                grant_number: 7,
+                drained_in: Duration::ZERO,
+            };
+            duty.report(&asked, StoreProblem::Unreachable, TIMEOUT)
+                .expect("works");
+            duty.install(&asked, &reply).expect("works");
+            duty.wait(TIMEOUT);
+        });
+        stopped.wait_until_stopped();
+        assert_eq!(
+            state().duty.and_then(|duty| duty.pid),
+            Some(u64::from(stopped.id()))
+        );
+        let duty = fleet.wait_for_duty(TIMEOUT).expect("works").expect("overdue");
+        assert_eq!(state().takeovers, 1);
+        let asked = duty.ask().expect("works").remove(0);
+        assert_eq!(asked.request().sequence, 1, "the same again");
+        stopped.send(Signal::SIGCONT);
+        stopped.succeed();
+        assert!(
+            lease().asking && lease().left == 0 && lease().problem.is_none(),
+            "{:?}",
+            lease()
+        );
+        let reply = store.answer(asked.request(), boot_time()).expect("answers");
+        duty.install(&asked, &reply).expect("works");
+        assert_eq!((lease().asking, lease().left), (false, reply.granted));
+        assert_eq!(
+            state().duty.and_then(|duty| duty.pid),
+            Some(u64::from(std::process::id()))
+        );
     });
 }
 

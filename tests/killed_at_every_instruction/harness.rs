@@ -37,6 +37,9 @@
 //! transactions, so in each crash state the limit must stand as before or after, or lower by less than a batch, and never
 //! higher than either.
 //!
+//! Of a limit that hosts share, a lease is asked for and an answer brought into force. In each crash state the process that
+//! takes duty over sends the same request, if one was kept, and the same grant comes into force once.
+//!
 //! Labels of holds are written outside of all transactions. In each crash state a hold has its own label, whole, or none.
 //!
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
@@ -79,6 +82,7 @@ mod image;
 mod keys;
 mod kills;
 mod labels;
+mod leases;
 mod marks;
 mod memory_call;
 mod operations;
@@ -108,6 +112,7 @@ use drawing::DRAWING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
 use labels::LABEL_OPERATIONS;
+use leases::LEASE_OPERATIONS;
 use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
@@ -261,6 +266,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .chain(TIER_OPERATIONS)
         .chain(DRAWING_OPERATIONS)
         .chain(LABEL_OPERATIONS)
+        .chain(LEASE_OPERATIONS)
         .copied()
 }
 
@@ -288,7 +294,9 @@ fn jobs(effort: Effort) -> Vec<Job> {
         // Beside others, and by key, the journal is the same that all operations have.
         let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
         // One that draws itself would go by batches that are not in the copies.
-        let recoverers = if !operation.draws && (effort.is_thorough || is_plain && !effort.is_brief) {
+        // Nor what it spends or notes of a lease.
+        let goes_by_more = operation.draws || operation.is_leased;
+        let recoverers = if !goes_by_more && (effort.is_thorough || is_plain && !effort.is_brief) {
             RECOVERERS
         } else {
             &RECOVERERS[..1]
@@ -307,7 +315,7 @@ fn jobs(effort: Effort) -> Vec<Job> {
             jobs.push(Job::Killed(operation));
         }
         jobs.push(Job::Copies(operation));
-        if !operation.draws {
+        if operation.is_stopped() {
             jobs.push(Job::Stopped(operation));
         }
     }
@@ -432,7 +440,8 @@ fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
     }
     for operation in operations() {
         let row = table.0.iter().find(|row| row.name == operation.name);
-        let is_tried = |row: &Row| row.copies.states > 0 && (operation.draws || row.stopped.states > 0);
+        let is_tried =
+            |row: &Row| row.copies.states > 0 && (!operation.is_stopped() || row.stopped.states > 0);
         if !row.is_some_and(is_tried) {
             println!("FAILED: of `{}` nothing was tried: {row:?}", operation.name);
             return ExitCode::FAILURE;

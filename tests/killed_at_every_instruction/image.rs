@@ -15,7 +15,7 @@ use shmlimit::SegmentSnapshot;
 
 use crate::pieces::{Pieces, Table};
 use crate::words::{
-    bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label,
+    bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label, lease,
     lock_kind, participant, row, ticket,
 };
 
@@ -134,10 +134,15 @@ pub struct Layout {
     tickets: Table,
     /// Whether processes draw batches, which holds record.
     pub draws: bool,
+    /// Whether hosts share its limit.
+    pub is_leased: bool,
 }
 
 /// What the definition of a set says whose processes draw batches.
 const CREDIT: &[u8] = b"credit";
+
+/// What the definition of a set says of which hosts share a limit, which is its only one then.
+const FLEET: &[u8] = b"[fleet]";
 
 /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
 /// left over. The bell means something always, and nothing to the process that is not asleep.
@@ -191,7 +196,7 @@ impl Layout {
         );
         let entry: [usize; 11] =
             std::array::from_fn(|word| usize::try_from(image[directory + word]).expect("small"));
-        let [extent, extent_size, definition_room, limits, ..] = entry;
+        let [extent, extent_size, definition_room, limits, state_words, ..] = entry;
         let control = control_start(extent, definition_room);
         let counters = control + control::SIZE + journal::SIZE;
         let labels = usize::try_from(image[directory + entry::LABELS]).expect("small");
@@ -224,6 +229,14 @@ impl Layout {
             .flat_map(|word| word.to_ne_bytes());
         let definition: Vec<u8> = definition.collect();
         let draws = definition.windows(CREDIT.len()).any(|window| window == CREDIT);
+        let is_leased = definition.windows(FLEET.len()).any(|window| window == FLEET);
+        // Who has duty is said without the lock.
+        let of_duty = if is_leased {
+            let end = pieces.rows.start + state_words;
+            end - lease::OF_DUTY..end
+        } else {
+            0..0
+        };
         let row_heads: Vec<usize> = if pieces.is_keyed {
             pieces.rows.records().collect()
         } else {
@@ -253,6 +266,7 @@ impl Layout {
             .chain(&counted)
             .chain(&counted_of_keys)
             .copied()
+            .chain(of_duty)
             .collect();
         let canonical = (control + control::JOURNAL..control + control::SIZE)
             .chain(counters..pieces.holds.start)
@@ -278,6 +292,7 @@ impl Layout {
             labels: pieces.labels,
             tickets: pieces.tickets,
             draws,
+            is_leased,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use shmlimit::fleet::Fleet;
 use shmlimit::{
     Algorithm, Align, Amount, Batch, Limit, LimitSet, OnDeath, Permit, Request, Segment, SetDeclaration,
 };
@@ -59,6 +60,8 @@ pub struct Operation {
     pub applies: bool,
     /// Whether it draws batches, which a process keeps although it has no permit, so nothing is asked of one that lives.
     pub draws: bool,
+    /// Whether hosts share its limit, so that a process after it asks the store. It is killed with nothing beside it.
+    pub is_leased: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
 }
@@ -70,6 +73,11 @@ impl Operation {
             waiters: if self.is_killed_alone { 0 } else { self.waiters },
             ..self
         }
+    }
+
+    /// Whether it is stopped as well, with others at work beside it.
+    pub fn is_stopped(&self) -> bool {
+        !self.draws && !self.is_leased
     }
 
     /// Whether others wait beside it, or serve it.
@@ -114,6 +122,10 @@ impl Victim {
 
     pub fn set(&self) -> LimitSet {
         self.segment.set(SET).expect("declared")
+    }
+
+    pub fn fleet(&self) -> Fleet {
+        self.segment.fleet()
     }
 
     /// It has what they wait for.
@@ -465,6 +477,7 @@ pub const fn operation(
         is_keyed: false,
         applies: false,
         draws: false,
+        is_leased: false,
         run,
     }
 }

@@ -21,6 +21,18 @@ pub fn declaration() -> Declaration {
     Declaration::new().lock(lock)
 }
 
+/// Of one set, and of a fleet where hosts share a limit of it.
+pub fn declaring(set: SetDeclaration) -> Declaration {
+    let is_shared = set.limits().iter().any(|limit| limit.options().fleet().is_some());
+    let declaration = declaration();
+    let declaration = if is_shared {
+        declaration.fleet_url("redis://127.0.0.1:1")
+    } else {
+        declaration
+    };
+    declaration.add_set(set)
+}
+
 /// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.
 pub fn with_room(set: SetDeclaration) -> SetDeclaration {
     let text = Declaration::new().add_set(set).to_toml().expect("valid");

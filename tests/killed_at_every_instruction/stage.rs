@@ -9,7 +9,7 @@ use shmlimit::{Segment, SetDeclaration};
 use crate::bystanders::{Line, MAX_WAITERS, SHARED_WORDS, TIMEOUT, pause_for_a_moment};
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
-use crate::room::{declaration, with_room};
+use crate::room::{declaring, with_room};
 use crate::survivor::Survivor;
 use crate::tracee::{Tracee, live_and_die, mark};
 
@@ -64,7 +64,7 @@ impl Stage {
 
     fn with_set(operation: Operation, set: SetDeclaration, recoverer: Option<Recoverer>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let declaration = declaration().participants(PARTICIPANTS).add_set(set);
+        let declaration = declaring(set).participants(PARTICIPANTS);
         let path = directory.path().join("victims");
         let copies = directory.path().join("copies");
         let admitted_at = directory.path().join("admitted_at");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use shmlimit::fleet::Asked;
 use shmlimit::{
     Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot,
 };
@@ -15,6 +16,7 @@ use crate::changes::{ADAPTING, KEYS};
 use crate::drawing::BATCH;
 use crate::image::{Image, Layout, RawFile};
 use crate::labels::check_labels;
+use crate::leases::{LEFT, SEQUENCE, answer};
 use crate::operations::{SET, everything};
 use crate::subject::Subject;
 
@@ -186,6 +188,9 @@ impl Survivor {
             self.recover()?;
         }
         self.check_that_nothing_is_left(&self.snapshot())?;
+        if self.layout.is_leased {
+            self.check_lease()?;
+        }
         let outcome = self
             .subject()
             .try_acquire(&self.take)
@@ -243,6 +248,40 @@ impl Survivor {
         let first = first.filter(|_| set.tickets.iter().all(|ticket| !ticket.granted));
         if let Some(first) = first.filter(|it| it.costs.iter().all(|(name, cost)| *cost <= remaining(name))) {
             return Err(Judgement::Stuck(format!("nobody serves {first:?}")));
+        }
+        Ok(())
+    }
+
+    /// Goes on with asking the store where the dead process was: with the same request, if that was kept, and to the same grant,
+    /// which counts once.
+    fn check_lease(&self) -> Result<(), Judgement> {
+        self.layout.bury_all_but(std::process::id(), &self.file);
+        let fleet = self.segment.fleet();
+        let taken = fleet
+            .try_take_duty()
+            .map_err(|error| failure("take duty", &error))?;
+        let duty = taken.ok_or_else(|| Judgement::Stuck("no process gets duty".to_owned()))?;
+        let ask = || duty.ask().map_err(|error| failure("ask", &error));
+        let (first, again) = (ask()?, ask()?);
+        if !first
+            .iter()
+            .map(Asked::request)
+            .eq(again.iter().map(Asked::request))
+        {
+            return Err(Judgement::Torn(format!("asked {first:?}, then {again:?}")));
+        }
+        // An answer that comes twice counts once.
+        for asked in first.iter().chain(&again) {
+            duty.install(asked, &answer(asked.request()))
+                .map_err(|error| failure("install", &error))?;
+        }
+        let snapshot = self.snapshot();
+        let lease = snapshot.sets[0].limits[0].lease.as_ref();
+        let lease = lease.ok_or_else(|| Judgement::Torn("no lease".to_owned()))?;
+        if lease.asking || (lease.sequence, lease.left) != (SEQUENCE, LEFT) {
+            return Err(Judgement::Torn(format!(
+                "the second grant did not come into force once: {lease:?}"
+            )));
         }
         Ok(())
     }

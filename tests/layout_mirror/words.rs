@@ -155,6 +155,13 @@ pub mod row {
 }
 
 /// A hold: the amounts that are held follow its head.
+pub mod lease {
+    /// Behind the words of the limit's algorithm.
+    pub const SIZE: usize = 40;
+    /// Its last words, of the first record of a segment, say who asks the store.
+    pub const OF_DUTY: usize = 6;
+}
+
 pub mod hold {
     pub const OWNER: usize = 0;
     pub const SERIAL: usize = 1;

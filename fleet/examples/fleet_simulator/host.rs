@@ -100,7 +100,7 @@ impl Host {
         if asked.is_empty() {
             return Ok(None);
         }
-        let (pipeline, problem) = self.exchange.pipeline(&self.duty, asked, 0);
+        let (pipeline, problem) = self.exchange.pipeline(&self.duty, asked);
         if let Some(problem) = problem {
             return Err(problem.into());
         }

@@ -37,6 +37,10 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=20_000))]
     hosts: u64,
 
+    /// Units that are replenished in a second for each host
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    units: u64,
+
     /// Seconds that are simulated
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=3_600))]
     seconds: u64,
@@ -58,6 +62,7 @@ struct Options {
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     hosts: u64,
+    units: u64,
     seconds: u64,
     seed: u64,
     lose_writes: bool,
@@ -82,6 +87,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         let begun = Instant::now();
         let settings = Settings {
             hosts: options.hosts,
+            units: options.units,
             seconds: options.seconds,
             seed,
             lose_writes: options.lose_writes,

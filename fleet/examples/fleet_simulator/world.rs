@@ -19,8 +19,6 @@ const SECOND: u64 = 1_000_000;
 /// Callers come in steps of this many microseconds.
 const STEP: u64 = 50_000;
 const LEASE: u64 = 2 * SECOND;
-/// Units that are replenished in a second, for each host.
-const UNITS: u64 = 100;
 /// An answer that takes longer is not waited for.
 const PATIENCE: u64 = SECOND;
 /// The wall clock when a run begins: 2026-11-24.
@@ -81,9 +79,13 @@ impl World {
         } else {
             tempfile::tempdir()?
         };
-        let limit = Limit::rate("units", UNITS * settings.hosts, Duration::from_micros(SECOND))
-            .burst(Self::burst(settings))
-            .fleet(FleetLease::new("simulated/units").lease(Duration::from_micros(LEASE)));
+        let limit = Limit::rate(
+            "units",
+            settings.units * settings.hosts,
+            Duration::from_micros(SECOND),
+        )
+        .burst(Self::burst(settings))
+        .fleet(FleetLease::new("simulated/units").lease(Duration::from_micros(LEASE)));
         let set = SetDeclaration::new("api").waiters(1).add_limit(limit);
         let declaration = Declaration::new()
             .participants(1)
@@ -93,16 +95,17 @@ impl World {
         for number in 0..settings.hosts {
             // Also the light ones want more than there is for each.
             let per_second = if number % HEAVY == 0 {
-                120 * UNITS
+                120 * settings.units
             } else {
-                UNITS * 12 / 10
+                settings.units * 12 / 10
             };
             let path = directory.path().join(number.to_string());
             let (rate, seed) = (random.below(1_000), random.next());
-            let demand = per_second * STEP / SECOND;
+            // More than the burst of all can never be had at once.
+            let demand = (per_second * STEP / SECOND).min(Self::burst(settings));
             hosts.push(Host::new(&path, &declaration, START, rate, demand, seed)?);
         }
-        let per_step = (UNITS * settings.hosts * STEP) as f64 / SECOND as f64;
+        let per_step = (settings.units * settings.hosts * STEP) as f64 / SECOND as f64;
         let mut world = Self {
             omniscient: Omniscient::new(hosts.len(), Self::burst(settings), per_step),
             settings,
@@ -130,7 +133,7 @@ impl World {
 
     /// Enough for what is leased and what is used meanwhile.
     fn burst(settings: Settings) -> u64 {
-        2 * UNITS * settings.hosts
+        2 * settings.units * settings.hosts
     }
 
     /// What goes wrong, and when.
@@ -249,7 +252,7 @@ impl World {
 
     /// Holds what is admitted against the limit, at the instant at which it is.
     fn note(&mut self, admitted: u64) {
-        let per_micro = (UNITS * self.settings.hosts) as f64 / SECOND as f64;
+        let per_micro = (self.settings.units * self.settings.hosts) as f64 / SECOND as f64;
         let passed = (self.now - self.drained_at) as f64;
         self.level = (self.level - passed * per_micro).max(0.0) + admitted as f64;
         self.drained_at = self.now;

@@ -19,6 +19,7 @@ use window::window_at;
 const MAX: u64 = (1 << 53) - 1;
 const MODULUS: u64 = 1 << 52;
 const SLOTS: u64 = 16;
+const LOST: u64 = 65_536;
 const DAY: u64 = 86_400_000_000;
 
 /// What the store knows of one host.
@@ -145,6 +146,7 @@ impl Record {
         if self.run != run {
             run.clone_into(&mut self.run);
             self.quarantine = now + self.terms.lease;
+            self.grants += LOST;
         }
         let mut at = Instant {
             now,
@@ -166,6 +168,7 @@ impl Record {
         };
         let host = self.hosts.get(&request.host).cloned();
         let host = host.unwrap_or_else(|| self.newcomer(request, reported, now));
+        self.grants = self.grants.max(request.grant_number);
         if self.quarantine > now {
             let remaining = Duration::from_micros(self.quarantine - now);
             let answer = StoreAnswer::Quarantine {
@@ -291,6 +294,7 @@ impl Record {
     fn newcomer(&mut self, request: &LeaseRequest, reported: Reported, now: u64) -> Host {
         if request.sequence > 1 && now - self.created < self.retention() && self.quarantine == 0 {
             self.quarantine = now + self.terms.lease;
+            self.grants += LOST;
             if self.terms.kind == Kind::Backlog {
                 self.level = self.level.max(self.terms.burst * self.terms.period);
             }

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the hash of the limit, the only key that is touched
 -- ARGV     1 protocol, 2 run id of this server ('' to ask it), 3 version of the declaration, 4 the declaration as text,
---          5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted
+--          5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted, 12 the greatest
+--          number of a grant that the host knows of
 --
 -- The terms are ten words: kind ('backlog', 'window' or 'places'), burst, units per period, period in quanta,
 -- microseconds of a quantum, lease in microseconds, what windows are ('none', 'length', 'day', 'week', 'month'), their
@@ -17,6 +18,8 @@ local MAX = 9007199254740991
 local MODULUS = 4503599627370496
 local SLOTS = 16
 local SWEPT = 64
+-- More grants than a store loses of one limit. By as many their numbers are set forward when it may have lost some.
+local LOST = 65536
 local DAY = 86400000000
 
 local key = KEYS[1]
@@ -83,7 +86,11 @@ if run == '' then
 end
 local created = account.created or now
 local quarantine = number('quarantine')
-if stored.run and stored.run ~= run then quarantine = now + lease end
+local grants = number('grants')
+if stored.run and stored.run ~= run then
+    quarantine = now + lease
+    grants = grants + LOST
+end
 
 -- Where the wall-clock window that holds an instant begins, and where it ends.
 local function first_of_month(day)
@@ -221,6 +228,7 @@ if not record then
     -- It starts with nothing left, so that what was lost is not spent a second time.
     if sequence > 1 and now - created < retention and quarantine == 0 then
         quarantine = now + lease
+        grants = grants + LOST
         if kind == 'backlog' then level = max(level, burst * period) end
     end
     -- What a host has used before its first request was used of this limit: it is charged. Of one with a history that is
@@ -229,7 +237,9 @@ if not record then
     record = { 0, 0, 0, is_first and 0 or spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, is_first and 0 or refunded }
 end
 
-local grants, epoch = number('grants'), epoch_before
+local epoch = epoch_before
+-- The number of no grant is given twice, whatever the store has lost.
+grants = max(grants, tonumber(ARGV[12]))
 local function save(with_host)
     local written = {
         'account',

@@ -1,6 +1,7 @@
 //! The one process of a host that asks the store.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::store_problem::StoreProblem;
 use crate::api::declaration::FleetOptions;
 use crate::api::declaration::stored::StoredSet;
 use crate::api::segment::Segment;
-use crate::engine::{AskedLease, SegmentEngine};
+use crate::engine::{AskedLease, EXCHANGE, SegmentEngine, TakenDuty};
 use crate::error::Error;
 use crate::limit::{Answer, Problem};
 use crate::units::nanos_from_duration;
@@ -20,20 +21,25 @@ pub struct Fleet {
     segment: Segment,
 }
 
-/// What makes this process the one of its host that asks the store. Given up when it is dropped; a process that dies with it
-/// loses it to the next that wants it.
+/// What makes this process the one of its host that asks the store. Given up when it is dropped; a process that dies with it,
+/// or is not heard of [in time](Self::keep), loses it to the next that wants it.
 #[derive(Debug)]
 #[must_use = "dropped, it is given up"]
 pub struct Duty {
     fleet: Fleet,
-    /// The participant that has it.
-    owner: u64,
-    /// How the limits of each set are shared, by its position and the generation of its definition.
-    declared: Mutex<HashMap<usize, (u64, Declared)>>,
+    taken: TakenDuty,
+    /// By the position of the set.
+    declared: Mutex<HashMap<usize, Declared>>,
 }
 
-/// Of each limit of a set: the key, and how it is counted; none of one that is not shared.
-type Declared = Vec<Option<(String, LeasedLimit)>>;
+/// How the limits of a set are shared by one definition of it.
+#[derive(Debug)]
+struct Declared {
+    generation: u64,
+    version: u64,
+    /// Of each limit: the key, and how it is counted; none of one that is not shared.
+    limits: Vec<Option<(String, LeasedLimit)>>,
+}
 
 /// A request that was kept in the segment to be sent, and when it was handed out: just before the attempt to send it.
 #[derive(Clone, Debug)]
@@ -63,10 +69,10 @@ impl Fleet {
         &self.segment.shared().engine
     }
 
-    fn duty(&self, owner: u64) -> Duty {
+    fn duty(&self, taken: TakenDuty) -> Duty {
         Duty {
             fleet: self.clone(),
-            owner,
+            taken,
             declared: Mutex::default(),
         }
     }
@@ -81,7 +87,8 @@ impl Fleet {
         Ok(self.segment.declaration_in_force()?.fleet_options().cloned())
     }
 
-    /// What the store knows this host by: random, of this segment, another one after each cold start.
+    /// What the store knows this host by: random, of this segment, another one after each cold start. Of a limit whose account
+    /// was found to be another's ([`StoreProblem::Stale`]) it is another one, which its requests say.
     pub fn host(&self) -> u64 {
         self.engine().host_number()
     }
@@ -91,26 +98,27 @@ impl Fleet {
         self.engine().has_leases()
     }
 
-    /// Takes duty, where no live process has it; none where one has, this one included.
+    /// Takes duty, where no live process has it, or one that was not heard of in time; none where one has, this one
+    /// included.
     ///
     /// # Errors
     ///
     /// Where this process, after a fork, cannot become a participant: see [`OpenError`](crate::OpenError).
     pub fn try_take_duty(&self) -> Result<Option<Duty>, Error> {
-        let owner = self.engine().try_take_duty()?;
-        Ok(owner.map(|owner| self.duty(owner)))
+        let taken = self.engine().try_take_duty()?;
+        Ok(taken.map(|taken| self.duty(taken)))
     }
 
-    /// As [`try_take_duty`](Self::try_take_duty), waiting until the process that has duty gives it up or dies, at most for
-    /// `timeout`. The death of a process is noticed at once where the kernel has process descriptors, and within 20 ms
+    /// As [`try_take_duty`](Self::try_take_duty), waiting until the process that has duty gives it up, dies, or is not heard
+    /// of in time, at most for `timeout`. The death of a process is noticed at once where the kernel has process descriptors, and within 20 ms
     /// elsewhere.
     ///
     /// # Errors
     ///
     /// As [`try_take_duty`](Self::try_take_duty).
     pub fn wait_for_duty(&self, timeout: Duration) -> Result<Option<Duty>, Error> {
-        let owner = self.engine().wait_for_duty(timeout)?;
-        Ok(owner.map(|owner| self.duty(owner)))
+        let taken = self.engine().wait_for_duty(timeout)?;
+        Ok(taken.map(|taken| self.duty(taken)))
     }
 
     /// Has the host give everything back with its next requests, and ask for nothing from then on, before it goes; or ends
@@ -131,9 +139,17 @@ impl Duty {
         self.fleet.engine()
     }
 
-    /// Whether this process has duty still: not after a fork, and not where it was taken for dead.
+    /// Whether this process has duty still: not after a fork, and not where another has taken it over.
     pub fn is_held(&self) -> bool {
-        self.engine().has_duty(self.owner)
+        self.engine().has_duty(self.taken)
+    }
+
+    /// Keeps duty for so long from now on, at most a minute, without a further call; answers whether it was not lost.
+    /// [`ask`](Self::ask) keeps it for three seconds and [`wait`](Self::wait) for one longer than it sleeps: after that,
+    /// another process may take it over, because this one is stopped or hangs. So this is for exchanges that may take longer.
+    pub fn keep(&self, duration: Duration) -> bool {
+        let nanos = nanos_from_duration(duration).unwrap_or(u64::MAX);
+        self.engine().keep_duty(self.taken, nanos)
     }
 
     /// Every request that is due now, or was asked before and not answered: that again, with the same content. Each is kept in
@@ -145,7 +161,7 @@ impl Duty {
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned), each only where nothing else is due.
     pub fn ask(&self) -> Result<Vec<Asked>, Error> {
-        if !self.is_held() {
+        if !self.engine().keep_duty(self.taken, EXCHANGE) {
             return Ok(Vec::new());
         }
         let host = self.fleet.host();
@@ -153,31 +169,33 @@ impl Duty {
         Ok(leases
             .into_iter()
             .filter_map(|lease| {
-                let (key, declared) = self.declared(&lease)?;
+                let (version, key, declared) = self.declared(&lease)?;
                 let ask = lease.ask;
                 let request = LeaseRequest {
                     key,
                     declared,
-                    host,
+                    version,
+                    host: if ask.identity == 0 { host } else { ask.identity },
                     sequence: ask.sequence,
                     spent: ask.spent,
                     refunded: ask.refunded,
                     held: ask.held,
                     wanted: ask.wanted,
+                    grant_number: ask.grant_number,
                 };
                 Some(Asked { request, lease })
             })
             .collect())
     }
 
-    /// How a limit is shared by the definition that its request was kept under; none where another has come into force
-    /// since, under which it is asked again.
-    fn declared(&self, lease: &AskedLease) -> Option<(String, LeasedLimit)> {
+    /// How a limit is shared by the definition that its request was kept under, and of which version that is; none where
+    /// another has come into force since, under which it is asked again.
+    fn declared(&self, lease: &AskedLease) -> Option<(u64, String, LeasedLimit)> {
         let place = lease.place;
         let mut known = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = known
             .get(&place.set)
-            .is_some_and(|(generation, _)| *generation == lease.generation);
+            .is_some_and(|declared| declared.generation == lease.generation);
         if !is_known {
             let set = self.engine().sets().get(place.set)?;
             let definition = self.engine().definition(set).ok()?;
@@ -186,10 +204,16 @@ impl Duty {
             }
             let stored = StoredSet::from_text(&definition.text).ok()?;
             let limits = stored.set().limits().iter().map(LeasedLimit::of).collect();
-            known.insert(place.set, (lease.generation, limits));
+            let declared = Declared {
+                generation: lease.generation,
+                version: stored.version().unwrap_or(0),
+                limits,
+            };
+            known.insert(place.set, declared);
         }
-        let (_, limits) = known.get(&place.set)?;
-        limits.get(place.limit)?.clone()
+        let declared = known.get(&place.set)?;
+        let (key, limit) = declared.limits.get(place.limit)?.clone()?;
+        Some((declared.version, key, limit))
     }
 
     /// How long it is until the next request is due, if nothing is spent meanwhile; none where none will be.
@@ -198,13 +222,16 @@ impl Duty {
     }
 
     /// Brings an answer into force and serves those who wait for it. An answer to another request than the latest changes
-    /// nothing.
+    /// nothing, and neither does one that comes after another process has taken duty over: that asks itself.
     ///
     /// # Errors
     ///
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Removed`](crate::SegmentError::Removed).
     /// The request stays unanswered then, and is repeated.
     pub fn install(&self, asked: &Asked, reply: &LeaseReply) -> Result<(), Error> {
+        if !self.is_held() {
+            return Ok(());
+        }
         let answer = Answer {
             sequence: reply.sequence,
             granted: reply.granted,
@@ -218,29 +245,40 @@ impl Duty {
 
     /// Notes that an attempt came to nothing. The request is repeated by the first [`ask`](Self::ask) after `retry_in`.
     /// Problems other than [`Quarantine`](StoreProblem::Quarantine) and [`Stale`](StoreProblem::Stale) bring the
-    /// limit's outage policy into force, until a request is answered.
+    /// limit's outage policy into force, until a request is answered. Changes nothing after another process has taken duty
+    /// over.
     ///
     /// # Errors
     ///
     /// As [`install`](Self::install).
     pub fn report(&self, asked: &Asked, problem: StoreProblem, retry_in: Duration) -> Result<(), Error> {
+        if !self.is_held() {
+            return Ok(());
+        }
         let problem = Problem {
             code: problem.code(),
             is_outage: problem.is_outage(),
+            new_identity: (problem == StoreProblem::Stale).then(new_identity),
         };
         let retry_in = nanos_from_duration(retry_in).unwrap_or(u64::MAX);
         Ok(self.engine().fail_lease(&asked.lease, problem, retry_in)?)
     }
 
-    /// Sleeps until a request may be due: until a process finds that too little is leased, or by time. At most for `timeout`;
-    /// it may return early.
+    /// Sleeps until a request may be due: until a process finds that too little is leased, or by time. At most for `timeout`
+    /// and for a second; it may return early.
     pub fn wait(&self, timeout: Duration) {
-        self.engine().wait_for_shortage(timeout);
+        self.engine().wait_for_shortage(self.taken, timeout);
     }
+}
+
+/// What no host was known by so far: random, and not zero.
+fn new_identity() -> u64 {
+    // The standard library seeds its hashers from the system's random source.
+    RandomState::new().hash_one(std::process::id()) | 1
 }
 
 impl Drop for Duty {
     fn drop(&mut self) {
-        self.engine().give_up_duty(self.owner);
+        self.engine().give_up_duty(self.taken);
     }
 }

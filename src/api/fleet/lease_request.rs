@@ -135,7 +135,10 @@ pub struct LeaseRequest {
     pub key: String,
     /// How the limit is counted.
     pub declared: LeasedLimit,
-    /// The host: random, another one for each segment and after each cold start.
+    /// The version of the declaration that says so; zero where it has none.
+    pub version: u64,
+    /// The host: random, another one for each segment, after each cold start, and after
+    /// [`StoreProblem::Stale`](super::StoreProblem::Stale).
     pub host: u64,
     /// From 1, one more for each request of this host for this limit.
     pub sequence: u64,
@@ -152,6 +155,8 @@ pub struct LeaseRequest {
     pub held: u64,
     /// Units that the host would like in addition.
     pub wanted: u64,
+    /// The greatest grant number that the host knows of: the store's next exceeds it.
+    pub grant_number: u64,
 }
 
 /// What the store answers to a [`LeaseRequest`].
@@ -166,7 +171,7 @@ pub struct LeaseReply {
     pub remaining: Duration,
     /// The host's fair share for one lease length, in units: what [`Outage::Safe`](crate::Outage::Safe) goes on with.
     pub share: u64,
-    /// Counts the grants of this limit in the store. Fencing numbers are this x 2^32 + a number within the grant.
+    /// Grows with each grant of this limit in the store. Fencing numbers are this x 2^32 + a number within the grant.
     pub grant_number: u64,
     /// How long what the store counts as used or leased takes to be replenished, of limits whose units come back
     /// evenly: what is reported later as unused is refunded by it. Zero refunds only what time cannot have replenished.

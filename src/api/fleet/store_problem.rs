@@ -19,8 +19,8 @@ pub enum StoreProblem {
     Mismatch,
     /// It grants nothing for a while, because it may have lost what it had acknowledged. What is leased goes on.
     Quarantine,
-    /// The host has asked for more since: two hosts have the same identity, or the store was restored from a copy. What is
-    /// leased goes on.
+    /// The host has asked for more since, or has spent more: its account is that of a copy of it, or it was restored from one
+    /// itself. Nothing is leased by it any more: the limit's lease is over, and the host asks as another from now on.
     Stale,
 }
 

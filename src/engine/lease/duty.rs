@@ -1,7 +1,10 @@
 //! Which process of the host asks the store: the one whose owner word stands in the first record of the segment.
+//!
+//! It keeps duty until a deadline, and moves that on with each step. Where it is stopped, or hangs, another takes duty over:
+//! what the first answers later is no answer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::duty_words::DutyWords;
@@ -14,6 +17,7 @@ use crate::shm::process::participant::{ParticipantId, Watchable};
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{Watched, wake_on_death};
 use crate::shm::wake::futex;
+use crate::units::NANOS_PER_SECOND;
 
 /// How long it is waited, in nanoseconds, before duty is looked at again that a dead process has: its file lock is released
 /// a moment after its descriptor says that it is dead.
@@ -21,6 +25,27 @@ const DYING: u64 = 1_000_000;
 
 /// How often duty is looked at where the kernel does not say that a process died, in nanoseconds.
 const UNWATCHED: u64 = 20_000_000;
+
+/// For how long duty is kept by who takes it or asks, in nanoseconds: for one exchange with the store.
+pub(crate) const EXCHANGE: u64 = 3 * NANOS_PER_SECOND;
+
+/// For how long after a sleep.
+const GRACE: u64 = NANOS_PER_SECOND;
+
+/// How long its owner sleeps at most: a process that is stopped in its sleep is replaced this much later.
+const LONGEST_SLEEP: u64 = NANOS_PER_SECOND;
+
+/// For how long it can be kept at most.
+const LONGEST: u64 = 60 * NANOS_PER_SECOND;
+
+/// Duty as a process took it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakenDuty {
+    /// The participant that has it.
+    owner: u64,
+    /// How many times it had been taken by then.
+    number: u64,
+}
 
 /// Who has duty in a segment, as an owner word, and how often it was taken over from a process that had died with it; none
 /// where no limit has room for a lease.
@@ -48,36 +73,63 @@ impl SegmentEngine {
         self.duty_words().map_or(0, |words| load_acquire(words.duty()))
     }
 
-    /// Whether this process is the one that `owner` names and has duty.
-    pub(crate) fn has_duty(&self, owner: u64) -> bool {
-        owner != 0 && self.membership.is_current(owner) && self.duty_owner() == owner
+    /// Whether this process has the duty that it took so.
+    pub(crate) fn has_duty(&self, taken: TakenDuty) -> bool {
+        self.membership.is_current(taken.owner)
+            && self.duty_owner() == taken.owner
+            && self
+                .duty_words()
+                .is_some_and(|words| load_acquire(words.duty_taken()) == taken.number)
     }
 
-    /// Takes duty where no live process has it; answers as which owner. A process takes it once.
-    pub(crate) fn try_take_duty(&self) -> Result<Option<u64>, Box<Error>> {
+    /// Takes duty where no live process has it, or one that has kept it for too long.
+    pub(crate) fn try_take_duty(&self) -> Result<Option<TakenDuty>, Box<Error>> {
         let Some(words) = self.duty_words() else {
             return Ok(None);
         };
         let owner = self.membership.owner()?;
         let found = load_acquire(words.duty());
-        if found != 0 && (found == owner || self.is_owner_alive(found)) {
+        let until = words.duty_until().load(Ordering::Acquire);
+        if found != 0 && self.duty_left(until) > 0 && self.is_owner_alive(found) {
             return Ok(None);
         }
-        // Of several that find it free, one takes it.
-        let taken = words
-            .duty()
-            .compare_exchange(found, owner, Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_err() {
+        // Of several that find it so, one takes it. The deadline first: where it is overdue, those that come to look before
+        // the owner's word is another find that it is being taken.
+        let next = self.system_nanos().saturating_add(EXCHANGE);
+        let swap = |word: &AtomicU64, old: u64, new: u64| {
+            word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        if !swap(words.duty_until(), until, next) || !swap(words.duty(), found, owner) {
             return Ok(None);
         }
         if found != 0 {
             words.takeovers().fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Some(owner))
+        let number = words.duty_taken().fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        Ok(Some(TakenDuty { owner, number }))
+    }
+
+    /// For how many nanoseconds an owner that lives still has duty.
+    fn duty_left(&self, until: u64) -> u64 {
+        // More than any owner can have asked for is damage.
+        let left = until.saturating_sub(self.system_nanos());
+        if left > LONGEST + EXCHANGE { 0 } else { left }
+    }
+
+    /// Keeps duty for so long from now on, at most a minute, where it was not lost; answers whether it was not.
+    pub(crate) fn keep_duty(&self, taken: TakenDuty, nanos: u64) -> bool {
+        let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
+            return false;
+        };
+        // Where another has taken it meanwhile, it keeps it for longer than it would have.
+        let until = self.system_nanos().saturating_add(nanos.min(LONGEST));
+        words.duty_until().store(until, Ordering::Release);
+        true
     }
 
     /// As [`try_take_duty`](Self::try_take_duty), waiting for it until it is free or its owner dies, at most so long.
-    pub(crate) fn wait_for_duty(&self, timeout: Duration) -> Result<Option<u64>, Box<Error>> {
+    pub(crate) fn wait_for_duty(&self, timeout: Duration) -> Result<Option<TakenDuty>, Box<Error>> {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline = boot_nanos().saturating_add(timeout);
         loop {
@@ -86,14 +138,16 @@ impl SegmentEngine {
                 return Ok(None);
             };
             let seen = futex::value(words.duty_free());
-            if let Some(owner) = self.try_take_duty()? {
-                return Ok(Some(owner));
+            if let Some(taken) = self.try_take_duty()? {
+                return Ok(Some(taken));
             }
             let left = deadline.saturating_sub(boot_nanos());
             if left == 0 {
                 return Ok(None);
             }
             let (watch, slice) = self.watch_duty(words);
+            let until = words.duty_until().load(Ordering::Relaxed);
+            let slice = slice.min(self.duty_left(until).max(DYING));
             futex::wait(words.duty_free(), seen, Duration::from_nanos(left.min(slice)));
             drop(watch);
             if futex::value(words.duty_free()) != seen {
@@ -127,22 +181,23 @@ impl SegmentEngine {
         }
     }
 
-    /// Gives duty up, where `owner` has it, and wakes one that would take it.
-    pub(crate) fn give_up_duty(&self, owner: u64) {
-        let Some(words) = self.duty_words().filter(|_| self.has_duty(owner)) else {
+    /// Gives duty up, where it was not lost, and wakes one that would take it.
+    pub(crate) fn give_up_duty(&self, taken: TakenDuty) {
+        let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return;
         };
         let freed = words
             .duty()
-            .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+            .compare_exchange(taken.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         if freed.is_ok() {
             futex::bump(words.duty_free());
             futex::wake(words.duty_free());
         }
     }
 
-    /// Sleeps until a request may be due, at most so long.
-    pub(crate) fn wait_for_shortage(&self, timeout: Duration) {
+    /// Sleeps until a request may be due, at most so long and no longer than a second; keeps duty meanwhile.
+    pub(crate) fn wait_for_shortage(&self, taken: TakenDuty, timeout: Duration) {
+        let timeout = timeout.min(Duration::from_nanos(LONGEST_SLEEP));
         let Some(words) = self.duty_words() else {
             std::thread::sleep(timeout);
             return;
@@ -152,7 +207,8 @@ impl SegmentEngine {
             None => timeout,
             Some(due) => timeout.min(Duration::from_nanos(due)),
         };
-        if !wait.is_zero() {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(LONGEST_SLEEP);
+        if self.keep_duty(taken, nanos.saturating_add(GRACE)) && !wait.is_zero() {
             futex::wait(words.duty_futex(), seen, wait);
         }
     }

@@ -57,6 +57,16 @@ impl DutyWords {
         self.word(LeaseWord::DutyFree)
     }
 
+    /// When duty may be taken from an owner that lives, on the segment clock.
+    pub(super) fn duty_until(&self) -> &AtomicU64 {
+        self.word(LeaseWord::DutyUntil)
+    }
+
+    /// How often duty was taken: what a process still has of an earlier time is not what it has now.
+    pub(super) fn duty_taken(&self) -> &AtomicU64 {
+        self.word(LeaseWord::DutyTaken)
+    }
+
     pub(super) fn takeovers(&self) -> &AtomicU64 {
         self.word(LeaseWord::Takeovers)
     }

@@ -13,7 +13,6 @@ use crate::limit::{Answer, Ask, Now, Problem};
 use crate::shm::layout::records::Header;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
-use crate::shm::wake::futex;
 
 /// A limit of a set that hosts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,9 +95,7 @@ impl SegmentEngine {
         for (position, set) in self.lease_sets() {
             // Nothing is allocated under the lock.
             asked.reserve(set.limits.len());
-            let reclaimed = self.reclaim_places(set);
-            let asked = reclaimed.and_then(|()| self.ask_leases_of(position, set, &mut asked));
-            if let Err(error) = asked {
+            if let Err(error) = self.ask_leases_of(position, set, &mut asked) {
                 failure.get_or_insert(error);
             }
         }
@@ -117,7 +114,7 @@ impl SegmentEngine {
         if self.lease_due_in_set(set).is_none_or(|due| due > 0) {
             return Ok(());
         }
-        let locked = self.lock(set.shard(0))?;
+        let locked = self.lock_leased(set.shard(0))?;
         let (shard, now) = (locked.shard, locked.now);
         let row = shard.only_row();
         for limit in &shard.limits {
@@ -195,10 +192,7 @@ impl SegmentEngine {
                 limit.set_draining(row, transaction, draining);
             })?;
         }
-        if let Some(words) = self.duty_words() {
-            futex::bump(words.duty_futex());
-            futex::wake(words.duty_futex());
-        }
+        self.wake_duty();
         Ok(())
     }
 
@@ -210,7 +204,7 @@ impl SegmentEngine {
         let Some(set) = self.sets().get(place.set) else {
             return Ok(());
         };
-        let mut locked = self.lock(set.shard(0))?;
+        let mut locked = self.lock_leased(set.shard(0))?;
         let (shard, now) = (locked.shard, locked.now);
         let Some(limit) = shard.limits.get(place.limit) else {
             return Ok(());

@@ -3,5 +3,5 @@
 pub(super) mod duty;
 pub(super) mod duty_words;
 pub(super) mod exchange;
-mod reclaim_places;
+pub(super) mod reclaim_places;
 pub(super) mod shortage;

@@ -1,70 +1,203 @@
 //! Taking places back that are held and not leased any more: other hosts may be given them.
+//!
+//! Which they are is decided by what the segment says at an instant and by nothing else, so any process finds the same,
+//! whether or not one has duty: those of the youngest holds, until no more is held than is leased.
 
 use std::sync::atomic::Ordering;
 
 use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::recover::reclaim::BATCH;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::engine::shard::set_engine::SetEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
+use crate::limit::Now;
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 
-impl SegmentEngine {
-    /// Takes back, of each concurrency limit that hosts share, what is held above what is leased, the youngest holds first.
-    pub(in crate::engine) fn reclaim_places(&self, set: &SetEngine) -> Result<(), Box<Error>> {
-        let seen = set.shard(0).by_its_definition();
-        let now = seen.instant(self.now(set.shard(0)));
-        let row = seen.memory.only_row();
-        if !seen
-            .limits
-            .iter()
-            .any(|limit| limit.places_above_lease(row, now) > 0)
-        {
-            return Ok(());
+/// Looks without the lock that are tried before one is made with it.
+const LOOKS: usize = 100;
+
+/// The age of a hold: the youngest is the greatest.
+type Age = (u64, u64);
+
+/// A hold, and of which limits its places are not leased, as a bit mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct UnleasedHold {
+    pub(in crate::engine) index: u64,
+    pub(in crate::engine) limits: u32,
+}
+
+impl<'a> RuledShard<'a> {
+    /// Whether more is held of any limit than is leased of it.
+    pub(in crate::engine) fn has_unleased_places(&self, now: Now) -> bool {
+        self.set.has_lease_room && self.limits_above_lease(now).next().is_some()
+    }
+
+    /// Each limit of which more is held than is leased, where its amount stands in a hold, and by how much.
+    fn limits_above_lease(&self, now: Now) -> impl Iterator<Item = (&'a LimitRules, usize, u64)> {
+        let (rules, row) = (self.rules, self.memory.only_row());
+        rules
+            .held_limits()
+            .enumerate()
+            .map(move |(position, limit)| (limit, position, limit.places_above_lease(row, now)))
+            .filter(|(_, _, above)| *above > 0)
+    }
+
+    /// What is in use of holds, with their ages.
+    fn holds_by_age(&self) -> impl Iterator<Item = (Age, HoldPlace<'a>)> {
+        let memory = self.memory;
+        (0..memory.touched_holds())
+            .filter_map(|index| Some((index, memory.hold(index)?)))
+            .filter(|(_, hold)| hold.is_taken())
+            .map(|(index, hold)| ((hold.taken_at().load(Ordering::Relaxed), index), hold))
+    }
+
+    /// Whether places of the hold at `index` are not leased. Does not allocate.
+    pub(in crate::engine) fn is_unleased(&self, index: u64, now: Now) -> bool {
+        let Some(own) = self.memory.hold(index).filter(|hold| hold.is_taken()) else {
+            return false;
+        };
+        let own_age = (own.taken_at().load(Ordering::Relaxed), index);
+        self.limits_above_lease(now).any(|(_, position, above)| {
+            let younger = self.holds_by_age().filter(|(age, _)| *age > own_age);
+            let of_younger: u64 = younger.map(|(_, hold)| amount(hold, position)).sum();
+            amount(own, position) > 0 && of_younger < above
+        })
+    }
+
+    /// The holds of which places are not leased, once everything that `is_given_back` says is given back.
+    pub(in crate::engine) fn unleased_holds(
+        &self,
+        now: Now,
+        is_given_back: impl Fn(HoldPlace<'_>) -> bool,
+    ) -> Vec<UnleasedHold> {
+        if !self.has_unleased_places(now) {
+            return Vec::new();
         }
-        // Found without the lock, and looked at again under it; the youngest first.
-        let mut holds: Vec<(u64, u64)> = (0..seen.memory.touched_holds())
-            .filter_map(|index| Some((seen.memory.hold(index)?, index)))
-            .filter(|(hold, _)| hold.is_taken())
-            .map(|(hold, index)| (hold.taken_at().load(Ordering::Relaxed), index))
-            .collect();
-        holds.sort_unstable_by(|first, second| second.cmp(first));
-        let mut locked = self.lock(set.shard(0))?;
-        for (_, index) in holds {
-            for limit in &locked.shard.limits {
-                if limit.places_above_lease(locked.shard.only_row(), locked.now) > 0 {
-                    locked.take_place_back(index, limit)?;
+        let (given_back, mut holds): (Vec<_>, Vec<_>) =
+            self.holds_by_age().partition(|(_, hold)| is_given_back(*hold));
+        holds.sort_unstable_by_key(|(age, _)| std::cmp::Reverse(*age));
+        let mut above: Vec<(&LimitRules, usize, u64)> = self.limits_above_lease(now).collect();
+        for (_, position, above) in &mut above {
+            let of_gone: u64 = given_back.iter().map(|(_, hold)| amount(*hold, *position)).sum();
+            *above = above.saturating_sub(of_gone);
+        }
+        let unleased = holds.into_iter().map(|((_, index), hold)| {
+            let mut limits = 0;
+            for (limit, position, above) in &mut above {
+                let amount = amount(hold, *position);
+                if *above > 0 && amount > 0 {
+                    *above = above.saturating_sub(amount);
+                    limits |= 1 << limit.index;
                 }
             }
+            UnleasedHold { index, limits }
+        });
+        unleased.filter(|hold| hold.limits != 0).collect()
+    }
+}
+
+fn amount(hold: HoldPlace<'_>, position: usize) -> u64 {
+    let word = hold.amounts().get(position);
+    word.map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+impl SegmentEngine {
+    /// Whether places in a permit's place are leased to this host no more. Looks without the lock, as long as nothing is
+    /// changed meanwhile: in the middle of a renewal it would look as if nothing were leased.
+    pub(in crate::engine) fn is_unleased(&self, shard: Shard<'_>, hold: HoldReference) -> bool {
+        if !shard.set.has_lease_room {
+            return false;
         }
-        // It stands, whatever is wrong with the queue: the next operation says that.
-        let _ = locked.serve_every_queue();
-        Ok(())
+        let now = shard.instant(self.now(shard));
+        let by_rules = shard.by_its_definition();
+        match by_rules.read_consistently(LOOKS, || by_rules.is_unleased(hold.index, now)) {
+            Some(is_unleased) => is_unleased,
+            // A permit is whole as far as is known.
+            None => self
+                .lock_timeless(shard, LockWait::Briefly)
+                .is_ok_and(|locked| locked.shard.is_unleased(hold.index, locked.shard.instant(now))),
+        }
+    }
+
+    /// Takes back, of each concurrency limit that hosts share, what is held above what is leased, the youngest holds first;
+    /// answers of how many holds.
+    pub(in crate::engine) fn reclaim_places(
+        &self,
+        shard: Shard<'_>,
+        wait: LockWait,
+    ) -> Result<u64, Box<Error>> {
+        let seen = shard.by_its_definition();
+        if !seen.has_unleased_places(seen.instant(self.now(shard))) {
+            return Ok(0);
+        }
+        // Found without the lock, and looked at again under it.
+        let mut holds: Vec<Age> = seen.holds_by_age().map(|(age, _)| age).collect();
+        holds.sort_unstable_by(|first, second| second.cmp(first));
+        let mut done = 0;
+        for batch in holds.chunks(BATCH) {
+            let mut locked = self.lock_to_give_back(shard, wait)?;
+            for age in batch {
+                done += u64::from(locked.take_places_back(*age)?);
+            }
+            locked.serve_every_queue()?;
+            if !locked.shard.has_unleased_places(locked.now) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Takes the lock of a shard in which no more is held than is leased: before what is leased is changed, so that what was
+    /// given to other hosts is not held here again.
+    pub(super) fn lock_leased<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
+        loop {
+            let locked = self.lock(shard)?;
+            if !locked.shard.has_unleased_places(locked.now) {
+                return Ok(locked);
+            }
+            drop(locked);
+            if self.reclaim_places(shard, LockWait::Timeout)? == 0 {
+                // What is in use is in no hold: the counts are damaged, and repaired by the process that finds that.
+                return self.lock(shard);
+            }
+        }
     }
 }
 
 impl LockedShard<'_> {
-    /// Takes back what a hold has of a limit; its permit finds that it was reclaimed.
-    fn take_place_back(&self, index: u64, limit: &LimitRules) -> Result<(), Box<Error>> {
-        if self.finish_if_marked(index)? {
-            return Ok(());
-        }
+    /// Takes back what a hold has of limits of which more is held than is leased, if it is the same hold still; its permit
+    /// finds that it was reclaimed. Answers whether anything was.
+    fn take_places_back(&self, (taken_at, index): Age) -> Result<bool, Box<Error>> {
         let shard = self.shard;
-        let position = shard.held_indexes.iter().position(|held| *held == limit.index);
-        let Some(hold) = shard.memory.hold(index).filter(|hold| hold.is_taken()) else {
-            return Ok(());
-        };
-        let Some(word) = position.and_then(|position| hold.amounts().get(position)) else {
-            return Ok(());
-        };
-        let amount = word.load(Ordering::Relaxed);
-        if amount == 0 {
-            return Ok(());
+        if !shard.has_unleased_places(self.now) || self.finish_if_marked(index)? {
+            return Ok(false);
         }
+        let hold = shard.memory.hold(index).filter(|hold| hold.is_taken());
+        let Some(hold) = hold.filter(|hold| hold.taken_at().load(Ordering::Relaxed) == taken_at) else {
+            return Ok(false);
+        };
         let mut transaction = shard.memory.journal().begin();
-        limit.give_back(shard.row(hold.row().index), &mut transaction, amount);
-        transaction.store(word, 0);
-        let expired = hold.expired().load(Ordering::Relaxed) | 1 << limit.index;
+        let mut expired = hold.expired().load(Ordering::Relaxed);
+        let before = expired;
+        for (limit, position, _) in shard.limits_above_lease(self.now) {
+            let Some(word) = hold.amounts().get(position) else {
+                continue;
+            };
+            let amount = word.load(Ordering::Relaxed);
+            if amount == 0 {
+                continue;
+            }
+            limit.give_back(shard.row(hold.row().index), &mut transaction, amount);
+            transaction.store(word, 0);
+            expired |= 1 << limit.index;
+            transaction.count(&shard.counters(limit.index).reclaimed, amount);
+            transaction.count(&shard.memory.control().expired, 1);
+        }
+        if expired == before {
+            return Ok(false);
+        }
         transaction.store(hold.expired(), expired);
         let is_empty = hold
             .amounts()
@@ -73,8 +206,7 @@ impl LockedShard<'_> {
         if is_empty {
             self.free_hold(&mut transaction, index, Ending::Undone);
         }
-        transaction.count(&shard.counters(limit.index).reclaimed, amount);
-        transaction.count(&shard.memory.control().expired, 1);
-        shard.commit(&mut transaction)
+        shard.commit(&mut transaction)?;
+        Ok(true)
     }
 }

@@ -244,7 +244,11 @@ impl SegmentEngine {
 
 impl RuledShard<'_> {
     /// What `read` makes of the shard while nothing changes in it; none where something did each time.
-    pub(super) fn read_consistently<T>(&self, attempts: usize, mut read: impl FnMut() -> T) -> Option<T> {
+    pub(in crate::engine) fn read_consistently<T>(
+        &self,
+        attempts: usize,
+        mut read: impl FnMut() -> T,
+    ) -> Option<T> {
         let journal = self.memory.journal();
         for _ in 0..attempts {
             let Some(sequence) = journal.sequence_if_idle() else {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::Kind;
+use crate::engine::lease::reclaim_places::UnleasedHold;
 use crate::engine::shard::set_engine::{RuledShard, ShardAt};
 use crate::queue::{Phase, TicketState};
 use crate::shm::layout::places::{HoldPlace, TicketPlace};
@@ -19,10 +20,12 @@ use crate::shm::lock::journal::{Journal, Transaction};
 pub(crate) type OfDead = [u64; MAX_LIMITS];
 
 /// The holds and granted tickets of a shard that a reclaim would take back: their owners are dead, or have given them
-/// back without the lock, or a lease of them has run out.
+/// back without the lock, or a lease of them or of their host has run out.
 #[derive(Debug)]
 pub(crate) struct DeadHolds {
     owners: HashSet<u64>,
+    /// By their index.
+    unleased: Vec<UnleasedHold>,
     /// Each with its row before its index, in this order.
     holds: Vec<(u64, u64)>,
     tickets: Vec<(u64, u64)>,
@@ -57,12 +60,18 @@ impl DeadHolds {
         owners.retain(|owner| !is_alive(*owner));
         let mut dead = Self {
             owners,
+            unleased: Vec::new(),
             holds: Vec::new(),
             tickets: Vec::new(),
         };
         let memory = at.shard.memory;
+        dead.unleased = at.shard.unleased_holds(at.now, |hold| dead.is_dead(hold));
+        dead.unleased.sort_unstable_by_key(|hold| hold.index);
         for index in 0..memory.touched_holds() {
-            if let Some(hold) = memory.hold(index).filter(|hold| dead.has_part_in(at, *hold)) {
+            if let Some(hold) = memory
+                .hold(index)
+                .filter(|hold| dead.has_part_in(at, index, *hold))
+            {
                 dead.holds.push((hold.row().index, index));
             }
         }
@@ -91,7 +100,7 @@ impl DeadHolds {
             .iter()
             .filter_map(|(_, index)| at.shard.memory.hold(*index))
         {
-            left_out.give_back(at, hold, self.is_dead(hold), false, journal);
+            left_out.give_back(at, hold, (self.is_dead(hold), 0), false, journal);
         }
         left_out
     }
@@ -127,14 +136,21 @@ impl DeadHolds {
         for (_, index) in holds {
             let hold = at.shard.memory.hold(*index);
             if let Some(hold) =
-                hold.filter(|hold| self.has_part_in(at, *hold) && hold.row().index == row.index)
+                hold.filter(|hold| self.has_part_in(at, *index, *hold) && hold.row().index == row.index)
             {
                 let is_dead = self.is_dead(hold);
                 let refunds = is_dead && hold.mark().is_none() && !undone.contains(index);
-                left_out.give_back(at, hold, is_dead, refunds, journal);
+                left_out.give_back(at, hold, (is_dead, self.unleased_of(*index)), refunds, journal);
             }
         }
         left_out
+    }
+
+    /// Of which limits the places of the hold at `index` are not leased, as a bit mask.
+    fn unleased_of(&self, index: u64) -> u32 {
+        let found = self.unleased.binary_search_by_key(&index, |hold| hold.index);
+        let found = found.ok().and_then(|position| self.unleased.get(position));
+        found.map_or(0, |hold| hold.limits)
     }
 
     /// Whether all of the hold is free: its owner is dead, or gave it back.
@@ -143,9 +159,10 @@ impl DeadHolds {
     }
 
     /// Whether a reclaim would give anything of the hold back.
-    fn has_part_in(&self, at: ShardAt<'_>, hold: HoldPlace<'_>) -> bool {
+    fn has_part_in(&self, at: ShardAt<'_>, index: u64, hold: HoldPlace<'_>) -> bool {
         hold.is_taken()
             && (self.is_dead(hold)
+                || self.unleased_of(index) != 0
                 || at
                     .shard
                     .expiry_of_hold(hold)
@@ -214,13 +231,13 @@ impl<'a> LeftOut<'a> {
         commit(&mut transaction);
     }
 
-    /// Gives back what is held of concurrency, all of it or where the lease has run out; and reservations where
-    /// `refunds`.
+    /// Gives back what is held of concurrency, all of it, or where the lease has run out or the limit is among those in the
+    /// mask; and reservations where `refunds`.
     fn give_back(
         &mut self,
         at: ShardAt<'_>,
         hold: HoldPlace<'_>,
-        is_dead: bool,
+        (is_dead, unleased): (bool, u32),
         refunds: bool,
         journal: Journal<'_>,
     ) {
@@ -233,7 +250,8 @@ impl<'a> LeftOut<'a> {
             .zip(at.shard.of(self.row).rules.held_limits())
         {
             let amount = limit.held(word.load(Ordering::Relaxed));
-            if limit.kind == Kind::Concurrency && (is_dead || limit.has_expired(counts_from, at.now)) {
+            let is_over = limit.has_expired(counts_from, at.now) || unleased & 1 << limit.index != 0;
+            if limit.kind == Kind::Concurrency && (is_dead || is_over) {
                 limit.give_back(self.row, &mut transaction, amount);
                 self.add(limit, amount);
             } else if refunds {

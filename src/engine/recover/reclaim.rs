@@ -21,7 +21,7 @@ const LONGEST_LOOK: u64 = 1_000_000_000;
 const SHARE_OF_TIME: u64 = 20;
 
 /// Holds or tickets given back under one hold of the lock.
-const BATCH: usize = 64;
+pub(in crate::engine) const BATCH: usize = 64;
 
 impl<Rules> Shard<'_, Rules> {
     /// Whether this process may look for dead holders again.
@@ -110,7 +110,8 @@ impl SegmentEngine {
         outcome
     }
 
-    /// Gives back everything in the set whose owner is dead or whose lease has run out; answers how many holds.
+    /// Gives back everything in the set whose owner is dead, whose lease has run out, or that is not leased to this host any
+    /// more; answers how many holds.
     pub(crate) fn reclaim(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
         let mut reclaimed = 0;
         for owner in shard.owners() {
@@ -120,6 +121,7 @@ impl SegmentEngine {
         }
         if shard.by_its_definition().has_leases {
             self.expire(shard, wait)?;
+            self.reclaim_places(shard, wait)?;
         }
         Ok(reclaimed)
     }

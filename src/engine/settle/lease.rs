@@ -33,6 +33,10 @@ impl SegmentEngine {
         // Read before the look at whose the hold is: where it comes to be another's after that look, the renewal is
         // older than that one's beginning and changes nothing.
         let now = self.now_without_lock(shard);
+        // What other hosts may have been given is not renewed.
+        if self.is_unleased(shard, hold) {
+            return Ok(Renewed::WasReclaimed);
+        }
         let is_sound = shard.memory.control().poisoned.load(Ordering::Relaxed) == 0;
         if let Some(place) = shard.memory.hold(hold.index)
             && is_sound
@@ -75,10 +79,11 @@ impl SegmentEngine {
         Ok(Renewed::Renewed)
     }
 
-    /// Whether a hold is its owner's no more, or held for longer than its lease. Looks without the lock.
+    /// Whether a hold is its owner's no more, held for longer than its lease, or not leased to this host any more. Looks
+    /// without the lock.
     pub(crate) fn is_lost(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> bool {
         // In this order: what expired may be the hold of another by then, and in that case this one is lost as well.
-        self.has_expired(shard, hold) || !shard.still_holds(hold, owner)
+        self.has_expired(shard, hold) || self.is_unleased(shard, hold) || !shard.still_holds(hold, owner)
     }
 
     /// Whether a lease of the hold in a permit's place has run out, which may be that of another by now. Looks without the

@@ -119,15 +119,17 @@ impl SegmentEngine {
         failed: bool,
     ) -> Result<Released, Box<Error>> {
         let has_expired = self.has_expired(shard, hold);
-        // How long the work took matters to a capacity that moves, and to nothing else.
-        let now = shard.set.adapts.then(|| self.now(shard));
+        // The time matters to a capacity that moves and to what hosts share, and to nothing else.
+        let reads_clock = shard.set.adapts || shard.set.has_lease_room;
+        let now = reads_clock.then(|| self.now(shard));
         let mut place = None;
         let locked = self.lock_briefly_into(&mut place, shard, now)?;
         let shard = locked.shard;
         let Some(place) = locked.own_hold(hold, owner) else {
             return Ok(Released::WasReclaimed);
         };
-        let has_lost_a_lease = shard.has_leases && (has_expired || locked.has_lost_a_lease(hold));
+        let has_lost_a_lease = shard.has_leases
+            && (has_expired || locked.has_lost_a_lease(hold) || shard.is_unleased(hold.index, locked.now));
         let row = place.row().index;
         let is_last_hold = shard.memory.has_no_free_hold();
         let mut transaction = shard.memory.journal().begin();

@@ -99,6 +99,8 @@ pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     shard: Shard<'a>,
     pub(in crate::engine) futex: Cell<Option<PendingWake<'a>>>,
+    /// Whether the process that has duty is to look whether it has to ask for more.
+    pub(in crate::engine) wakes_duty: Cell<bool>,
     /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
     deadline: u64,
     /// For the subscriber, which is code of the program and must not run under the lock.
@@ -111,6 +113,9 @@ impl Drop for AfterUnlock<'_> {
     fn drop(&mut self) {
         if let Some(pending_wake) = self.futex.take() {
             self.engine.wake(self.shard, pending_wake, self.deadline);
+        }
+        if self.wakes_duty.get() {
+            self.engine.wake_duty();
         }
         self.engine.finish_marks_left_meanwhile(self.shard, self.deadline);
         // Behind what others wait for: a subscriber may block or panic.
@@ -135,6 +140,7 @@ impl<'a> LockedShard<'a> {
                 engine,
                 shard,
                 futex: Cell::new(None),
+                wakes_duty: Cell::new(false),
                 deadline: taken.deadline,
                 #[cfg(feature = "tracing")]
                 repairs: None,

@@ -24,6 +24,8 @@ pub(crate) struct Problem {
     pub(crate) code: u64,
     /// Whether the store counts as out.
     pub(crate) is_outage: bool,
+    /// What the host is to be known by from now on, where the store has a later account of it than its own: not zero.
+    pub(crate) new_identity: Option<u64>,
 }
 
 /// What became of an answer.
@@ -80,6 +82,7 @@ impl Leased {
         };
         self.end(state);
         self.put(state, LeaseWord::Asked, 0);
+        self.put(state, LeaseWord::Reported, self.get(state, LeaseWord::AskedSpent));
         self.put(state, LeaseWord::OutSince, 0);
         self.put(state, LeaseWord::Problem, 0);
         self.put(state, LeaseWord::AnsweredAt, now.monotonic);
@@ -130,6 +133,33 @@ impl Leased {
         } else if !problem.is_outage {
             self.put(state, LeaseWord::OutSince, 0);
         }
+        if let Some(identity) = problem.new_identity {
+            self.go_on_as_another(state, identity);
+        }
         true
+    }
+
+    /// Begins as another host to the store. The account of the former one is another's, a copy of this host or what it was
+    /// before it was restored, so nothing is leased by it any more. What was not reported by it yet, the new one has spent
+    /// before its first request, which is charged.
+    fn go_on_as_another(&self, state: &mut (impl StateMut + ?Sized), identity: u64) {
+        let spent = self.get(state, LeaseWord::Spent);
+        let unreported = spent.saturating_sub(self.get(state, LeaseWord::Reported));
+        for word in [
+            LeaseWord::Sequence,
+            LeaseWord::Asked,
+            LeaseWord::AskedSpent,
+            LeaseWord::AskedRefunded,
+            LeaseWord::AskedHeld,
+            LeaseWord::AskedWanted,
+            LeaseWord::Refunded,
+            LeaseWord::Reported,
+            LeaseWord::SpentAtGrant,
+        ] {
+            self.put(state, word, 0);
+        }
+        self.put(state, LeaseWord::Identity, identity);
+        self.put(state, LeaseWord::Spent, unreported);
+        self.end(state);
     }
 }

@@ -8,18 +8,22 @@ use crate::units::{NANOS_PER_SECOND, saturate};
 /// What a host asks the store for. It stays the same until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
+    /// Who asks, where it is not by the number of the segment; zero otherwise.
+    pub(crate) identity: u64,
     pub(crate) sequence: u64,
     pub(crate) spent: u64,
     pub(crate) refunded: u64,
     pub(crate) held: u64,
     pub(crate) wanted: u64,
+    /// The greatest number of a grant that the host knows of.
+    pub(crate) grant_number: u64,
 }
 
 /// This part of a lease before its end it is renewed.
 const RENEWED_BEFORE: u64 = 4;
 
 /// So long is nothing asked, in parts of a lease, after the store had less than was wanted.
-const PAUSE: u64 = 20;
+const PAUSE: u64 = 8;
 
 /// The part of the largest target that is asked for where nothing is known of the use yet.
 const FIRST_PART: u64 = 16;
@@ -56,7 +60,7 @@ impl Leased {
         if self.due_at(state, now).is_none_or(|due| due > now.monotonic) {
             return None;
         }
-        if self.get(state, LeaseWord::Asked) == 0 {
+        if self.get(state, LeaseWord::Asked) == 0 || self.says_what_is_over(state, now) {
             self.keep_request(state, now);
         }
         Some(self.kept_request(state))
@@ -105,6 +109,13 @@ impl Leased {
         refunded.then(|| reported_by.max(retry_at))
     }
 
+    /// Whether the request that is not answered says that the host holds what it holds no more, because its lease is over. The
+    /// store would grant nothing to it, because it cannot know what was spent of that; another request says it.
+    fn says_what_is_over(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.get(state, LeaseWord::AskedHeld) != 0
+            && (!self.is_valid(state, now) || self.get(state, LeaseWord::SelfGranted) != 0)
+    }
+
     fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
         self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
             || self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded)
@@ -112,11 +123,13 @@ impl Leased {
 
     fn kept_request(&self, state: &(impl State + ?Sized)) -> Ask {
         Ask {
+            identity: self.get(state, LeaseWord::Identity),
             sequence: self.get(state, LeaseWord::Asked),
             spent: self.get(state, LeaseWord::AskedSpent),
             refunded: self.get(state, LeaseWord::AskedRefunded),
             held: self.get(state, LeaseWord::AskedHeld),
             wanted: self.get(state, LeaseWord::AskedWanted),
+            grant_number: self.get(state, LeaseWord::GrantNumber),
         }
     }
 

@@ -386,7 +386,9 @@ impl Leased {
             put(state, local_words, word, 0);
         }
         put(state, local_words, LeaseWord::Sequence, 0);
+        put(state, local_words, LeaseWord::Identity, 0);
         put(state, local_words, LeaseWord::Duty, 0);
+        put(state, local_words, LeaseWord::DutyUntil, 0);
     }
 }
 

@@ -80,14 +80,22 @@ lease_words! {
     Failures = "failures",
     /// Units that were left when their lease ran out.
     ExpiredUnits = "expired_units",
+    /// What the store knows the host by, for this limit; zero where by the number of the segment.
+    Identity = "identity",
+    /// Of `Spent`, what the store has accepted a report of.
+    Reported = "reported",
     /// Of the first record of a segment: who asks the store, as an owner word.
     Duty = "duty",
     /// Of the first record: a futex, advanced when a request may be due.
     DutyFutex = "duty_futex",
     /// Of the first record: a futex, advanced when duty may be taken.
     DutyFree = "duty_free",
-    /// Of the first record: how often duty was taken over from a process that had died with it.
+    /// Of the first record: how often duty was taken over from a process that had died with it or kept it for too long.
     Takeovers = "takeovers",
+    /// Of the first record: when duty may be taken from its owner although that lives, on the segment clock.
+    DutyUntil = "duty_until",
+    /// Of the first record: how often duty was taken.
+    DutyTaken = "duty_taken",
 }
 
 /// How many there are.
@@ -96,7 +104,7 @@ pub(crate) const LEASE_WORDS: usize = LeaseWord::ALL.len();
 impl LeaseWord {
     /// What means nothing to another key of the store. The sequence number is not among them: an answer to a request of
     /// before is an answer to another. What requests could not have, they want of it all the same.
-    pub(super) const OF_ONE_KEY: [Self; 25] = [
+    pub(super) const OF_ONE_KEY: [Self; 26] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -122,6 +130,7 @@ impl LeaseWord {
         Self::Unused,
         Self::Key,
         Self::Draining,
+        Self::Reported,
     ];
 }
 

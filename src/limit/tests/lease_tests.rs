@@ -21,7 +21,17 @@ const SLOWEST: u64 = 999;
 const OUT: Problem = Problem {
     code: 1,
     is_outage: true,
+    new_identity: None,
 };
+
+/// The store has a later account of the host than its own.
+fn stale(identity: u64) -> Problem {
+    Problem {
+        code: 7,
+        is_outage: false,
+        new_identity: Some(identity),
+    }
+}
 
 fn backlog(capacity: u64, burst: u64) -> Rule {
     Rule::Backlog(Backlog::new(capacity, 60 * SECOND, burst).expect("valid"))
@@ -174,10 +184,14 @@ impl Host {
     }
 
     fn fail(&mut self, time: u64, sequence: u64) {
+        self.fail_by(time, sequence, OUT);
+    }
+
+    fn fail_by(&mut self, time: u64, sequence: u64, problem: Problem) {
         let now = self.now(time);
         let leased = self.leased();
         let words = self.limit.words.as_mut_slice();
-        leased.fail(words, now, sequence, OUT, 0);
+        leased.fail(words, now, sequence, problem, 0);
     }
 
     /// Takes it, or notes that it could not be had.
@@ -205,12 +219,15 @@ enum Step {
         late: u64,
         twice: bool,
     },
+    /// A copy of the host asks the store, and keeps what it holds.
+    Copy(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..LEASE).prop_map(Step::Pass),
         3 => (1..50 * MILLISECOND).prop_map(Step::Pass),
+        1 => (0..3_usize).prop_map(Step::Copy),
         12 => (0..3_usize, 1..6_u64).prop_map(|(host, cost)| Step::Take(host, cost)),
         8 => (0..3_usize, prop::bool::weighted(0.1), prop::bool::weighted(0.2), prop_oneof![3 => Just(0), 1 => 1..3 * SECOND], any::<bool>())
             .prop_map(|(host, request_lost, answer_lost, late, twice)| Step::Exchange {
@@ -257,8 +274,14 @@ proptest! {
         let mut time = 3600 * SECOND;
         store.level_at = time;
         let mut admitted = Vec::new();
+        let mut identities = hosts.len() as u64;
         for step in steps {
             match step {
+                Step::Copy(host) => {
+                    if let Some(account) = store.accounts.get_mut(&host) {
+                        account.sequence += 1000;
+                    }
+                }
                 Step::Pass(by) => time += by,
                 Step::Take(host, cost) => {
                     if hosts[host].take(time, cost) {
@@ -273,8 +296,15 @@ proptest! {
                         hosts[host].fail(time, ask.sequence);
                         continue;
                     }
-                    let answer = store.answer(host, ask, time);
+                    let account = if ask.identity == 0 { host } else { ask.identity as usize };
+                    let answer = store.answer(account, ask, time);
                     time += late;
+                    if answer.is_none() {
+                        identities += 1;
+                        hosts[host].fail_by(time, ask.sequence, stale(identities));
+                        prop_assert_eq!(hosts[host].limit.remaining(hosts[host].now(time)), 0, "it is another's");
+                        continue;
+                    }
                     let Some(answer) = answer.filter(|_| !answer_lost) else {
                         hosts[host].fail(time, ask.sequence);
                         continue;
@@ -342,6 +372,7 @@ proptest! {
         let answer = Answer { sequence, granted, remaining, share, grant_number, drained_in };
         lease.install(state, now, cost, answer);
         lease.fail(state, now, sequence, OUT, cost);
+        lease.fail(state, now, sequence, stale(cost | 1), cost);
         lease.set_draining(state, is_first);
         let _ = lease.figures(state, now);
         rule.migrate(&local, state, now);
@@ -397,6 +428,67 @@ fn what_is_unused_and_not_reported_comes_back_to_the_lease() {
     host.take(time, 1000);
     let ask = host.ask(time + LEASE).expect("due");
     assert_eq!((ask.spent, ask.refunded), (40, 30));
+}
+
+#[test]
+fn a_request_that_says_what_is_over_gives_way_to_another() {
+    let mut host = Host::new(leased(&backlog(6000, 600), OutagePolicy::Safe), 1000);
+    let mut store = Store::new(6000, 600);
+    let time = 3600 * SECOND;
+    store.level_at = time;
+    host.take(time, 10);
+    let ask = host.ask(time).expect("due");
+    let answer = store.answer(0, ask, time).expect("answers");
+    host.install(time, time, answer);
+    assert!(host.take(time, 1));
+    // It is renewed before its end, and no answer comes.
+    let late = time + LEASE * 7 / 8;
+    let ask = host.ask(late).expect("due");
+    assert!(ask.held > 0);
+    host.fail(late, ask.sequence);
+    assert_eq!(host.ask(late), Some(ask), "as long as it lasts");
+    let after = time + LEASE;
+    assert!(host.take(after, 5), "it grants itself its share");
+    let next = host.ask(after).expect("due");
+    assert_eq!((next.sequence, next.held, next.spent), (ask.sequence + 1, 0, 6));
+    assert!(!host.install(
+        late,
+        after,
+        Answer {
+            sequence: ask.sequence,
+            ..answer
+        }
+    ));
+    let answer = store.answer(0, next, after).expect("answers");
+    assert!(answer.granted > 0);
+    assert!(host.install(after, after, answer));
+    assert!(host.take(after, 1));
+}
+
+#[test]
+fn a_host_whose_account_is_another_s_goes_on_as_another() {
+    let mut host = Host::new(leased(&backlog(6000, 600), OutagePolicy::SpendOut), 1000);
+    let mut store = Store::new(6000, 600);
+    let time = 3600 * SECOND;
+    store.level_at = time;
+    host.take(time, 10);
+    let first = host.ask(time).expect("due");
+    let answer = store.answer(0, first, time).expect("answers");
+    host.install(time, time, answer);
+    assert!(host.take(time, 3));
+    host.take(time, 600);
+    let second = host.ask(time).expect("due");
+    assert_eq!((second.identity, second.sequence, second.spent), (0, 2, 3));
+    host.fail_by(time, second.sequence, stale(77));
+    assert!(!host.take(time, 1), "what it had leased may be another's");
+    let next = host.ask(time).expect("due at once");
+    assert_eq!((next.identity, next.sequence, next.held), (77, 1, 0));
+    assert_eq!(next.spent, 3, "what was not reported is charged");
+    let answer = store.answer(77, next, time).expect("answers");
+    host.install(time, time, answer);
+    assert!(host.take(time, 1));
+    let later = host.ask(time + LEASE).expect("due");
+    assert_eq!((later.identity, later.sequence, later.spent), (77, 2, 4));
 }
 
 #[test]

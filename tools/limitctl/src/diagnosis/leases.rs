@@ -84,7 +84,7 @@ fn store(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Opt
             Severity::Error,
             "store_stale",
             "knows a later request of this host",
-            "two hosts have the same identity: create the segment of one of them anew",
+            "the segment was copied or restored: it goes on as another host by itself",
         ),
     };
     let finding = Finding::new(
