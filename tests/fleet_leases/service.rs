@@ -1,4 +1,6 @@
 //! A store as a process of its own, asked over a socket, and those who ask it.
+// Each test file uses a part of it.
+#![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
