@@ -221,6 +221,10 @@ impl<'a> Supervisor<'a> {
         let deadline = Instant::now() + TIMEOUT;
         while let Some(process) = (0..PROCESSES).find(|process| !is_so(*process)) {
             assert!(
+                !self.processes[process].has_ended(),
+                "process {process} had failed, and so never came {what}"
+            );
+            assert!(
                 Instant::now() < deadline,
                 "process {process} ({}) hangs: it never came {what}; {:#?}",
                 self.processes[process].id(),
