@@ -5,6 +5,7 @@ mod host;
 mod processes;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod service;
 mod store;
 
 use std::thread;

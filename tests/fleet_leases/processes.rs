@@ -1,125 +1,23 @@
 //! Real processes: the one that has duty is killed, and another takes over.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
-use nix::time::{ClockId, clock_gettime};
-use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, StoreProblem};
+use shmlimit::fleet::{LeaseReply, StoreProblem};
 use shmlimit::{Algorithm, FleetLease, Limit, Segment, SetDeclaration};
 
 use super::host::{KEY, declaring};
+use super::scene::clock::boot_time;
 use super::scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use super::service::{refresh, send, serve, used_and_outstanding};
 use super::store::Store;
 
 const CAPACITY: u64 = 60_000;
 const WINDOW: Duration = Duration::from_secs(60);
-
-fn boot_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_BOOTTIME).expect("a clock").into()
-}
-
-/// Answers one line of numbers with another, until its process is killed.
-fn serve(listener: &UnixListener, template: &LeaseRequest) {
-    let store = Store::default();
-    for stream in listener.incoming() {
-        let Ok(mut stream) = stream else { continue };
-        let mut line = String::new();
-        if BufReader::new(&stream).read_line(&mut line).is_err() {
-            continue;
-        }
-        if line == "used\n" {
-            let used = store.used(KEY, &template.declared.rule);
-            let _ = writeln!(stream, "{used} {}", store.outstanding(KEY));
-            continue;
-        }
-        let numbers: Vec<u64> = line
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        let [host, sequence, spent, refunded, held, wanted] = numbers[..] else {
-            continue;
-        };
-        let request = LeaseRequest {
-            host,
-            sequence,
-            spent,
-            refunded,
-            held,
-            wanted,
-            ..template.clone()
-        };
-        let Ok(reply) = store.answer(&request, boot_time()) else {
-            continue;
-        };
-        let (remaining, drained_in) = (reply.remaining.as_nanos(), reply.drained_in.as_nanos());
-        // Where the one that asked is dead by now, it is asked again.
-        let _ = writeln!(
-            stream,
-            "{} {} {remaining} {} {} {drained_in}",
-            reply.sequence, reply.granted, reply.share, reply.grant_number
-        );
-    }
-}
-
-fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
-    let exchange = || -> std::io::Result<String> {
-        let mut stream = UnixStream::connect(path)?;
-        let LeaseRequest {
-            host,
-            sequence,
-            spent,
-            refunded,
-            held,
-            wanted,
-            ..
-        } = request;
-        writeln!(stream, "{host} {sequence} {spent} {refunded} {held} {wanted}")?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(line)
-    };
-    let line = exchange().map_err(|_| StoreProblem::Unreachable)?;
-    let numbers: Vec<u64> = line
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    let [sequence, granted, remaining, share, grant_number, drained_in] = numbers[..] else {
-        return Err(StoreProblem::Unreachable);
-    };
-    Ok(LeaseReply {
-        sequence,
-        granted,
-        remaining: Duration::from_nanos(remaining),
-        share,
-        grant_number,
-        drained_in: Duration::from_nanos(drained_in),
-    })
-}
-
-/// Asks the store as long as this process has duty.
-fn refresh(fleet: &Fleet, path: &Path) {
-    loop {
-        let Some(duty) = fleet.wait_for_duty(TIMEOUT).expect("works") else {
-            continue;
-        };
-        while duty.is_held() {
-            for asked in duty.ask().expect("works") {
-                match send(path, asked.request()) {
-                    Ok(reply) => duty.install(&asked, &reply).expect("works"),
-                    Err(problem) => duty
-                        .report(&asked, problem, Duration::from_millis(1))
-                        .expect("works"),
-                }
-            }
-            duty.wait(Duration::from_secs(1));
-        }
-    }
-}
 
 #[test]
 fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
@@ -274,16 +172,6 @@ fn work(segment: &Segment, socket: &Path, count: &AtomicU64) {
             }
         }
     });
-}
-
-/// What the store counts as used, and what it has leased.
-fn used_and_outstanding(path: &Path) -> [u64; 2] {
-    let mut stream = UnixStream::connect(path).expect("the store listens");
-    writeln!(stream, "used").expect("it reads");
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).expect("it answers");
-    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
-    [(); 2].map(|()| numbers.next().expect("a number"))
 }
 
 #[test]

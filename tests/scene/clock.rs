@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, SetDeclaration, SetSnapshot, VirtualClock};
 use tempfile::TempDir;
 
@@ -65,4 +66,9 @@ impl Scene {
     pub fn pass(&self, time: Duration) {
         self.clock.advance_to(self.clock.now() + time);
     }
+}
+
+/// Since the machine was started, suspended or not.
+pub fn boot_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).expect("a clock").into()
 }

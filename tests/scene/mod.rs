@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod credit;
+pub mod held;
 pub mod process;
 
 use std::path::Path;

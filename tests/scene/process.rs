@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 /// How long anything may take before a test gives up: not a claim about speed.
@@ -129,6 +129,13 @@ impl Child {
     pub fn succeed(mut self) {
         let status = self.wait();
         assert_eq!(status, WaitStatus::Exited(self.pid, 0), "the child failed");
+    }
+
+    /// Whether the child has ended by now. It is to be waited for all the same.
+    pub fn has_ended(&self) -> bool {
+        let looking = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = waitid(Id::Pid(self.pid), looking).expect("a child of this process");
+        status != WaitStatus::StillAlive
     }
 
     /// Waits until the child has stopped.

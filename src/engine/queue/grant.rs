@@ -285,6 +285,7 @@ impl<'a> LockedShard<'a> {
         transaction.count(&control.admitted, 1);
         transaction.count(&control.waited, 1);
         transaction.count(&control.wait_times[wait_bucket(waited)], 1);
+        transaction.count(&control.wait_time, waited);
         at.count_on_rows(row.into(), true);
         row.pin(&mut transaction);
         shard.commit(&mut transaction)?;

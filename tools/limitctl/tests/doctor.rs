@@ -214,6 +214,25 @@ fn a_place_in_the_queue_of_a_dead_process_is_found_and_taken_back() {
     assert_well(&path);
 }
 
+#[test]
+fn a_place_in_the_queue_that_was_given_up_under_a_stuck_lock_is_found_and_taken_back() {
+    let directory = directory();
+    let path = create_with(directory.path(), ONE_PLACE);
+    let _holder = Actor::start("hold", &path);
+    let mut waiter = Actor::start("queue", &path);
+    wait_for_queue(&path, 1);
+    let locker = Actor::start("spin", &path);
+    locker.stop_with_the_lock(&path);
+    assert_eq!(waiter.go_on(), "left");
+    wait_for("ticket_given_up", &path);
+    // The process that keeps the lock would finish it. It never comes to that, and no other one needs the set.
+    locker.kill();
+    let finding = assert_healed("ticket_given_up", "warning", &path);
+    assert_eq!(finding["heal"], format!("limitctl recover {}", text(&path)));
+    wait_for_queue(&path, 0);
+    assert_well(&path);
+}
+
 /// A cgroup of a test's own, in which processes can be frozen; removed when it is dropped.
 struct Freezer {
     directory: PathBuf,

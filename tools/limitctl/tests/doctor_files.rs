@@ -14,9 +14,9 @@ use std::process::Command;
 use layout_mirror::RawSegment;
 use layout_mirror::words::{control, header};
 use serde_json::Value;
-use shmlimit::Segment;
-use support::health::{assert_healed, assert_well, findings, heal, shell, the};
-use support::host::{can_unshare, is_root};
+use shmlimit::{Segment, SegmentReader};
+use support::health::{assert_healed, assert_well, findings, heal, shell, the, wait_for};
+use support::host::{can_unshare, has, is_root};
 use support::{Actor, create, directory, run, run_command, text};
 
 /// Not a test: the part that processes play that the tests start.
@@ -224,6 +224,22 @@ fn a_file_of_another_boot_and_a_copy_start_cold() {
 }
 
 #[test]
+fn a_file_of_another_boot_that_is_in_use_is_an_error_until_those_who_use_it_are_ended() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("hold", &path);
+    // Only looks, and is left alone.
+    let onlooker = SegmentReader::open(&path).expect("readable");
+    RawSegment::open(&path).set_another_boot();
+    let finding = assert_healed("foreign_boot", "error", &path);
+    assert_eq!(finding["heal"], format!("kill {}", actor.pid()));
+    wait_for("cold", &path);
+    assert_healed("cold", "warning", &path);
+    assert_well(&path);
+    drop(onlooker);
+}
+
+#[test]
 fn files_that_others_could_have_planted_are_made_ones_that_are_trusted() {
     // The command that finds the other names of a file searches the whole file system, and this one is small.
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -304,7 +320,7 @@ fn findings_in(json: &str) -> Vec<Value> {
 }
 
 /// Runs a script in a mount namespace of its own, in which `mounted` prepares the directory `$1`; then the command that the
-/// finding names, and doctor once more. The script is given `$heal`, the JSON path of the command.
+/// finding names, and doctor once more: of the same file, or of what `prepare` says in `$healed` that it is moved to.
 fn healed_in_a_mount_namespace(kind: &str, prepare: &str) -> Option<(Vec<Value>, Vec<Value>)> {
     if !is_root() || !can_unshare(&["--mount"]) {
         return None;
@@ -317,7 +333,7 @@ fn healed_in_a_mount_namespace(kind: &str, prepare: &str) -> Option<(Vec<Value>,
         limitctl doctor --json "$1/limits" || true
         echo =====
         eval "$(limitctl doctor --json "$1/limits" | grep -A 4 '"finding": "{kind}"' | sed -n 's/.*"heal": "\(.*\)".*/\1/p')"
-        limitctl doctor --json "$1/limits" || true
+        limitctl doctor --json "${{healed:-$1/limits}}" || true
         "#
     );
     let mut command = shell(&format!(
@@ -331,6 +347,34 @@ fn healed_in_a_mount_namespace(kind: &str, prepare: &str) -> Option<(Vec<Value>,
         .split_once("=====\n")
         .unwrap_or_else(|| panic!("{run:?}"));
     Some((findings_in(before), findings_in(after)))
+}
+
+#[test]
+fn a_segment_that_was_copied_to_a_file_system_that_copies_on_write_is_an_error_until_it_is_moved() {
+    if !has("mkfs.btrfs", &["--version"]) || !has("losetup", &["--find"]) {
+        return;
+    }
+    // The disk lies in the memory of this mount namespace, and ends with it.
+    let copied = r#"
+        mount -t tmpfs none /dev/shm
+        truncate -s 128m /dev/shm/disk && mkfs.btrfs --quiet /dev/shm/disk >/dev/null
+        mount -o loop /dev/shm/disk "$1"
+        limitctl create --set api --calls requests=10/1d /dev/shm/original >/dev/null
+        cp --sparse=never --reflink=never /dev/shm/original "$1/limits"
+        healed=/dev/shm/limits
+    "#;
+    let Some((before, after)) = healed_in_a_mount_namespace("unsupported_file_system", copied) else {
+        return;
+    };
+    let finding = the("unsupported_file_system", &before);
+    assert_eq!(finding["severity"], "error");
+    assert!(
+        finding["what"].as_str().expect("text").contains("btrfs"),
+        "{finding}"
+    );
+    // As any copy, it is started cold by the next process that opens it.
+    let kinds: Vec<&Value> = after.iter().map(|finding| &finding["finding"]).collect();
+    assert_eq!(kinds, ["cold"]);
 }
 
 #[test]

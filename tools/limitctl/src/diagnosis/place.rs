@@ -10,7 +10,8 @@ use shmlimit::{Error, OpenError, SegmentError};
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
 use super::mounts::mount_of;
-use super::remedy::{Remedies, quoted};
+use super::process::users_of;
+use super::remedy::{Remedies, end, quoted};
 use super::segment::Look;
 use crate::exit::Failure;
 
@@ -59,8 +60,8 @@ pub fn obstacle(error: Error, path: &Path, metadata: &Metadata) -> Finding {
         ),
         Error::Open(OpenError::UnsupportedFileSystem { .. }) => (
             "unsupported_file_system",
-            "processes refuse to open it there",
-            Some("limitctl create --config FILE /dev/shm/NAME".to_owned()),
+            "processes refuse to open it there; what was counted goes with the file, and the programs need its new path",
+            Some(format!("mv --no-clobber {} /dev/shm/", quoted(path))),
         ),
         Error::Open(OpenError::ForeignNamespace { .. }) => (
             "foreign_namespace",
@@ -70,8 +71,9 @@ pub fn obstacle(error: Error, path: &Path, metadata: &Metadata) -> Finding {
         ),
         Error::Open(OpenError::ForeignBoot { .. }) => (
             "foreign_boot",
-            "processes are attached to a file that is of another boot or a copy: further ones are refused until they end",
-            Some(remedies.recover()),
+            "processes are attached to a file that is of another boot or a copy: further ones are refused until they end, and the \
+             next one that opens it then starts it cold",
+            end(&users_of(metadata)),
         ),
         Error::Open(OpenError::Denied { .. }) => (
             "denied",

@@ -1,6 +1,9 @@
 //! What the process table says of a process that a segment names. Only where its ids are this namespace's.
 
-use std::fs;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::stat::{major, minor};
 
 use super::remedy::go_on;
 
@@ -56,6 +59,35 @@ pub fn table_is_whole() -> bool {
     let own = fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
         && fs::metadata("/proc/1/status").is_ok()
+}
+
+/// The other processes that have a file mapped for writing, as those have it that are attached to a segment. By what the
+/// kernel says of them: what a copied file says of its participants is of other processes.
+pub fn users_of(metadata: &Metadata) -> Vec<u32> {
+    let device = metadata.dev();
+    let device = format!("{:02x}:{:02x}", major(device), minor(device));
+    let inode = metadata.ino().to_string();
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let others = pids.filter(|pid| *pid != std::process::id());
+    let mut users: Vec<u32> = others
+        .filter(|pid| {
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            maps.lines().any(|line| maps_for_writing(line, &device, &inode))
+        })
+        .collect();
+    users.sort_unstable();
+    users
+}
+
+/// A line of proc_pid_maps(5): address, permissions, offset, device, inode, path.
+fn maps_for_writing(line: &str, device: &str, inode: &str) -> bool {
+    let mut fields = line.split_whitespace().skip(1);
+    fields
+        .next()
+        .is_some_and(|permissions| permissions.starts_with("rw") && permissions.ends_with('s'))
+        && fields.nth(1) == Some(device)
+        && fields.next() == Some(inode)
 }
 
 impl Activity {

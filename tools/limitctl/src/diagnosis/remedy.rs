@@ -41,6 +41,12 @@ pub fn go_on(pid: u64) -> String {
     format!("kill -CONT {pid}")
 }
 
+/// Processes come to their end, if there are any.
+pub fn end(pids: &[u32]) -> Option<String> {
+    let words: Vec<String> = pids.iter().map(u32::to_string).collect();
+    (!words.is_empty()).then(|| format!("kill {}", words.join(" ")))
+}
+
 /// A word of a shell, in quotes where it has to be.
 pub fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();

@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
@@ -307,6 +308,7 @@ impl Drop for Actor {
 /// * `hold`: the same with a permit in hand. `hold as NAME` takes that name first.
 /// * `spin`: takes and drops permits, for ever.
 /// * `wait`: waits for a permit, says that it is granted, and holds it.
+/// * `queue`: takes a place in the queue, and when told to go on gives it up and says so.
 pub fn play() {
     let (Ok(role), Some(segment)) = (std::env::var(ROLE), std::env::var_os(SEGMENT)) else {
         return;
@@ -339,20 +341,29 @@ pub fn play() {
             std::thread::park();
         }
     }
-    std::io::stdin()
-        .lock()
-        .read_line(&mut String::new())
-        .expect("told");
+    if role == "queue" {
+        let mut waiting = Box::pin(api.acquire_async(&request, TIMEOUT));
+        let first_look = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(first_look.is_pending());
+        wait_until_told();
+        drop(waiting);
+        say("left");
+    }
+    wait_until_told();
     say(&match api.try_acquire(&request) {
         Ok(outcome) => format!("admitted {}", outcome.is_admitted()),
         Err(shmlimit::Error::Segment(shmlimit::SegmentError::Removed { .. })) => "retired".to_owned(),
         Err(error) => format!("{error:?}"),
     });
+    wait_until_told();
+    drop(held);
+}
+
+fn wait_until_told() {
     std::io::stdin()
         .lock()
         .read_line(&mut String::new())
         .expect("told");
-    drop(held);
 }
 
 fn say(what: &str) {

@@ -1,0 +1,161 @@
+//! What is looked at from outside: at any time, and when all have given back.
+
+use std::time::Duration;
+
+use shmlimit::{LimitSet, Segment, SegmentReader, SetSnapshot};
+
+use crate::World;
+use crate::scene::process::eventually;
+use crate::sets::{KEYS, LARGEST};
+use crate::truth::Count;
+
+/// Looks at the segment without locks, and at the truth, until it is over.
+pub fn look_on(world: &World) {
+    let truth = &world.truth;
+    let reader = SegmentReader::open(&world.segment).expect("readable");
+    let mut whole = 0_u64;
+    while truth.get(Count::IsOver) == 0 {
+        truth.check();
+        let snapshot = reader.snapshot().expect("a copy");
+        for set in &snapshot.sets {
+            assert!(!set.poisoned, "poisoned: {set:?}");
+            if !set.torn {
+                whole += 1;
+                check_held(set);
+            }
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert!(whole > 0, "every copy was torn");
+    println!("{whole} whole copies of a set were looked at");
+}
+
+fn check_held(set: &SetSnapshot) {
+    let held_of = |limit: &str| -> u64 {
+        let amounts = set.holds.iter().filter_map(|hold| hold.amounts.get(limit));
+        amounts.sum()
+    };
+    match &*set.name {
+        "plain" => assert!(held_of("slots") <= LARGEST.slots, "{set:?}"),
+        "leased" => assert!(held_of("leases") <= LARGEST.leases, "{set:?}"),
+        _ => {}
+    }
+    assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
+}
+
+/// All live processes have given back what they had, and nothing is left of the dead: everything that there is can be held at
+/// once, and not a unit more. `kills` is how many have died so far.
+pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) {
+    let truth = &world.truth;
+    let report = segment.recover().expect("works");
+    for set in &report.sets {
+        assert_eq!(set.problem, None);
+    }
+    let capacity_of = |set: &str| {
+        let declared = segment.declaration_in_force().expect("readable");
+        let set = declared
+            .sets()
+            .iter()
+            .find(|it| it.name() == set)
+            .expect("declared");
+        set.limits()[0]
+            .capacity()
+            .to_string()
+            .parse::<u64>()
+            .expect("a number")
+    };
+    let plain = segment.set("plain").expect("declared");
+    check_whole(&plain, "slots", capacity_of("plain"), || {
+        truth.add(Count::AdmittedToPlain)
+    });
+    let leased = segment.set("leased").expect("declared");
+    check_whole(&leased, "leases", capacity_of("leased"), || {
+        truth.add(Count::AdmittedToLeased)
+    });
+    check_keys(world, segment, capacity_of("keyed"));
+
+    let snapshot = segment.snapshot().expect("a copy");
+    assert_eq!(snapshot.cold_starts, 0);
+    assert!(
+        snapshot.participants.iter().all(|participant| participant.alive),
+        "{:?}",
+        snapshot.participants
+    );
+    for set in &snapshot.sets {
+        assert!(!set.torn && !set.poisoned, "{set:?}");
+        assert_eq!((set.active, set.of_dead, set.holds.len()), (0, 0, 0), "{set:?}");
+        assert!(set.tickets.is_empty(), "{set:?}");
+        assert_eq!(set.words_in_flight, Some(0), "{set:?}");
+        let admitted = truth.get(match &*set.name {
+            "plain" => Count::AdmittedToPlain,
+            "keyed" => Count::AdmittedToKeyed,
+            "leased" => Count::AdmittedToLeased,
+            _ => Count::AdmittedToShared,
+        });
+        let bounds = admitted..=admitted + kills + truth.get(Count::Unsure);
+        assert!(
+            bounds.contains(&set.counts.admitted),
+            "{:?}, not in {bounds:?}",
+            set.counts
+        );
+    }
+    let reader = SegmentReader::open(&world.segment).expect("readable");
+    for shard in reader.diagnose().expect("readable").shards {
+        let is_sound = shard.adds_up == Some(true)
+            && !shard.unfinished_returns
+            && !shard.half_done
+            && shard.poison.is_none()
+            && shard.admissible_heads.is_empty();
+        assert!(is_sound, "{shard:?}");
+    }
+}
+
+/// All of a concurrency limit can be held, and one more is refused.
+fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) {
+    let with = |units| {
+        let request = set.request();
+        let request = match set.name() {
+            "plain" => request.with("tokens", 0).and_then(|it| it.with("calls", 0)),
+            _ => Ok(request),
+        };
+        request.and_then(|it| it.with(limit, units)).expect("declared")
+    };
+    // The process that is refused looks for the dead, so that nothing else need happen.
+    let (all, one) = (with(capacity), with(1));
+    eventually("all of it can be held at once", || {
+        let Ok(permit) = set.try_acquire(&all).expect("works").into_result() else {
+            return false;
+        };
+        admitted();
+        assert!(
+            !set.try_acquire(&one).expect("works").is_admitted(),
+            "more than there is"
+        );
+        drop(permit);
+        true
+    });
+}
+
+fn check_keys(world: &World, segment: &Segment, capacity: u64) {
+    let set = segment.set("keyed").expect("declared");
+    let with = |units| {
+        let request = set.request().with("calls", 0);
+        request.and_then(|it| it.with("places", units)).expect("declared")
+    };
+    let (all, one) = (with(capacity), with(1));
+    for key in KEYS {
+        let key = set.key(key).expect("keyed");
+        eventually("all places of a key can be held at once", || {
+            let Ok(permit) = key.try_acquire(&all).expect("works").into_result() else {
+                return false;
+            };
+            world.truth.add(Count::AdmittedToKeyed);
+            assert!(
+                !key.try_acquire(&one).expect("works").is_admitted(),
+                "more than there is"
+            );
+            drop(permit);
+            true
+        });
+    }
+}

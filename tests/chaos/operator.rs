@@ -1,0 +1,67 @@
+//! What an operator does with a segment in use, each time as a command of its own would.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shmlimit::{Error, Segment};
+
+use crate::scene::process::{Dice, TIMEOUT};
+use crate::sets::{VARIANTS, declaration};
+use crate::truth::Count;
+use crate::worker::{expect_stuck, open};
+use crate::{PROCESSES, World};
+
+pub const OPERATOR: usize = PROCESSES - 1;
+
+/// Changes what is limited, and sets right, until it is killed.
+pub fn operate(world: &World, seed: u64) -> ! {
+    let truth = &world.truth;
+    let mut dice = Dice(seed);
+    loop {
+        let segment = open(world, OPERATOR, TIMEOUT);
+        if let Err(error) = act(world, &segment, &mut dice) {
+            expect_stuck(world, &error);
+        }
+        truth.got_on(OPERATOR);
+        drop(segment);
+        while truth.get(Count::Rest) != 0 {
+            truth.rests(OPERATOR).store(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        truth.rests(OPERATOR).store(0, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(dice.below(10_000)));
+    }
+}
+
+fn act(world: &World, segment: &Segment, dice: &mut Dice) -> Result<(), Error> {
+    let truth = &world.truth;
+    match dice.below(16) {
+        0..=7 => {
+            let variant = dice.below(VARIANTS.len() as u64) as usize;
+            segment.apply(&declaration(variant))?;
+            truth.add(Count::Applied);
+        }
+        8 => {
+            // Before it happens: who sees more admitted sees this first.
+            truth.add(Count::ResetsBegun);
+            segment.set("plain").expect("declared").reset(&["calls"], false)?;
+        }
+        9 => segment
+            .set("plain")
+            .expect("declared")
+            .reset(&["tokens"], false)?,
+        10 => segment.set("keyed").expect("declared").reset(&[], false)?,
+        11 => segment.set("leased").expect("declared").reset(&[], false)?,
+        12 => {
+            segment.rebuild()?;
+        }
+        _ => {
+            for set in segment.recover()?.sets {
+                let is_sound = set.problem.is_none() || set.locked;
+                assert!(is_sound, "{set:?}");
+            }
+            truth.add(Count::Recovered);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! What is limited, and what an operator makes of it.
+
+use std::time::Duration;
+
+use shmlimit::{Declaration, FleetLease, Keyed, Limit, LimitSet, Segment, SetDeclaration, WhenFull};
+
+use crate::{PROCESSES, scene};
+
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const LEASE: Duration = Duration::from_millis(20);
+/// Keys whose holds are known. Others come once and go.
+pub const KEYS: [&str; 3] = ["tenant 0", "tenant 1", "tenant 2"];
+
+/// The capacities of one declaration.
+pub struct Capacities {
+    pub slots: u64,
+    pub places: u64,
+    pub leases: u64,
+    /// Calls in a second.
+    pub calls: u64,
+    pub burst: u64,
+}
+
+/// Between which an operator changes. The first is the largest, for which there is room.
+pub const VARIANTS: [Capacities; 3] = [
+    Capacities {
+        slots: 5,
+        places: 3,
+        leases: 4,
+        calls: 300,
+        burst: 60,
+    },
+    Capacities {
+        slots: 3,
+        places: 3,
+        leases: 2,
+        calls: 300,
+        burst: 20,
+    },
+    Capacities {
+        slots: 4,
+        places: 1,
+        leases: 4,
+        calls: 100,
+        burst: 40,
+    },
+];
+pub const LARGEST: &Capacities = &VARIANTS[0];
+
+/// Of the limit that hosts share: units in a second, and at once.
+pub const SHARED_CALLS: u64 = 500;
+pub const SHARED_BURST: u64 = 100;
+
+/// Fewer places for waiters than there are workers, so that queues fill up, and fewer rows than keys.
+pub fn declaration(variant: usize) -> Declaration {
+    let capacities = &VARIANTS[variant];
+    scene::declaration()
+        // More than processes at any time, fewer than would hide places that the dead do not give up.
+        .participants(PROCESSES as u32 + 4)
+        .fleet_url("redis://127.0.0.1:1")
+        .add_set(
+            SetDeclaration::new("plain")
+                .waiters(16)
+                .holds(64)
+                .add_limit(Limit::concurrency("slots", capacities.slots))
+                .add_limit(Limit::calls("calls", capacities.calls, SECOND).burst(capacities.burst))
+                .add_limit(Limit::rate("tokens", 10_000_000, SECOND)),
+        )
+        .add_set(
+            SetDeclaration::new("keyed")
+                .keyed(Keyed::new(32).when_full(WhenFull::EvictLeastUsed))
+                .waiters(16)
+                .holds(64)
+                .add_limit(Limit::concurrency("places", capacities.places))
+                .add_limit(Limit::calls("calls", 10_000, SECOND)),
+        )
+        .add_set(
+            SetDeclaration::new("leased")
+                .waiters(16)
+                .holds(64)
+                .add_limit(Limit::concurrency("leases", capacities.leases).lease(LEASE)),
+        )
+        .add_set(
+            SetDeclaration::new("shared").waiters(16).add_limit(
+                Limit::calls("calls", SHARED_CALLS, SECOND)
+                    .burst(SHARED_BURST)
+                    .fleet(FleetLease::new("chaos/shared/calls")),
+            ),
+        )
+}
+
+/// The sets of one attachment.
+pub struct Handles {
+    pub segment: Segment,
+    pub plain: LimitSet,
+    pub keyed: LimitSet,
+    pub leased: LimitSet,
+    pub shared: LimitSet,
+}
+
+impl Handles {
+    pub fn of(segment: Segment) -> Self {
+        let set = |name: &str| segment.set(name).expect("declared");
+        Self {
+            plain: set("plain"),
+            keyed: set("keyed"),
+            leased: set("leased"),
+            shared: set("shared"),
+            segment,
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Processes that use the sets until they are killed.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use shmlimit::{
+    AcquireFuture, Error, Key, OpenError, OpenOptions, Outcome, Permit, PermitError, Request, Segment,
+    SegmentError,
+};
+
+use crate::World;
+use crate::scene::clock::boot_time;
+use crate::scene::process::{Dice, TIMEOUT};
+use crate::service::refresh;
+use crate::sets::{Handles, KEYS, LEASE};
+use crate::truth::{Count, Pool};
+
+/// A lock's holder may be stopped for longer: then it is said that it is stuck.
+const SHORT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
+/// What two clocks may differ by.
+const CLOCK_ERROR: Duration = Duration::from_millis(1);
+/// Keys that come once and go.
+const STRANGERS: u64 = 200;
+
+/// Opens the segment, as soon as no stopped process is in the way.
+pub fn open(world: &World, process: usize, lock_timeout: Duration) -> Segment {
+    let options = OpenOptions::new().lock_timeout(lock_timeout);
+    loop {
+        let opened = world
+            .truth
+            .timed(process, Count::LongestStall, || options.open(&world.segment));
+        match opened {
+            Ok(segment) => return segment,
+            Err(Error::Open(OpenError::AttachStuck { .. })) => world.truth.add(Count::LocksFoundStuck),
+            Err(error) => panic!("opens at any time: {error}"),
+        }
+    }
+}
+
+/// Counts that a stopped process has a lock, which is what an error has to be.
+pub fn expect_stuck(world: &World, error: &Error) {
+    assert!(
+        matches!(error, Error::Segment(SegmentError::LockStuck { .. })),
+        "{error}"
+    );
+    world.truth.add(Count::LocksFoundStuck);
+}
+
+/// Has duty, or waits for it, until it is killed.
+pub fn ask_the_store(world: &World, process: usize) -> ! {
+    let segment = open(world, process, TIMEOUT);
+    loop {
+        refresh(&segment.fleet(), &world.store);
+    }
+}
+
+/// What a process does until it is killed.
+pub fn work(world: &World, number: usize, inherited: Option<Segment>, seed: u64) -> ! {
+    let mut dice = Dice(seed);
+    let mut segment = inherited;
+    loop {
+        // The process that inherited a segment uses it to the end; the others attach again from time to time.
+        let rounds = match segment {
+            Some(_) => u64::MAX,
+            None => 20 + dice.below(500),
+        };
+        let opened = segment.take().unwrap_or_else(|| {
+            let is_patient = dice.below(2) == 0;
+            open(
+                world,
+                number,
+                if is_patient { TIMEOUT } else { SHORT_LOCK_TIMEOUT },
+            )
+        });
+        let handles = Handles::of(opened);
+        Worker::new(world, number, &handles, dice.roll()).work(rounds);
+    }
+}
+
+/// A permit, and what the truth says that it holds.
+struct Holding<'a> {
+    permit: Permit<'a>,
+    pool: Option<(Pool, u64)>,
+}
+
+struct Worker<'a> {
+    world: &'a World,
+    number: usize,
+    handles: &'a Handles,
+    dice: Dice,
+    keys: [Key<'a>; 3],
+    plain: Request,
+    keyed: Request,
+    leased: Request,
+    shared: Request,
+    holdings: VecDeque<Holding<'a>>,
+    /// Of this at most one, because the truth knows one end for all of them.
+    lease: Option<Permit<'a>>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(world: &'a World, number: usize, handles: &'a Handles, seed: u64) -> Self {
+        Self {
+            world,
+            number,
+            handles,
+            dice: Dice(seed),
+            keys: KEYS.map(|key| handles.keyed.key(key).expect("keyed")),
+            plain: handles.plain.request().with("tokens", 1).expect("declared"),
+            keyed: handles.keyed.request(),
+            leased: handles.leased.request(),
+            shared: handles.shared.request(),
+            holdings: VecDeque::new(),
+            lease: None,
+        }
+    }
+
+    fn work(&mut self, rounds: u64) {
+        let truth = &self.world.truth;
+        // Were all of them to spin, the condemned would wait for a processor to die on.
+        let is_calm = self.dice.below(4) > 0;
+        for _ in 0..rounds {
+            if truth.get(Count::Rest) != 0 {
+                self.rest();
+            }
+            if is_calm && self.dice.below(4) == 0 {
+                std::thread::sleep(Duration::from_micros(self.dice.below(2_000)));
+            }
+            match self.dice.below(16) {
+                0..=4 => self.use_plain(),
+                5..=8 => self.use_keyed(),
+                9 => self.come_once(),
+                10..=12 => self.use_leased(),
+                13..=14 => self.use_shared(),
+                _ => self.look(),
+            }
+            truth.check();
+            self.give_back_until(self.dice.clone().below(3) as usize);
+            truth.got_on(self.number);
+        }
+        self.give_back_all();
+    }
+
+    fn rest(&mut self) {
+        let truth = &self.world.truth;
+        self.give_back_all();
+        truth.rests(self.number).store(1, Ordering::SeqCst);
+        while truth.get(Count::Rest) != 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        truth.rests(self.number).store(0, Ordering::SeqCst);
+    }
+
+    /// Acquires in one of the ways there are. Without a time limit only if nothing is held: who waits for one thing with
+    /// another in hand could wait for the one who does the opposite.
+    fn acquire(
+        &mut self,
+        longest: Count,
+        try_now: impl FnOnce() -> Result<Outcome<'a>, Error>,
+        wait: impl FnOnce(Option<Duration>) -> Result<Outcome<'a>, Error>,
+        begin: impl FnOnce(Duration) -> AcquireFuture<'a>,
+    ) -> Option<Permit<'a>> {
+        let truth = &self.world.truth;
+        let holds_nothing = self.holdings.is_empty() && self.lease.is_none();
+        let outcome = match self.dice.below(8) {
+            0..=3 => truth.timed(self.number, Count::LongestStall, try_now),
+            4 if holds_nothing => truth.timed(self.number, longest, || wait(None)),
+            4..=6 => {
+                let timeout = Duration::from_micros(self.dice.below(50_000));
+                let outcome = truth.timed(self.number, longest, || wait(Some(timeout)));
+                if matches!(&outcome, Ok(Outcome::Refused(_))) {
+                    truth.add(Count::TimedOut);
+                }
+                outcome
+            }
+            _ => self.begin_and_cancel(begin(Duration::from_millis(50)))?,
+        };
+        match outcome {
+            Ok(Outcome::Admitted(permit)) => Some(permit),
+            Ok(Outcome::Refused(_)) => None,
+            Err(error) => {
+                // It may have been granted by the time that it gave up.
+                truth.add(Count::Unsure);
+                expect_stuck(self.world, &error);
+                None
+            }
+        }
+    }
+
+    /// Polls a future a few times, and drops it if it is not ready by then.
+    fn begin_and_cancel(&mut self, mut future: AcquireFuture<'a>) -> Option<Result<Outcome<'a>, Error>> {
+        let truth = &self.world.truth;
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..=self.dice.below(3) {
+            let polled = truth.timed(self.number, Count::LongestStall, || {
+                Pin::new(&mut future).poll(&mut context)
+            });
+            if let Poll::Ready(outcome) = polled {
+                return Some(outcome);
+            }
+            std::thread::sleep(Duration::from_micros(self.dice.below(2_000)));
+        }
+        truth.add(Count::Unsure);
+        truth.add(Count::Cancelled);
+        truth.timed(self.number, Count::LongestStall, || drop(future));
+        None
+    }
+
+    fn use_plain(&mut self) {
+        let truth = &self.world.truth;
+        let set = &self.handles.plain;
+        // With none, only the rates are taken.
+        let units = self.dice.below(4);
+        let tokens = 1 + self.dice.below(1000);
+        self.plain.set_cost("slots", units).expect("declared");
+        self.plain.set_cost("tokens", tokens).expect("declared");
+        let request = self.plain.clone();
+        let admitted = self.acquire(
+            Count::LongestWaitForPlain,
+            || set.try_acquire(&request),
+            |timeout| set.acquire(&request, timeout),
+            |timeout| set.acquire_async(&request, timeout),
+        );
+        let Some(mut permit) = admitted else { return };
+        truth.take(Pool::Slots, self.number, units);
+        truth.add(Count::AdmittedToPlain);
+        if self.dice.below(2) == 0 {
+            let used = self.dice.below(1500);
+            let settled = truth.timed(self.number, Count::LongestStall, || {
+                permit.settle([("tokens", used)])
+            });
+            if let Err(error) = settled {
+                expect_stuck(self.world, &error);
+            }
+        }
+        self.holdings.push_back(Holding {
+            permit,
+            pool: Some((Pool::Slots, units)),
+        });
+    }
+
+    fn use_keyed(&mut self) {
+        let truth = &self.world.truth;
+        let number = self.dice.below(KEYS.len() as u64) as usize;
+        let key = self.keys[number];
+        let request = self.keyed.clone();
+        let admitted = self.acquire(
+            Count::LongestWaitForKeyed,
+            || key.try_acquire(&request),
+            |timeout| key.acquire(&request, timeout),
+            |timeout| key.acquire_async(&request, timeout),
+        );
+        let Some(permit) = admitted else { return };
+        truth.take(Pool::Places(number), self.number, 1);
+        truth.add(Count::AdmittedToKeyed);
+        self.holdings.push_back(Holding {
+            permit,
+            pool: Some((Pool::Places(number), 1)),
+        });
+    }
+
+    /// As one of many keys, more than there are rows.
+    fn come_once(&mut self) {
+        let truth = &self.world.truth;
+        let name = format!("stranger {}", self.dice.below(STRANGERS));
+        let key = self.handles.keyed.key(&name).expect("keyed");
+        let request = &self.keyed;
+        match truth.timed(self.number, Count::LongestStall, || key.try_acquire(request)) {
+            Ok(Outcome::Admitted(permit)) => {
+                truth.add(Count::AdmittedToKeyed);
+                drop(permit);
+            }
+            Ok(Outcome::Refused(_)) => {}
+            Err(error) => {
+                expect_stuck(self.world, &error);
+            }
+        }
+    }
+
+    /// Holds a lease, renews it or lets it run out.
+    fn use_leased(&mut self) {
+        let truth = &self.world.truth;
+        let set = &self.handles.leased;
+        if let Some(permit) = self.lease.take() {
+            // To hang with a lease in hand is what leases are for.
+            if self.dice.below(8) == 0 {
+                std::thread::sleep(LEASE);
+            }
+            let began = boot_time();
+            match truth.timed(self.number, Count::LongestStall, || permit.heartbeat()) {
+                Ok(()) => {
+                    truth.lease_until(self.number, began + LEASE - CLOCK_ERROR);
+                    if self.dice.below(2) == 0 {
+                        self.lease = Some(permit);
+                        return;
+                    }
+                }
+                Err(Error::Permit(PermitError::Reclaimed { .. })) => truth.add(Count::LostLeases),
+                Err(error) => {
+                    expect_stuck(self.world, &error);
+                }
+            }
+            self.give_back_lease(permit);
+            return;
+        }
+        let request = self.leased.clone();
+        // What is granted to a waiter is leased from before the call returns.
+        let began = boot_time();
+        let admitted = self.acquire(
+            Count::LongestWaitForLeased,
+            || set.try_acquire(&request),
+            |timeout| set.acquire(&request, timeout),
+            |timeout| set.acquire_async(&request, timeout),
+        );
+        let Some(permit) = admitted else { return };
+        truth.lease_until(self.number, began + LEASE - CLOCK_ERROR);
+        truth.take(Pool::Leases, self.number, 1);
+        truth.add(Count::AdmittedToLeased);
+        self.lease = Some(permit);
+    }
+
+    fn use_shared(&mut self) {
+        let set = &self.handles.shared;
+        let request = self.shared.clone();
+        let admitted = self.acquire(
+            Count::LongestWaitForShared,
+            || set.try_acquire(&request),
+            |timeout| set.acquire(&request, timeout),
+            |timeout| set.acquire_async(&request, timeout),
+        );
+        if let Some(permit) = admitted {
+            self.world.truth.add(Count::AdmittedToShared);
+            self.holdings.push_back(Holding { permit, pool: None });
+        }
+    }
+
+    /// What looks only, with the lock and without.
+    fn look(&mut self) {
+        let truth = &self.world.truth;
+        match self.dice.below(3) {
+            0 => {
+                let looked = truth.timed(self.number, Count::LongestStall, || {
+                    self.handles.plain.peek(&self.plain)
+                });
+                if let Err(error) = looked {
+                    expect_stuck(self.world, &error);
+                }
+            }
+            1 => {
+                let table = self.handles.keyed.table_usage().expect("keyed");
+                assert!(table.used <= table.rows, "{table:?}");
+            }
+            _ => {
+                self.handles.segment.snapshot().expect("a copy");
+            }
+        }
+    }
+
+    fn give_back_until(&mut self, left: usize) {
+        while self.holdings.len() > left {
+            let Some(holding) = self.holdings.pop_front() else {
+                return;
+            };
+            self.give_back(holding);
+        }
+    }
+
+    fn give_back(&mut self, holding: Holding<'a>) {
+        let truth = &self.world.truth;
+        let Holding { mut permit, pool } = holding;
+        if let Some((pool, units)) = pool {
+            truth.give_back(pool, self.number, units);
+        }
+        let is_dropped = self.dice.below(2) == 0;
+        truth.timed(self.number, Count::LongestStall, || {
+            if is_dropped {
+                drop(permit);
+            } else {
+                permit.release().expect("giving back does not fail");
+            }
+        });
+    }
+
+    fn give_back_lease(&mut self, permit: Permit<'a>) {
+        self.give_back(Holding {
+            permit,
+            pool: Some((Pool::Leases, 1)),
+        });
+    }
+
+    fn give_back_all(&mut self) {
+        self.give_back_until(0);
+        if let Some(permit) = self.lease.take() {
+            self.give_back_lease(permit);
+        }
+    }
+}

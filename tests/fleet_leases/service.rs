@@ -1,0 +1,122 @@
+//! A store as a process of its own, asked over a socket, and those who ask it.
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, StoreProblem};
+
+use super::scene::clock::boot_time;
+use super::scene::process::TIMEOUT;
+use super::store::Store;
+
+/// Answers one line of numbers with another, until its process is killed.
+pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
+    let store = Store::default();
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { continue };
+        let mut line = String::new();
+        if BufReader::new(&stream).read_line(&mut line).is_err() {
+            continue;
+        }
+        if line == "used\n" {
+            let used = store.used(&template.key, &template.declared.rule);
+            let _ = writeln!(stream, "{used} {}", store.outstanding(&template.key));
+            continue;
+        }
+        let numbers: Vec<u64> = line
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [host, sequence, spent, refunded, held, wanted] = numbers[..] else {
+            continue;
+        };
+        let request = LeaseRequest {
+            host,
+            sequence,
+            spent,
+            refunded,
+            held,
+            wanted,
+            ..template.clone()
+        };
+        let Ok(reply) = store.answer(&request, boot_time()) else {
+            continue;
+        };
+        let (remaining, drained_in) = (reply.remaining.as_nanos(), reply.drained_in.as_nanos());
+        // Where the one that asked is dead by now, it is asked again.
+        let _ = writeln!(
+            stream,
+            "{} {} {remaining} {} {} {drained_in}",
+            reply.sequence, reply.granted, reply.share, reply.grant_number
+        );
+    }
+}
+
+pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(path)?;
+        let LeaseRequest {
+            host,
+            sequence,
+            spent,
+            refunded,
+            held,
+            wanted,
+            ..
+        } = request;
+        writeln!(stream, "{host} {sequence} {spent} {refunded} {held} {wanted}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line)
+    };
+    let line = exchange().map_err(|_| StoreProblem::Unreachable)?;
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [sequence, granted, remaining, share, grant_number, drained_in] = numbers[..] else {
+        return Err(StoreProblem::Unreachable);
+    };
+    Ok(LeaseReply {
+        sequence,
+        granted,
+        remaining: Duration::from_nanos(remaining),
+        share,
+        grant_number,
+        drained_in: Duration::from_nanos(drained_in),
+    })
+}
+
+/// Asks the store as long as this process has duty.
+pub fn refresh(fleet: &Fleet, path: &Path) {
+    loop {
+        let Some(duty) = fleet.wait_for_duty(TIMEOUT).expect("works") else {
+            continue;
+        };
+        while duty.is_held() {
+            for asked in duty.ask().expect("works") {
+                match send(path, asked.request()) {
+                    Ok(reply) => duty.install(&asked, &reply).expect("works"),
+                    Err(problem) => duty
+                        .report(&asked, problem, Duration::from_millis(1))
+                        .expect("works"),
+                }
+            }
+            duty.wait(Duration::from_secs(1));
+        }
+    }
+}
+
+/// What the store counts as used, and what it has leased.
+pub fn used_and_outstanding(path: &Path) -> [u64; 2] {
+    let mut stream = UnixStream::connect(path).expect("the store listens");
+    writeln!(stream, "used").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    [(); 2].map(|()| numbers.next().expect("a number"))
+}
