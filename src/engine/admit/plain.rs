@@ -11,7 +11,7 @@ use crate::engine::shard::locked_shard::{LockedShard, TakenLock};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{Shard, ShardAt};
 use crate::error::Error;
-use crate::limit::Mark;
+use crate::limit::{Assessment, Mark};
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 
@@ -107,10 +107,12 @@ impl ShardAt<'_> {
         if !self.shard.has_no_waiters(*row) || self.shard.throttled_for(*row, self.now) != 0 {
             return Ok(None);
         }
-        let taken = if u32::from(costs.limits.0) & self.shard.set.held_mask != 0 {
-            self.take_and_hold(row, costs, decision)
-        } else if self.shard.backlogs.have_all(costs.limits) {
+        let is_held = u32::from(costs.limits.0) & self.shard.set.held_mask != 0;
+        let is_by_backlogs = !is_held && self.shard.backlogs.have_all(costs.limits);
+        let taken = if is_by_backlogs {
             self.take_backlogs(row, costs, decision)
+        } else if is_held {
+            self.take_and_hold(row, costs, decision)
         } else {
             self.take_by_rules(row, costs, decision)
         };
@@ -119,7 +121,13 @@ impl ShardAt<'_> {
                 decision.note_key(*row);
                 Ok(Some(Answer::Admitted))
             }
-            Taken::Refused => self.refuse_plain(row, costs, decision, attempt).map(Some),
+            Taken::Refused => {
+                let answer = is_by_backlogs.then(|| self.refuse_backlogs(row, costs, decision, attempt));
+                match answer.flatten() {
+                    None => self.refuse_plain(row, costs, decision, attempt).map(Some),
+                    answer => Ok(answer),
+                }
+            }
             Taken::Undecided => Ok(None),
         }
     }
@@ -233,5 +241,38 @@ impl ShardAt<'_> {
         }
         self.count_refusal((*row).into(), decision)?;
         Ok(Answer::Refused)
+    }
+
+    /// As [`refuse_plain`](Self::refuse_plain), where no death of a holder would help and a rate is what binds. None where a cost
+    /// never fits, which that says.
+    #[inline(never)]
+    fn refuse_backlogs(
+        &self,
+        row: &Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Option<Answer> {
+        decision.decided.clear();
+        for (index, cost) in costs.iter() {
+            let limit = self.shard.backlogs.get(index)?;
+            let (assessment, mark) = limit.assess(row.states(), self.now, cost)?;
+            if assessment == (Assessment::Refused { retry_after: None }) {
+                return None;
+            }
+            decision.note(Decided::assessed(mark, assessment));
+        }
+        if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
+            return Some(Answer::MustWait);
+        }
+        let mut transaction = self.shard.memory.journal().begin();
+        transaction.count(&self.shard.memory.control().refused_rate, 1);
+        for (index, decided) in decision.iter() {
+            if decided.wait() > 0 {
+                transaction.count(&self.shard.counters(index).refused, 1);
+            }
+        }
+        self.count_on_rows((*row).into(), false);
+        Some(Answer::Refused)
     }
 }

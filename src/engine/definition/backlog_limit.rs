@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use super::limit_rules::LimitRules;
 use super::own_capacities::LimitMask;
 use crate::engine::shard::limit_state::StateWords;
-use crate::limit::{Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
+use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
 use crate::shm::lock::journal::Transaction;
 
 /// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket.
@@ -41,6 +41,19 @@ impl BacklogLimit {
         let words: &[AtomicU64; 2] = states.get(self.first_word..)?.first_chunk()?;
         let state = &mut StateWords::changing(words, transaction);
         self.rule.take_if_admitted(state, now.within_proven_range(), cost)
+    }
+
+    /// What the limit says to a cost, and how it stands.
+    #[inline(always)]
+    pub(in crate::engine) fn assess(
+        &self,
+        states: &[AtomicU64],
+        now: Now,
+        cost: u64,
+    ) -> Option<(Assessment, Mark)> {
+        let words: &[AtomicU64; 2] = states.get(self.first_word..)?.first_chunk()?;
+        let state = &StateWords::reading(words);
+        Some(self.rule.assess_and_mark(state, now.within_proven_range(), cost))
     }
 
     /// As [`LimitRules::is_near`].
