@@ -1,5 +1,6 @@
 //! The short way of most requests: what they take of is no more than a rule, its state, and where it is held a hold. Whatever
-//! else there is to be looked at is left to the way that all requests can go, under the same lock.
+//! else there is to be looked at, such as a lease of the host that runs low, is left to the way that all requests can go, under the
+//! same lock.
 
 use super::acquire::{Answer, Attempt};
 use super::decided::Decided;
@@ -121,6 +122,8 @@ impl ShardAt<'_> {
                 decision.note_key(*row);
                 Ok(Some(Answer::Admitted))
             }
+            // It is to be noted how much was asked for.
+            Taken::Refused if costs.limits.0 & self.shard.leased.0 != 0 => Ok(None),
             Taken::Refused => {
                 let answer = is_by_backlogs.then(|| self.refuse_backlogs(row, costs, decision, attempt));
                 match answer.flatten() {
@@ -204,6 +207,10 @@ impl ShardAt<'_> {
                 near.insert(index);
             }
             decision.note(Decided::charged(mark, cost));
+        }
+        if near.0 & self.shard.leased.0 != 0 {
+            // More is to be asked for: the other way has that done.
+            return Taken::Undecided;
         }
         hold(&mut transaction, decision);
         // Only now, because what is counted is not undone.

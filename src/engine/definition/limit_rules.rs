@@ -95,21 +95,21 @@ impl LimitRules {
         }
     }
 
-    /// Whether to take of it, and to hold it where it is held, is all that a request does: it is neither drawn in batches nor
-    /// leased, counts no networks, and does not admit in spite of a refusal.
+    /// Whether to take of it, and to hold it where it is held, is all that a request that it admits does: it is not drawn in
+    /// batches, counts no networks, and does not admit in spite of a refusal.
     pub(in crate::engine) fn is_plain(&self) -> bool {
-        !self.shadow && self.credit.is_none() && !self.is_leased() && self.level == 0
+        !self.shadow && self.credit.is_none() && self.level == 0
     }
 
-    /// Which of them [are plain](Self::is_plain).
-    pub(in crate::engine) fn plain_of(limits: &[Self]) -> LimitMask {
-        let mut plain = LimitMask::default();
+    /// Which of them are so.
+    pub(in crate::engine) fn mask(limits: &[Self], is_so: impl Fn(&Self) -> bool) -> LimitMask {
+        let mut mask = LimitMask::default();
         let indexes = limits
             .iter()
-            .filter(|limit| limit.is_plain())
+            .filter(|limit| is_so(limit))
             .map(|limit| limit.index);
-        indexes.for_each(|index| plain.insert(index));
-        plain
+        indexes.for_each(|index| mask.insert(index));
+        mask
     }
 
     pub(in crate::engine) fn near(&self) -> NearThreshold {

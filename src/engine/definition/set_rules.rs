@@ -25,6 +25,8 @@ pub(crate) struct SetRules {
     pub(in crate::engine) plain: LimitMask,
     /// Those of the latter that are by the rule that most are by.
     pub(in crate::engine) backlogs: BacklogLimits,
+    /// Those that hosts share.
+    pub(in crate::engine) leased: LimitMask,
     /// For each word of a hold's amounts, the limit it belongs to.
     pub(crate) held_indexes: Vec<usize>,
     /// The limits that are in shadow, as a bit mask.
@@ -166,7 +168,10 @@ impl SetRules {
         let (plain, backlogs) = if plan.differs_by_key() {
             Default::default()
         } else {
-            (LimitRules::plain_of(&limits), BacklogLimits::of(&limits))
+            (
+                LimitRules::mask(&limits, LimitRules::is_plain),
+                BacklogLimits::of(&limits),
+            )
         };
         Self {
             generation,
@@ -183,6 +188,7 @@ impl SetRules {
                 .any(|limit| limit.lease.is_some() || (limit.is_leased() && limit.kind == Kind::Concurrency)),
             plain,
             backlogs,
+            leased: LimitRules::mask(&limits, LimitRules::is_leased),
             limits,
             plan,
         }

@@ -81,6 +81,12 @@ const WANTS_LEASE: u64 = 1;
 /// How far the number of a grant lies above the number of what was taken of it.
 const FENCING_SHIFT: u32 = 32;
 
+// What is read as a pair.
+const _: () = assert!(
+    LeaseWord::Spent as usize + 1 == LeaseWord::Allowance as usize
+        && LeaseWord::ValidUntil as usize + 1 == LeaseWord::OutSince as usize
+);
+
 /// What can be said of a lease at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spendable {
@@ -259,7 +265,29 @@ impl Leased {
         (waits && would_do && until > 0).then_some(until)
     }
 
+    /// Takes what is spent of a lease that is in force, which it nearly always is, and reads each word once; none where there
+    /// is more to it.
+    #[inline]
+    fn take_in_force(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Option<Mark> {
+        if !matches!(self.units, Units::Spent | Units::Refunded | Units::Counted) {
+            return None;
+        }
+        let first = self.local_words();
+        let [spent, allowance] = state.load_pair(first + LeaseWord::Spent as usize);
+        let [valid_until, out_since] = state.load_pair(first + LeaseWord::ValidUntil as usize);
+        let is_out = out_since | self.get(state, LeaseWord::Draining) != 0;
+        if is_out || now.monotonic >= valid_until {
+            return None;
+        }
+        let left = allowance.saturating_sub(spent).checked_sub(cost)?;
+        if cost > 0 {
+            state.store(first + LeaseWord::Spent as usize, spent.saturating_add(cost));
+        }
+        Some(self.mark_of(state, now, Spendable::Units(left)))
+    }
+
     /// What a mark says of the limit with so much left.
+    #[inline]
     fn mark_of(&self, state: &(impl State + ?Sized), now: Now, left: Spendable) -> Mark {
         let left = match left {
             Spendable::Anything => IS_LOW - 1,
@@ -438,8 +466,10 @@ impl RuleOperations for Leased {
         self.put(state, LeaseWord::Spent, spent.saturating_add(cost));
     }
 
-    /// Reads what it needs once where a lease is in force, which is nearly always.
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
+        if let Some(mark) = self.take_in_force(state, now, cost) {
+            return Ok(mark);
+        }
         let spendable = self.spendable(state, now);
         if !self.fits(spendable, cost) {
             return Err(Assessment::Refused {
