@@ -89,7 +89,7 @@ impl SegmentEngine {
         };
         let owner = self.membership.owner()?;
         let found = load_acquire(words.duty());
-        let until = words.duty_until().load(Ordering::Acquire);
+        let until = load_acquire(words.duty_until());
         if found != 0 && self.duty_left(until) > 0 && self.is_owner_alive(found) {
             return Ok(None);
         }
