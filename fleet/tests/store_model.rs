@@ -360,3 +360,48 @@ fn answers_the_same_when_servers_clocks_and_declarations_change() {
         assert!(count > 10, "{count} {what}: {seen:?}");
     }
 }
+
+/// The burst is half of what is replenished in a lease, so no host asks for its share of that at once.
+#[test]
+fn hosts_that_want_without_end_are_granted_the_same_where_one_asks_just_before_the_other() {
+    let declared = LeasedLimit {
+        kind: Kind::Rate,
+        unit: "1".to_owned(),
+        rule: LeasedRule::Backlog {
+            capacity: 20_000,
+            window: Duration::from_secs(1),
+            burst: 10_000,
+        },
+        lease: Duration::from_secs(1),
+    };
+    let terms = Terms::new(&declared, 0).expect("countable");
+    let mut store = StoreModel::new();
+    let mut granted = [0_u64; 2];
+    let mut sequences = [0_u64; 2];
+    for millis in (0..20_000_u64).step_by(125) {
+        for host in 0..granted.len() {
+            sequences[host] += 1;
+            let request = LeaseRequest {
+                key: "test/fair".to_owned(),
+                declared: declared.clone(),
+                version: 0,
+                host: host as u64 + 1,
+                sequence: sequences[host],
+                // What was granted is spent at once.
+                spent: granted[host],
+                refunded: 0,
+                held: 0,
+                wanted: 10_000,
+                grant_number: 0,
+            };
+            match store.answer("1", START + millis * 1_000, &terms, &request) {
+                StoreAnswer::Granted(grant) => granted[host] += grant.reply.granted,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let sum = granted.iter().sum::<u64>();
+    let jain = sum.pow(2) as f64 / (2 * granted.iter().map(|units| units.pow(2)).sum::<u64>()) as f64;
+    assert!(jain >= 0.95, "{granted:?}: {jain}");
+    assert!(sum >= 300_000, "{granted:?} of 400,000");
+}

@@ -231,12 +231,13 @@ impl Layout {
         let definition: Vec<u8> = definition.collect();
         let draws = definition.windows(CREDIT.len()).any(|window| window == CREDIT);
         let is_leased = definition.windows(FLEET.len()).any(|window| window == FLEET);
-        // Who has duty is said without the lock.
-        let of_duty = if is_leased {
-            let end = pieces.rows.start + state_words;
-            end - lease::OF_DUTY..end
+        // Who has duty is said without the lock, and hints are not journalled.
+        let record_end = pieces.rows.start + state_words;
+        let of_leases: Vec<usize> = if is_leased {
+            let hints = [lease::ALERTED, lease::UNMET].map(|word| record_end - lease::SIZE + word);
+            (record_end - lease::OF_DUTY..record_end).chain(hints).collect()
         } else {
-            0..0
+            Vec::new()
         };
         let row_heads: Vec<usize> = if pieces.is_keyed {
             pieces.rows.records().collect()
@@ -267,7 +268,7 @@ impl Layout {
             .chain(&counted)
             .chain(&counted_of_keys)
             .copied()
-            .chain(of_duty)
+            .chain(of_leases)
             .collect();
         let canonical = (control + control::JOURNAL..control + control::SIZE)
             .chain(counters..pieces.holds.start)

@@ -1,9 +1,10 @@
-//! What is killed of limits that hosts share: asking a store for a lease, bringing its answer into force, and between them.
+//! What is killed of limits that hosts share: asking a store for a lease, bringing its answer into force, and between them;
+//! and taking places back that are leased no more.
 
 use std::time::Duration;
 
 use shmlimit::fleet::{Asked, Duty, LeaseReply, LeaseRequest};
-use shmlimit::{FleetLease, Limit, LimitSet, SetDeclaration};
+use shmlimit::{FleetLease, Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 use crate::subject::Subject;
@@ -14,6 +15,9 @@ const LEASE: Duration = Duration::from_secs(3600);
 /// Units of the first grant, and of what is spent of it before the second is asked for.
 const FIRST: u64 = 10;
 const SPENT: u64 = 9;
+
+/// Of a concurrency limit.
+const PLACES: u64 = 3;
 
 /// Units of the second.
 const SECOND: u64 = 3;
@@ -90,6 +94,37 @@ fn ask_and_bring_into_force(victim: &Victim) {
     assert_eq!(asked.expect("works").len(), 1);
 }
 
+fn shared_places() -> SetDeclaration {
+    let limit = Limit::concurrency("places", PLACES).fleet(FleetLease::new("org/places").lease(LEASE));
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .holds(PLACES as u32)
+        .add_limit(limit)
+}
+
+/// Takes back the places of two permits whose lease is over, the younger first.
+fn lose_places(victim: &Victim) {
+    let set = victim.set();
+    refused(&set, 2);
+    let duty = victim.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    let reply = LeaseReply {
+        granted: 2,
+        remaining: Duration::from_millis(200),
+        ..answer(asked.request())
+    };
+    duty.install(&asked, &reply).expect("works");
+    let request = everything(&set, 1);
+    let permits = [admitted(&set, &request), admitted(&set, &request)];
+    while !permits.iter().all(Permit::reclaimed) {
+        std::hint::spin_loop();
+    }
+    victim.begins();
+    let outcome = Subject::of(&set).try_acquire(&request);
+    victim.ends();
+    assert!(!outcome.expect("works").is_admitted());
+}
+
 /// As [`operation`], of a limit that hosts share.
 const fn leased(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
@@ -102,4 +137,8 @@ pub const LEASE_OPERATIONS: &[Operation] = &[
     leased("lease, ask", 1, ask),
     leased("lease, bring into force", 1, bring_into_force),
     leased("lease, ask and bring into force", 2, ask_and_bring_into_force),
+    Operation {
+        is_leased: true,
+        ..operation("lease, lose places", shared_places, 2, lose_places)
+    },
 ];

@@ -255,6 +255,10 @@ impl Survivor {
     /// Goes on with asking the store where the dead process was: with the same request, if that was kept, and to the same grant,
     /// which counts once.
     fn check_lease(&self) -> Result<(), Judgement> {
+        if self.snapshot().sets[0].limits[0].kind == Kind::Concurrency {
+            // Of places, what is asked for depends on who holds them.
+            return Ok(());
+        }
         self.layout.bury_all_but(std::process::id(), &self.file);
         let fleet = self.segment.fleet();
         let taken = fleet
@@ -310,7 +314,8 @@ impl Survivor {
             .map_err(|error| failure("peek", &error))?;
         let half_empty = set.limits.iter().find(|limit| {
             let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
-            let has_one_capacity = limit.kind == Kind::Concurrency && limit.name != ADAPTING;
+            let has_one_capacity =
+                limit.kind == Kind::Concurrency && limit.name != ADAPTING && limit.lease.is_none();
             // The capacity of the definition that the peek was answered by: this process may have heard of a later one,
             // of which a copy from before a change knows nothing.
             has_one_capacity && verdict.is_none_or(|verdict| verdict.remaining != verdict.burst)

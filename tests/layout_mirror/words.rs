@@ -118,7 +118,7 @@ pub mod control {
         41..42,
         48..50,
         51..52,
-        53..55,
+        53..56,
         WAIT_TIMES..WAIT_TIME + 1,
     ];
 }
@@ -159,6 +159,9 @@ pub mod row {
 pub mod lease {
     /// Behind the words of the limit's algorithm.
     pub const SIZE: usize = 40;
+    /// Hints, which are not journalled.
+    pub const ALERTED: usize = 5;
+    pub const UNMET: usize = 17;
     /// Its last words, of the first record of a segment, say who asks the store.
     pub const OF_DUTY: usize = 6;
 }

@@ -53,6 +53,14 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
 
+    /// Count in fixed windows of so many seconds, in place of a rate
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    window: Option<u64>,
+
+    /// Have nothing go wrong
+    #[arg(long)]
+    calm: bool,
+
     /// Have the store lose its last half second where it fails over: then nothing is promised
     #[arg(long)]
     lose_writes: bool,
@@ -65,6 +73,8 @@ struct Settings {
     units: u64,
     seconds: u64,
     seed: u64,
+    window: Option<u64>,
+    is_calm: bool,
     lose_writes: bool,
 }
 
@@ -90,6 +100,8 @@ fn run(options: &Options) -> Result<bool, Failure> {
             units: options.units,
             seconds: options.seconds,
             seed,
+            window: options.window,
+            is_calm: options.calm,
             lose_writes: options.lose_writes,
         };
         let mut world = World::new(settings)?;

@@ -18,6 +18,11 @@ impl Omniscient {
         }
     }
 
+    /// A window has turned: everything can be had again.
+    pub fn turn(&mut self) {
+        self.available = self.burst;
+    }
+
     /// One step, in which each host wants so much.
     pub fn step(&mut self, demands: &[u64]) {
         let mut order: Vec<usize> = (0..demands.len()).collect();

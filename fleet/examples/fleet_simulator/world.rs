@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use shmlimit::{Declaration, FleetLease, Limit, SetDeclaration};
+use shmlimit::{Algorithm, Declaration, FleetLease, Limit, SetDeclaration};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Answers, Pipeline, StoreError};
 use tempfile::TempDir;
@@ -79,13 +79,17 @@ impl World {
         } else {
             tempfile::tempdir()?
         };
-        let limit = Limit::rate(
-            "units",
-            settings.units * settings.hosts,
-            Duration::from_micros(SECOND),
-        )
-        .burst(Self::burst(settings))
-        .fleet(FleetLease::new("simulated/units").lease(Duration::from_micros(LEASE)));
+        let limit = match settings.window {
+            None => Limit::rate(
+                "units",
+                settings.units * settings.hosts,
+                Duration::from_micros(SECOND),
+            )
+            .burst(Self::burst(settings)),
+            Some(seconds) => Limit::rate("units", Self::burst(settings), Duration::from_secs(seconds))
+                .algorithm(Algorithm::FixedWindow),
+        };
+        let limit = limit.fleet(FleetLease::new("simulated/units").lease(Duration::from_micros(LEASE)));
         let set = SetDeclaration::new("api").waiters(1).add_limit(limit);
         let declaration = Declaration::new()
             .participants(1)
@@ -105,7 +109,10 @@ impl World {
             let demand = (per_second * STEP / SECOND).min(Self::burst(settings));
             hosts.push(Host::new(&path, &declaration, START, rate, demand, seed)?);
         }
-        let per_step = (settings.units * settings.hosts * STEP) as f64 / SECOND as f64;
+        let per_step = match settings.window {
+            None => (settings.units * settings.hosts * STEP) as f64 / SECOND as f64,
+            Some(_) => 0.0,
+        };
         let mut world = Self {
             omniscient: Omniscient::new(hosts.len(), Self::burst(settings), per_step),
             settings,
@@ -131,15 +138,18 @@ impl World {
         Ok(world)
     }
 
-    /// Enough for what is leased and what is used meanwhile.
+    /// Of a rate, enough for what is leased and what is used meanwhile; otherwise what a window has.
     fn burst(settings: Settings) -> u64 {
-        2 * settings.units * settings.hosts
+        settings.window.unwrap_or(2) * settings.units * settings.hosts
     }
 
     /// What goes wrong, and when.
     fn plan(&mut self) {
         let length = self.settings.seconds * SECOND;
         self.at(START, Event::Step);
+        if self.settings.is_calm {
+            return;
+        }
         let all = self.settings.hosts;
         for _ in 0..all / 10 {
             let host = self.any_host();
@@ -169,7 +179,7 @@ impl World {
     pub fn run(&mut self) -> Result<(), Failure> {
         let end = START + self.settings.seconds * SECOND;
         while let Some(Reverse((instant, number))) = self.events.pop() {
-            if instant > end {
+            if instant >= end {
                 break;
             }
             self.now = instant;
@@ -237,6 +247,9 @@ impl World {
             self.note(admitted);
             self.look(index)?;
         }
+        if self.turns_after(self.now - STEP) {
+            self.omniscient.turn();
+        }
         self.omniscient.step(&demands);
         if self.warm.is_none() && self.now >= START + 3 * LEASE {
             let hosts = self.hosts.iter().zip(&self.omniscient.admitted);
@@ -250,11 +263,23 @@ impl World {
         Ok(())
     }
 
+    /// Whether a window has turned since an instant.
+    fn turns_after(&self, instant: u64) -> bool {
+        let length = self.settings.window.map(|seconds| seconds * SECOND);
+        length.is_some_and(|length| self.now / length > instant / length)
+    }
+
     /// Holds what is admitted against the limit, at the instant at which it is.
     fn note(&mut self, admitted: u64) {
-        let per_micro = (self.settings.units * self.settings.hosts) as f64 / SECOND as f64;
-        let passed = (self.now - self.drained_at) as f64;
-        self.level = (self.level - passed * per_micro).max(0.0) + admitted as f64;
+        let drained = match self.settings.window {
+            None => {
+                let per_micro = (self.settings.units * self.settings.hosts) as f64 / SECOND as f64;
+                (self.now - self.drained_at) as f64 * per_micro
+            }
+            Some(_) if self.turns_after(self.drained_at) => self.level,
+            Some(_) => 0.0,
+        };
+        self.level = (self.level - drained).max(0.0) + admitted as f64;
         self.drained_at = self.now;
         self.overshoot = self.overshoot.max(self.level - Self::burst(self.settings) as f64);
     }
@@ -301,7 +326,7 @@ impl World {
     }
 
     fn is_lost(&mut self) -> bool {
-        self.random.one_in(200)
+        !self.settings.is_calm && self.random.one_in(200)
     }
 
     /// Half a millisecond to four, and now and then up to two hundred.
@@ -330,6 +355,7 @@ impl World {
             admitted: self.hosts.iter().map(|host| host.admitted).sum(),
             omniscient: self.omniscient.admitted.iter().sum(),
             expired,
+            is_window: self.settings.window.is_some(),
             jain: jain(&fleet),
             omniscient_jain: jain(&possible),
             round_trips: self.round_trips,

@@ -400,7 +400,11 @@ impl Record {
             (granted_before, most) = (kept, kept + request.wanted);
             0
         } else {
-            most = most.max(terms.burst.min(granted_before + request.wanted));
+            let replenished = match terms.kind {
+                Kind::Backlog => terms.lease / terms.quantum * terms.units / terms.period,
+                Kind::Window | Kind::Places => 0,
+            };
+            most = most.max((terms.burst + replenished).min(granted_before + request.wanted));
             most_before
         };
         let counted = most.max(most_before);

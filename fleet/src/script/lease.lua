@@ -354,7 +354,10 @@ end
 if kind == 'places' then
     granted_before, most, most_before = kept, kept + wanted, 0
 else
-    most = max(most, min(burst, granted_before + wanted))
+    -- No more than one host could be granted in an epoch. What it has been granted is a part: of two that want without end, the
+    -- one that has less is not to be taken for content.
+    local replenished = kind == 'backlog' and floor(floor(lease / quantum) * units / period) or 0
+    most = max(most, min(burst + replenished, granted_before + wanted))
 end
 counted = max(most, most_before)
 count(wants, counted, 1)

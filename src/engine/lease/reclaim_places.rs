@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 
-/// Looks without the lock that are tried before one is made with it.
-const LOOKS: usize = 100;
+/// Looks without the lock that are tried where the shard changes meanwhile.
+pub(in crate::engine) const LOOKS: usize = 100;
 
 /// The age of a hold: the youngest is the greatest.
 type Age = (u64, u64);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::Kind;
-use crate::engine::lease::reclaim_places::UnleasedHold;
+use crate::engine::lease::reclaim_places::{LOOKS, UnleasedHold};
 use crate::engine::shard::set_engine::{RuledShard, ShardAt};
 use crate::queue::{Phase, TicketState};
 use crate::shm::layout::places::{HoldPlace, TicketPlace};
@@ -65,7 +65,9 @@ impl DeadHolds {
             tickets: Vec::new(),
         };
         let memory = at.shard.memory;
-        dead.unleased = at.shard.unleased_holds(at.now, |hold| dead.is_dead(hold));
+        // In the middle of a renewal it would look as if nothing were leased; then nothing is left out.
+        let unleased = || at.shard.unleased_holds(at.now, |hold| dead.is_dead(hold));
+        dead.unleased = at.shard.read_consistently(LOOKS, unleased).unwrap_or_default();
         dead.unleased.sort_unstable_by_key(|hold| hold.index);
         for index in 0..memory.touched_holds() {
             if let Some(hold) = memory
