@@ -28,11 +28,23 @@ fn a_waiter_gets_what_another_process_gives_back() {
                 assert!(outcome.is_admitted());
             });
             eventually("the child waits", || queued(&segment) == 1);
+            let waiting_since = Instant::now();
+            eventually("it has waited for some time", || {
+                waiting_since.elapsed() > Duration::from_millis(5)
+            });
+            let has_waited = waiting_since.elapsed();
             drop(permit);
             child.succeed();
-            let set = &segment.snapshot().expect("a snapshot").sets[0];
-            assert_eq!((set.counts.admitted, set.counts.waited), (2, 1));
-            assert_eq!(set.wait_times.iter().sum::<u64>(), 1);
+            let seen = scene::first_set(&segment);
+            assert_eq!((seen.counts.admitted, seen.counts.waited), (2, 1));
+            assert_eq!(seen.wait_times.iter().sum::<u64>(), 1);
+            // Of one wait the sum is that wait, which its bucket bounds. Clocks differ by microseconds.
+            let bucket = seen.wait_times.iter().position(|waits| *waits == 1);
+            let end = Duration::from_micros(1 << bucket.expect("counted once"));
+            assert!(seen.wait_time + Duration::from_millis(1) > has_waited, "{seen:?}");
+            assert!((end / 2..end).contains(&seen.wait_time), "{seen:?}");
+            set.reset(&[], true).expect("works");
+            assert_eq!(scene::first_set(&segment).wait_time, Duration::ZERO);
         },
     );
 }

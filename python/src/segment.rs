@@ -175,7 +175,10 @@ impl Segment {
     /// Its figures, in the text format of Prometheus.
     fn _exposition(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.get(py)?.snapshot().or_raise(py)?;
-        Ok(limitctl::exposition(std::iter::once(&snapshot)))
+        Ok(limitctl::exposition(
+            limitctl::Format::Prometheus,
+            std::iter::once(&snapshot),
+        ))
     }
 
     /// The keys of a set that have a row, as JSON.

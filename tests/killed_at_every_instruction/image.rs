@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
@@ -308,6 +309,8 @@ impl Layout {
         assert_eq!(image[self.control + control::WAITED], set.counts.waited);
         let wait_times = self.control + control::WAIT_TIMES;
         assert_eq!(image[wait_times..][..32], set.wait_times[..]);
+        let wait_time = Duration::from_nanos(image[self.control + control::WAIT_TIME]);
+        assert_eq!(wait_time, set.wait_time);
         let is_held = |hold: &usize| image[hold + hold::OWNER] != 0;
         assert_eq!(self.holds.records().filter(is_held).count(), set.holds.len());
         let mut labels: Vec<String> = self.labels(&image).map(|(_, label)| label).collect();

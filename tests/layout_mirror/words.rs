@@ -106,7 +106,8 @@ pub mod control {
     pub const KEYS: usize = 46;
     pub const LOCK_WAITS: usize = 50;
     pub const WAIT_TIMES: usize = 56;
-    pub const SIZE: usize = 88;
+    pub const WAIT_TIME: usize = 88;
+    pub const SIZE: usize = 96;
 
     /// What is counted for people, and the most that there ever was of something: not journalled. The longest queue is.
     pub const COUNTED: [std::ops::Range<usize>; 9] = [
@@ -118,7 +119,7 @@ pub mod control {
         48..50,
         51..52,
         53..55,
-        WAIT_TIMES..SIZE,
+        WAIT_TIMES..WAIT_TIME + 1,
     ];
 }
 

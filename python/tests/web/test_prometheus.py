@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 import shmlimit as sl
@@ -66,3 +70,32 @@ def test_one_collector_has_the_segments_of_a_registry_and_never_a_key(directory:
     assert held == {str(directory / "one"): 0, str(directory / "other"): 1}
     assert "secret-tenant" not in exposition
     assert exposition.count("# TYPE shmlimit_requests_total counter") == 1
+
+
+def test_what_limitctl_and_the_collector_say_in_openmetrics_is_read_strictly(directory: Path) -> None:
+    path = str(directory / "segment")
+    segment = sl.open(path, sl.LimitSet("api", [sl.Calls("requests", 5, "1d", algorithm="fixed_window")]))
+    for _ in range(7):
+        segment["api"].try_acquire()
+    limitctl = Path(sys.executable).with_name("limitctl")
+    exported = subprocess.run(
+        [limitctl, "export", "--openmetrics", path], check=True, capture_output=True, text=True
+    ).stdout
+    registry = CollectorRegistry()
+    registry.register(SegmentCollector(segment))
+    collected = openmetrics.generate_latest(registry).decode()
+    for text in exported, collected:
+        families = {family.name: family for family in openmetrics_families(text)}
+        samples = {
+            (sample.labels["limit"], sample.labels["result"]): sample.value
+            for sample in families["shmlimit_requests"].samples
+        }
+        assert (samples["", "admitted"], samples["requests", "refused"]) == (5, 2)
+        waits = families["shmlimit_wait_seconds"]
+        assert waits.type == "histogram"
+        assert {sample.name.removeprefix("shmlimit_wait_seconds") for sample in waits.samples} == {
+            "_bucket",
+            "_count",
+            "_sum",
+        }
+    assert {family.unit for family in openmetrics_families(exported) if family.name.endswith("_seconds")} == {"seconds"}

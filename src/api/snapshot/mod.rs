@@ -144,6 +144,9 @@ pub struct SetSnapshot {
     /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
     /// and are not counted before; the last of 32 counts all that are longer.
     pub wait_times: Vec<u64>,
+    /// How long admitted requests had waited, all together: divided by [`SetCounts::waited`], the mean.
+    #[serde(serialize_with = "as_seconds")]
+    pub wait_time: Duration,
     /// How many requests may wait in the queue.
     pub waiter_capacity: u64,
     /// Each ticket in use, in the order in which they came.
@@ -553,6 +556,8 @@ impl SnapshotSource<'_> {
         for (sum, bucket) in snapshot.wait_times.iter_mut().zip(&control.wait_times) {
             *sum = sum.saturating_add(load(bucket));
         }
+        let wait_time = Duration::from_nanos(load(&control.wait_time));
+        snapshot.wait_time = snapshot.wait_time.saturating_add(wait_time);
         let tickets = observation.tickets();
         snapshot
             .tickets
@@ -670,6 +675,7 @@ impl SetSnapshot {
             limits: set.shown().limits.iter().map(limit).collect(),
             holds: Vec::new(),
             wait_times: vec![0; WAIT_BUCKETS],
+            wait_time: Duration::ZERO,
             waiter_capacity: 0,
             tickets: Vec::new(),
             keys: set.is_keyed().then(KeysSnapshot::default),

@@ -284,6 +284,7 @@ impl<'a> LockedShard<'a> {
         transaction.count(&control.admitted, 1);
         transaction.count(&control.waited, 1);
         transaction.count(&control.wait_times[wait_bucket(waited)], 1);
+        transaction.count(&control.wait_time, waited);
         self.count_on_rows(row.into(), true);
         self.pin(&mut transaction, row);
         shard.commit(&mut transaction)?;

@@ -195,6 +195,7 @@ fn counter_words<'a>(shard: &RuledShard<'a>) -> impl Iterator<Item = &'a AtomicU
         &control.lock_waits,
         &control.unknown_names,
         &control.active_high_water,
+        &control.wait_time,
     ];
     let of_limits = shard.limits.iter().flat_map(|limit| {
         let counters = memory.counters(limit.index);

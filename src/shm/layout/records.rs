@@ -325,6 +325,9 @@ shared_records! {
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],
+        /// How long they had waited, all together, in nanoseconds.
+        wait_time: AtomicU64,
+        reserved: [AtomicU64; 7],
     }
 
     /// One word as it was before the operation in progress.
@@ -490,7 +493,7 @@ const _: () = {
     assert!(size_of::<Header>() == 512);
     assert!(size_of::<Participant>() == 384);
     assert!(size_of::<DirectoryEntry>() == 192);
-    assert!(size_of::<SetControl>() == 704);
+    assert!(size_of::<SetControl>() == 768);
     assert!(size_of::<KeyRow>() == 48);
     assert!(size_of::<LimitCounters>() == 128);
     assert!(size_of::<HoldLabel>() == 72);

@@ -28,7 +28,7 @@ use clap::Parser;
 use arguments::Arguments;
 pub use bounds::snapshot_with_bounds;
 use exit::{ExitCode, Failure};
-pub use live::exposition::exposition;
+pub use live::exposition::{Format, exposition};
 
 /// Does what the arguments say, the first of which is the name of the program, and answers the exit code.
 ///

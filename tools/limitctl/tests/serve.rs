@@ -127,6 +127,21 @@ fn metrics_under_load_are_those_of_the_instant_and_those_of_export() {
     drop(spinning);
     let (_, body) = server.get("/metrics");
     assert_eq!(body, run(["export", "--prometheus", text(&path)]).ended(0).stdout);
+    // As Prometheus asks.
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4";
+    let host = server.address;
+    let answer = server.answer_to(&format!(
+        "GET /metrics HTTP/1.1\r\nHost: {host}\r\nAccept: {accept}\r\n\r\n"
+    ));
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(
+        head.contains("application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    assert_eq!(
+        body,
+        run(["export", "--openmetrics", text(&path)]).ended(0).stdout
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use shmlimit::SegmentSnapshot;
 
 use super::shown;
 use crate::exit::{ExitCode, Failure};
-use crate::live::exposition::{copy, exposition};
+use crate::live::exposition::{Format, copy, exposition};
 use crate::output;
 
 /// Export the figures of segments to a monitoring system
@@ -24,9 +24,15 @@ use crate::output;
 pub struct Export {
     /// In the text format of Prometheus
     ///
-    /// Which is also what `limitctl serve` answers at /metrics. There is no other format yet.
-    #[arg(long, required = true)]
+    /// Which is also what `limitctl serve` answers at /metrics, and what the textfile collector of node exporter reads.
+    #[arg(long, required_unless_present = "openmetrics", conflicts_with = "openmetrics")]
     prometheus: bool,
+
+    /// In the text format of OpenMetrics
+    ///
+    /// The same figures. `limitctl serve` answers them in it where it is asked for that.
+    #[arg(long)]
+    openmetrics: bool,
 
     /// Write to this file instead of standard output
     ///
@@ -58,7 +64,12 @@ impl Export {
                 }
             }
         }
-        let text = exposition(copied.iter());
+        let format = if self.openmetrics {
+            Format::OpenMetrics
+        } else {
+            Format::Prometheus
+        };
+        let text = exposition(format, copied.iter());
         match &self.output {
             Some(file) => replace(file, &text)?,
             None => output::print_bytes(text.as_bytes())?,

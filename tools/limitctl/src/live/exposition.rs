@@ -1,4 +1,4 @@
-//! Figures for Prometheus, in its text format. Names and labels are a promise: `docs/observability.md` lists them. What
+//! Figures for Prometheus, in its text format or that of OpenMetrics. Names and labels are a promise: `docs/observability.md` lists them. What
 //! keys a set has is never among them: there may be millions, and they may say who someone is.
 
 use std::fmt::Write as _;
@@ -21,19 +21,57 @@ pub fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
     Ok(snapshot)
 }
 
+/// How figures are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text format, 0.0.4.
+    Prometheus,
+    /// OpenMetrics 1.0: counters are called by what their samples end in `_total` of, units are said, and the end is.
+    OpenMetrics,
+}
+
+/// What OpenMetrics adds to the name of each counter's samples.
+const TOTAL: &str = "_total";
+
+impl Format {
+    /// What is said of a family before its samples.
+    fn head(self, family: &Family) -> String {
+        let Family { name, kind, help, .. } = *family;
+        let name = match self {
+            Self::Prometheus => name,
+            Self::OpenMetrics => name.strip_suffix(TOTAL).unwrap_or(name),
+        };
+        let mut head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        if self == Self::OpenMetrics && name.ends_with("_seconds") {
+            _ = writeln!(head, "# UNIT {name} seconds");
+        }
+        head
+    }
+
+    /// The end of a bucket of so many microseconds, to the power of two.
+    fn bucket_end(self, power: usize) -> String {
+        let seconds = Duration::from_micros(1 << power).as_secs_f64();
+        match (self, power) {
+            // A power of ten has one form there.
+            (Self::OpenMetrics, 0) => format!("{seconds:e}").replace("e-6", "e-06"),
+            _ => seconds.to_string(),
+        }
+    }
+}
+
 /// The figures of segments. No two of them have the same path.
-pub fn exposition<'a>(segments: impl Iterator<Item = &'a SegmentSnapshot> + Clone) -> String {
+pub fn exposition<'a>(format: Format, segments: impl Iterator<Item = &'a SegmentSnapshot> + Clone) -> String {
     let mut text = String::new();
     for family in FAMILIES {
         let head = text.len();
-        let (name, kind) = (family.name, family.kind);
-        _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help);
+        text.push_str(&format.head(family));
         let body = text.len();
         for segment in segments.clone() {
             for set in &segment.sets {
                 (family.write)(&mut Samples {
+                    format,
                     text: &mut text,
-                    name,
+                    name: family.name,
                     segment: &segment.path.to_string_lossy(),
                     set,
                 });
@@ -42,6 +80,9 @@ pub fn exposition<'a>(segments: impl Iterator<Item = &'a SegmentSnapshot> + Clon
         if text.len() == body {
             text.truncate(head);
         }
+    }
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
     }
     text
 }
@@ -159,11 +200,11 @@ fn wait_seconds(samples: &mut Samples<'_>) {
         let end = if power + 1 == times.len() {
             "+Inf".to_owned()
         } else {
-            Duration::from_micros(1 << power).as_secs_f64().to_string()
+            samples.format.bucket_end(power)
         };
         samples.add_to("_bucket", &[("le", &end)], below);
     }
-    // The exact sum of the times is not kept in a segment: there is no `_sum`.
+    samples.add_to("_sum", &[], samples.set.wait_time.as_secs_f64());
     samples.add_to("_count", &[], below);
 }
 
@@ -192,6 +233,7 @@ fn evicted(samples: &mut Samples<'_>) {
 
 /// Where the samples of a family and a set are written to.
 struct Samples<'a> {
+    format: Format,
     text: &'a mut String,
     name: &'a str,
     segment: &'a str,

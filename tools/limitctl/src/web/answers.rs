@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::view::Segments;
+use crate::live::exposition::Format;
 
 /// The page: all that it shows, it asks for under `/api`.
 const PAGE: &str = include_str!("page.html");
@@ -21,6 +22,8 @@ const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPENMETRICS: &str = "application/openmetrics-text";
+const OPENMETRICS_1: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The page runs what it has in itself, and asks no one but this server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
@@ -44,10 +47,13 @@ pub fn answer<B>(segments: &Segments, is_local: bool, request: &Request<B>) -> R
     }
     match request.uri().path() {
         "/" => with(StatusCode::OK, HTML, PAGE),
-        "/metrics" => match segments.exposition() {
-            Some(text) => with(StatusCode::OK, EXPOSITION, text),
-            None => plain(StatusCode::SERVICE_UNAVAILABLE, "no segment can be read"),
-        },
+        "/metrics" => {
+            let (format, content_type) = format_for(request.headers());
+            match segments.exposition(format) {
+                Some(text) => with(StatusCode::OK, content_type, text),
+                None => plain(StatusCode::SERVICE_UNAVAILABLE, "no segment can be read"),
+            }
+        }
         "/api/segments" => json_with(StatusCode::OK, &segments.list()),
         path => {
             let index = path
@@ -59,6 +65,19 @@ pub fn answer<B>(segments: &Segments, is_local: bool, request: &Request<B>) -> R
                 None => plain(StatusCode::NOT_FOUND, "there is no such page"),
             }
         }
+    }
+}
+
+/// In which format figures are answered: who understands OpenMetrics says so.
+fn format_for(headers: &HeaderMap) -> (Format, &'static str) {
+    let mut accepted = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    if accepted.any(|value| value.contains(OPENMETRICS)) {
+        (Format::OpenMetrics, OPENMETRICS_1)
+    } else {
+        (Format::Prometheus, EXPOSITION)
     }
 }
 

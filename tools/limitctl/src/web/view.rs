@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
-use crate::live::exposition::{copy, exposition};
+use crate::live::exposition::{Format, copy, exposition};
 use crate::live::sampler::Sampler;
 use crate::live::schedule::Schedule;
 use crate::text::human::as_text;
@@ -57,9 +57,9 @@ impl Segments {
     }
 
     /// The figures of this instant; none where no segment can be read.
-    pub fn exposition(&self) -> Option<String> {
+    pub fn exposition(&self, format: Format) -> Option<String> {
         let snapshots: Vec<_> = self.paths.iter().filter_map(|path| copy(path).ok()).collect();
-        (!snapshots.is_empty()).then(|| exposition(snapshots.iter()))
+        (!snapshots.is_empty()).then(|| exposition(format, snapshots.iter()))
     }
 
     fn seen(&self) -> Arc<Vec<Seen>> {
