@@ -14,6 +14,7 @@ use crate::command::doctor::Doctor;
 use crate::command::edit::Edit;
 use crate::command::exec::Exec;
 use crate::command::export::Export;
+use crate::command::fleet::Fleet;
 use crate::command::inspect::Inspect;
 use crate::command::keys::Keys;
 use crate::command::list::List;
@@ -53,6 +54,7 @@ pub enum Verb {
     Watch(Watch),
     Export(Export),
     Serve(Serve),
+    Fleet(Fleet),
     Recover(Recover),
     Reset(Reset),
     Checkpoint(Checkpoint),

@@ -1,10 +1,12 @@
-//! What inspect and doctor say of limits that hosts share.
+//! What inspect, doctor and fleet say of limits that hosts share.
 
 mod support;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
 use shmlimit::Segment;
 use shmlimit::fleet::{LeaseReply, StoreProblem};
 use support::health::findings;
@@ -24,6 +26,163 @@ name = "api"
   window = "60s"
   fleet = { key = "org/api/calls" }
 "#;
+
+/// A segment with that limit, and another in the same set that is its own.
+fn create(directory: &Path) -> PathBuf {
+    let config = directory.join("limits.toml");
+    let own = "  [[set.limit]]\n  name = \"own\"\n  kind = \"concurrency\"\n  capacity = 2\n";
+    fs::write(&config, format!("{DECLARED}\n{own}")).expect("written");
+    let path = directory.join("limits");
+    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    path
+}
+
+#[test]
+fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
+    let directory = directory();
+    let path = create(directory.path());
+    let shown = || run(["fleet", text(&path)]).ended(0).stdout;
+    let json = || run(["fleet", "--json", text(&path)]).ended(0).json();
+    let segment = Segment::open(&path).expect("a segment");
+    let host = segment.fleet().host();
+
+    // No process asks yet.
+    let before = json();
+    assert_eq!(
+        (
+            &before["url"],
+            &before["host"],
+            &before["duty"],
+            &before["takeovers"]
+        ),
+        (
+            &"redis://127.0.0.1:1".into(),
+            &host.into(),
+            &Value::Null,
+            &0.into()
+        )
+    );
+    let [limit] = &before["limits"].as_array().expect("limits")[..] else {
+        panic!("one is shared: {before}");
+    };
+    assert_eq!(
+        (
+            &limit["set"],
+            &limit["limit"],
+            &limit["kind"],
+            &limit["key"],
+            &limit["outage"]
+        ),
+        (
+            &"api".into(),
+            &"calls".into(),
+            &"calls".into(),
+            &"org/api/calls".into(),
+            &"spend_out".into()
+        )
+    );
+    assert_eq!(
+        (&limit["left"], &limit["answered_ago"]),
+        (&0.into(), &Value::Null)
+    );
+    let text_before = shown();
+    for word in [
+        "no process, taken over 0 times",
+        &format!("{host:016x}"),
+        "not asked yet",
+        "never",
+    ] {
+        assert!(text_before.contains(word), "{word} is not in {text_before}");
+    }
+
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    let waiting = format!("request {} is not answered yet", asked.request().sequence);
+    assert!(shown().contains(&waiting), "{}", shown());
+    let reply = LeaseReply {
+        sequence: asked.request().sequence,
+        granted: asked.request().wanted,
+        remaining: Duration::from_secs(3600),
+        share: 5555,
+        grant_number: 1,
+        drained_in: Duration::ZERO,
+    };
+    duty.install(&asked, &reply).expect("works");
+    let set = segment.set("api").expect("declared");
+    drop(
+        set.try_acquire(&set.request())
+            .expect("decides")
+            .into_result()
+            .expect("leased"),
+    );
+    let granted = json();
+    let limit = &granted["limits"][0];
+    assert_eq!(granted["duty"]["pid"], std::process::id());
+    assert_eq!(
+        (
+            &limit["left"],
+            &limit["share"],
+            &limit["problem"],
+            &limit["counts"]["grants"]
+        ),
+        (
+            &(asked.request().wanted - 1).into(),
+            &5555.into(),
+            &Value::Null,
+            &1.into()
+        )
+    );
+    assert!(limit["valid_for"].as_f64().expect("seconds") > 3000.0, "{limit}");
+    let text_granted = shown();
+    for word in [
+        "(fleet-",
+        "answers",
+        "5,555",
+        " ago",
+        &format!("process {}", std::process::id()),
+    ] {
+        assert!(text_granted.contains(word), "{word} is not in {text_granted}");
+    }
+
+    while duty.due_in() != Some(Duration::ZERO) {
+        drop(
+            set.try_acquire(&set.request())
+                .expect("decides")
+                .into_result()
+                .expect("leased"),
+        );
+    }
+    let asked = duty.ask().expect("works").remove(0);
+    duty.report(&asked, StoreProblem::Denied, Duration::from_secs(3600))
+        .expect("works");
+    let failed = json();
+    let limit = &failed["limits"][0];
+    assert_eq!(
+        (&limit["problem"], &limit["counts"]["failures"]),
+        (&"denied".into(), &1.into())
+    );
+    assert!(limit["out_for"].is_number(), "{limit}");
+    assert!(shown().contains("denied for "), "{}", shown());
+    // Inspect says the same of it.
+    assert!(
+        run(["inspect", text(&path)])
+            .ended(0)
+            .stdout
+            .contains("denied for ")
+    );
+}
+
+#[test]
+fn a_segment_without_a_fleet_says_so() {
+    let directory = directory();
+    let path = support::create(directory.path());
+    for run in [run(["fleet", text(&path)]), run(["fleet", "--json", text(&path)])] {
+        let run = run.ended(64);
+        assert!(run.stdout.is_empty(), "{run:?}");
+        assert!(run.stderr.contains("without [fleet]"), "{run:?}");
+    }
+    run(["fleet", text(&directory.path().join("nowhere"))]).ended(69);
+}
 
 #[test]
 fn leases_are_shown_and_what_is_wrong_with_them_is_found() {

@@ -169,10 +169,13 @@ fn hostile_file_names_and_arguments_are_shown_and_not_obeyed() {
     let inspection = run(["inspect", text(&hostile)]).ended(0).stdout;
     let doctor = run(["doctor", text(&hostile)]).ended(0).stdout;
     let export = run(["export", "--prometheus", text(&hostile)]).ended(0).stdout;
+    let fleet = run(["fleet", text(&hostile)]).ended(64).stderr;
     let removal = run(["remove", text(&hostile)]).ended(0).stdout;
     let missing = run(["inspect", text(&hostile)]).ended(69).stderr;
     let wrong = run(["inspect", "--\u{1b}[2J"]).ended(64).stderr;
-    for output in [listing, inspection, doctor, export, removal, missing, wrong] {
+    for output in [
+        listing, inspection, doctor, export, fleet, removal, missing, wrong,
+    ] {
         assert!(!output.contains(['\u{1b}', '\u{202e}']), "{output:?}");
     }
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
-use shmlimit::fleet::FleetSnapshot;
 use shmlimit::{
     Amount, Declaration, Limit, LimitSnapshot, LockKind, ProcessId, SegmentReader, SegmentSnapshot,
     SetCounts, SetDeclaration, SetSnapshot,
@@ -14,7 +13,7 @@ use super::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::text::human::{self, count};
 use crate::text::table::{Cell, Side, Table};
-use crate::text::{declared, key, process, sanitise, style};
+use crate::text::{declared, fleet, key, process, sanitise, style};
 use crate::{output, snapshot_with_bounds};
 
 /// Show everything a segment holds
@@ -130,9 +129,12 @@ impl Inspection {
         if snapshot.cold_starts > 0 {
             facts.push(("cold starts", count(snapshot.cold_starts)));
         }
-        if let Some(fleet) = &snapshot.fleet {
-            facts.push(("store", sanitise::line(&fleet.url)));
-            facts.push(("duty", self.duty(fleet)));
+        if let Some(part) = &snapshot.fleet {
+            facts.push(("store", sanitise::line(&part.url)));
+            facts.push((
+                "duty",
+                format!("{}, host {:016x}", fleet::duty(snapshot, part), part.host),
+            ));
         }
         let path = style::paint(style::TITLE, shown(&snapshot.path));
         format!("{path}\n{}", aligned(&facts))
@@ -235,22 +237,6 @@ impl Inspection {
         text
     }
 
-    /// Which process asks the store for leases.
-    fn duty(&self, fleet: &FleetSnapshot) -> String {
-        let host = format!("host {:016x}", fleet.host);
-        let who = match &fleet.duty {
-            None => "no process".to_owned(),
-            Some(duty) => match (process::of_duty(duty), duty.alive) {
-                (Some(process), true) => self.process(process),
-                (Some(process), false) => {
-                    style::paint(style::BAD, format!("process {process}, which is dead"))
-                }
-                (None, _) => style::paint(style::BAD, "a process that is gone"),
-            },
-        };
-        format!("{who}, {host}, taken over {} times", count(fleet.takeovers))
-    }
-
     fn lock(&self, set: &SetSnapshot) -> String {
         if !self.snapshot.same_place {
             return "void".to_owned();
@@ -265,28 +251,18 @@ impl Inspection {
         let holder = match (lock.holder_pid, lock.holder_thread) {
             (Some(pid), _) => format!(
                 "held by {}",
-                self.process(ProcessId {
-                    pid: pid.into(),
-                    namespace: lock.holder_namespace,
-                })
+                process::named(
+                    &self.snapshot,
+                    ProcessId {
+                        pid: pid.into(),
+                        namespace: lock.holder_namespace,
+                    }
+                )
             ),
             (None, Some(thread)) => format!("held by thread {thread}, whose process cannot be named"),
             (None, None) => return "free".to_owned(),
         };
         style::paint(style::WARNING, holder)
-    }
-
-    /// A process by id, and by name where it is attached.
-    fn process(&self, process: ProcessId) -> String {
-        let attached = self
-            .snapshot
-            .participants
-            .iter()
-            .find(|participant| process::attached(participant) == process && participant.alive);
-        match attached {
-            Some(participant) => format!("process {process} ({})", sanitise::line(&participant.name)),
-            None => format!("process {process}"),
-        }
     }
 
     fn holds(&self, set: &SetSnapshot) -> String {
@@ -374,21 +350,12 @@ fn leases(set: &SetSnapshot) -> String {
     ]);
     let shared = set.limits.iter().filter_map(|limit| limit.lease.as_ref());
     for lease in shared {
-        let store = match (lease.problem, lease.out_for) {
-            (Some(problem), Some(time)) => {
-                Cell::styled(format!("{problem} for {}", human::duration(time)), style::BAD)
-            }
-            (Some(problem), None) => Cell::styled(problem.to_string(), style::WARNING),
-            (None, _) if lease.draining => Cell::styled("given back".to_owned(), style::WARNING),
-            (None, _) if lease.answered_ago.is_none() => "not asked yet".into(),
-            (None, _) => Cell::styled("answers".to_owned(), style::GOOD),
-        };
         table.row(vec![
             sanitise::line(&lease.key).into(),
             lease.left.into(),
             human::duration(lease.valid_for).into(),
             lease.share.into(),
-            store,
+            fleet::answer(lease),
             lease.outage.as_str().into(),
             lease.counts.grants.into(),
             lease.counts.failures.into(),

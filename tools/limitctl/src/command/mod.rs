@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod edit;
 pub mod exec;
 pub mod export;
+pub mod fleet;
 pub mod inspect;
 pub mod keys;
 pub mod list;
@@ -48,6 +49,7 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Watch(watch) => watch.run(),
         Verb::Export(export) => export.run(),
         Verb::Serve(serve) => serve.run(),
+        Verb::Fleet(fleet) => fleet.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Checkpoint(checkpoint) => checkpoint.run(),

@@ -2,7 +2,9 @@
 //! several.
 
 use shmlimit::fleet::DutySnapshot;
-use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, TicketSnapshot};
+use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SegmentSnapshot, TicketSnapshot};
+
+use super::sanitise;
 
 /// An attached process.
 pub fn attached(participant: &ParticipantSnapshot) -> ProcessId {
@@ -29,6 +31,18 @@ pub fn of_duty(duty: &DutySnapshot) -> Option<ProcessId> {
 
 fn owner(pid: Option<u64>, namespace: Option<u64>) -> Option<ProcessId> {
     pid.map(|pid| ProcessId { pid, namespace })
+}
+
+/// By its id, and by its name where it is attached.
+pub fn named(snapshot: &SegmentSnapshot, process: ProcessId) -> String {
+    let known = snapshot
+        .participants
+        .iter()
+        .find(|participant| attached(participant) == process && participant.alive);
+    match known {
+        Some(participant) => format!("process {process} ({})", sanitise::line(&participant.name)),
+        None => format!("process {process}"),
+    }
 }
 
 /// In a column of a table.

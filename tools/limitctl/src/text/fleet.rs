@@ -1,0 +1,33 @@
+//! What is shared with other hosts, as it is shown: which process asks the store, and what that answers.
+
+use shmlimit::SegmentSnapshot;
+use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
+
+use super::table::Cell;
+use super::{human, process, style};
+
+/// Which process asks the store for leases, and how often that was taken over.
+pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
+    let who = match &fleet.duty {
+        None => "no process".to_owned(),
+        Some(duty) => match (process::of_duty(duty), duty.alive) {
+            (Some(process), true) => process::named(snapshot, process),
+            (Some(process), false) => style::paint(style::BAD, format!("process {process}, which is dead")),
+            (None, _) => style::paint(style::BAD, "a process that is gone"),
+        },
+    };
+    format!("{who}, taken over {} times", human::count(fleet.takeovers))
+}
+
+/// What the store answered last for a limit, or why it did not.
+pub fn answer(lease: &LeaseSnapshot) -> Cell {
+    match (lease.problem, lease.out_for) {
+        (Some(problem), Some(time)) => {
+            Cell::styled(format!("{problem} for {}", human::duration(time)), style::BAD)
+        }
+        (Some(problem), None) => Cell::styled(problem.to_string(), style::WARNING),
+        (None, _) if lease.draining => Cell::styled("given back".to_owned(), style::WARNING),
+        (None, _) if lease.answered_ago.is_none() => "not asked yet".into(),
+        (None, _) => Cell::styled("answers".to_owned(), style::GOOD),
+    }
+}
