@@ -69,6 +69,8 @@ pub struct LeaseSnapshot {
     /// Whether the host gives everything back and asks for nothing: see
     /// [`Fleet::set_draining`](super::Fleet::set_draining).
     pub draining: bool,
+    /// Whether it has given everything back: the store knows what was spent, and nothing is leased or held.
+    pub given_back: bool,
     /// How many leases in a row have run out before any unit of them was spent.
     pub unused_in_a_row: u64,
     /// What was counted.
@@ -103,6 +105,7 @@ impl LeaseSnapshot {
             sequence: figures.sequence,
             asking: figures.is_asking,
             draining: figures.is_draining,
+            given_back: figures.is_given_back,
             unused_in_a_row: figures.unused_in_a_row,
             counts: LeaseCounts {
                 grants: figures.grants,

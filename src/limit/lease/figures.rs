@@ -19,6 +19,8 @@ pub(crate) struct LeaseFigures {
     pub(crate) is_asking: bool,
     pub(crate) unused_in_a_row: u64,
     pub(crate) is_draining: bool,
+    /// The host drains, and nothing is left to give back or to report.
+    pub(crate) is_given_back: bool,
     pub(crate) grants: u64,
     pub(crate) requests: u64,
     pub(crate) failures: u64,
@@ -44,6 +46,7 @@ impl Leased {
             is_asking: get(LeaseWord::Asked) != 0,
             unused_in_a_row: get(LeaseWord::Unused),
             is_draining: get(LeaseWord::Draining) != 0,
+            is_given_back: get(LeaseWord::Draining) != 0 && self.due_at(state, now).is_none(),
             grants: get(LeaseWord::Grants),
             requests: get(LeaseWord::Requests),
             failures: get(LeaseWord::Failures),

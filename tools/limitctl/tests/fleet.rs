@@ -247,3 +247,66 @@ fn a_burst_below_one_lease_is_created_with_a_warning() {
         created.stderr
     );
 }
+
+#[test]
+fn what_is_leased_is_given_back_before_a_host_goes() {
+    let directory = directory();
+    let path = create(directory.path());
+    let segment = Segment::open(&path).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let one = || set.try_acquire(&set.request()).expect("decides").into_result();
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let answer = |wanted: bool| {
+        let asked = duty.ask().expect("works").remove(0);
+        let request = asked.request().clone();
+        assert_eq!(request.wanted > 0, wanted, "{request:?}");
+        let reply = LeaseReply {
+            sequence: request.sequence,
+            granted: request.wanted,
+            remaining: Duration::from_secs(3600),
+            share: 100,
+            grant_number: 1,
+            drained_in: Duration::ZERO,
+        };
+        duty.install(&asked, &reply).expect("works");
+        request
+    };
+    answer(true);
+    drop(one().expect("leased"));
+
+    // No answer comes while it waits, so not everything is given back in time.
+    let drained = run(["fleet", "drain", "--timeout", "0", text(&path)]).ended(1);
+    assert!(
+        drained.stderr.contains("api calls is not given back"),
+        "{}",
+        drained.stderr
+    );
+    let shown = run(["fleet", text(&path)]).ended(0).stdout;
+    assert!(shown.contains("giving back"), "{shown}");
+    assert!(one().is_err(), "nothing is leased any more");
+    assert_eq!(answer(false).spent, 1, "what was spent is reported");
+    let drained = run(["fleet", "drain", text(&path)]).ended(0);
+    assert!(
+        drained.stdout.contains("everything is given back"),
+        "{}",
+        drained.stdout
+    );
+    let shown = run(["fleet", text(&path)]).ended(0).stdout;
+    assert!(shown.contains("given back"), "{shown}");
+
+    run(["fleet", "drain", "--end", text(&path)]).ended(0);
+    assert!(one().is_err(), "it asks first");
+    answer(true);
+    drop(one().expect("leased"));
+
+    // A segment that is part of no fleet has nothing to give back.
+    let config = directory.path().join("alone.toml");
+    fs::write(
+        &config,
+        "[[set]]\nname = \"a\"\n[[set.limit]]\nname = \"b\"\nkind = \"concurrency\"\ncapacity = 1\n",
+    )
+    .expect("written");
+    let alone = directory.path().join("alone");
+    run(["create", "--config", text(&config), text(&alone)]).ended(0);
+    run(["fleet", "drain", text(&alone)]).ended(64);
+}

@@ -1,12 +1,13 @@
 //! `limitctl fleet`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
 use shmlimit::{Kind, SegmentReader, SegmentSnapshot};
 
+use super::drain::Drain;
 use super::{aligned, as_text, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
@@ -21,7 +22,11 @@ use crate::text::{fleet, sanitise, style};
 /// so no one waits for it, and it needs no more than permission to read the file. Ends with exit code 64 where the segment
 /// was declared without a fleet.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Fleet {
+    #[command(subcommand)]
+    action: Option<Action>,
+
     /// Print JSON
     ///
     /// Amounts are in the units that the limits count in, times in seconds.
@@ -31,38 +36,43 @@ pub struct Fleet {
     /// The segment
     ///
     /// A file that `limitctl create` or a program made. Symbolic links are not followed.
-    segment: PathBuf,
+    #[arg(required = true)]
+    segment: Option<PathBuf>,
+}
+
+/// What can be done besides showing it.
+#[derive(Debug, Subcommand)]
+enum Action {
+    Drain(Drain),
 }
 
 /// The part that a segment has in a fleet.
 #[derive(Debug, Serialize)]
-struct Part<'a> {
+pub struct Part<'a> {
     path: PathBuf,
     #[serde(flatten)]
-    fleet: &'a FleetSnapshot,
-    limits: Vec<Shared<'a>>,
+    pub fleet: &'a FleetSnapshot,
+    pub limits: Vec<Shared<'a>>,
 }
 
 /// A limit that hosts share.
 #[derive(Debug, Serialize)]
-struct Shared<'a> {
-    set: &'a str,
-    limit: &'a str,
+pub struct Shared<'a> {
+    pub set: &'a str,
+    pub limit: &'a str,
     kind: Kind,
     #[serde(flatten)]
-    lease: &'a LeaseSnapshot,
+    pub lease: &'a LeaseSnapshot,
 }
 
 impl Fleet {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let snapshot = SegmentReader::open(&self.segment)?.snapshot()?;
-        let Some(part) = self.part(&snapshot) else {
-            let path = shown(&self.segment);
-            return Err(Failure::new(
-                ExitCode::Usage,
-                format!("{path} was declared without [fleet]: no limit of it is shared with other hosts"),
-            ));
-        };
+        if let Some(Action::Drain(drain)) = self.action {
+            return drain.run();
+        }
+        let path = self.segment.unwrap_or_default();
+        let snapshot = SegmentReader::open(&path)?.snapshot()?;
+        let part = Part::of(&path, &snapshot)?;
         if self.json {
             output::print_json(&part)?;
         } else {
@@ -70,8 +80,11 @@ impl Fleet {
         }
         Ok(ExitCode::Done)
     }
+}
 
-    fn part<'a>(&self, snapshot: &'a SegmentSnapshot) -> Option<Part<'a>> {
+impl<'a> Part<'a> {
+    /// That of the segment at `path`, which was declared with a fleet.
+    pub fn of(path: &Path, snapshot: &'a SegmentSnapshot) -> Result<Self, Failure> {
         let limits = snapshot.sets.iter().flat_map(|set| {
             let shared = set.limits.iter().filter_map(|limit| {
                 Some(Shared {
@@ -83,9 +96,16 @@ impl Fleet {
             });
             shared.collect::<Vec<_>>()
         });
-        Some(Part {
-            path: as_text(&self.segment),
-            fleet: snapshot.fleet.as_ref()?,
+        let Some(fleet) = &snapshot.fleet else {
+            let path = shown(path);
+            return Err(Failure::new(
+                ExitCode::Usage,
+                format!("{path} was declared without [fleet]: no limit of it is shared with other hosts"),
+            ));
+        };
+        Ok(Self {
+            path: as_text(path),
+            fleet,
             limits: limits.collect(),
         })
     }

@@ -13,15 +13,16 @@ use crate::output;
 pub struct Man {
     /// The verb to print the page of
     ///
-    /// Unless given, it is the page of limitctl itself, which lists the verbs.
-    verb: Option<String>,
+    /// Unless given, it is the page of limitctl itself, which lists the verbs. One that is part of another follows it: `limitctl
+    /// man fleet drain`.
+    verb: Vec<String>,
 }
 
 impl Man {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut command = Arguments::command();
         command.build();
-        if let Some(verb) = self.verb {
+        for verb in self.verb {
             let Some(page) = command.find_subcommand(&verb) else {
                 return Err(Failure::new(
                     ExitCode::Usage,

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod completions;
 pub mod create;
 pub mod doctor;
+pub mod drain;
 pub mod edit;
 pub mod exec;
 pub mod export;

@@ -26,7 +26,8 @@ pub fn answer(lease: &LeaseSnapshot) -> Cell {
             Cell::styled(format!("{problem} for {}", human::duration(time)), style::BAD)
         }
         (Some(problem), None) => Cell::styled(problem.to_string(), style::WARNING),
-        (None, _) if lease.draining => Cell::styled("given back".to_owned(), style::WARNING),
+        (None, _) if lease.given_back => Cell::styled("given back".to_owned(), style::WARNING),
+        (None, _) if lease.draining => Cell::styled("giving back".to_owned(), style::WARNING),
         (None, _) if lease.answered_ago.is_none() => "not asked yet".into(),
         (None, _) => Cell::styled("answers".to_owned(), style::GOOD),
     }
