@@ -362,7 +362,13 @@ fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
         .expect("the same segment");
     let take = || other.fleet().try_take_duty().expect("works");
     assert!(take().is_none(), "the first may be exchanging still");
+    let overdue_for = || {
+        let fleet = other.snapshot().expect("a copy").fleet.expect("declared");
+        fleet.duty.expect("a process has it").overdue_for
+    };
+    assert_eq!(overdue_for(), None);
     host.scene.pass(Duration::from_secs(4));
+    assert_eq!(overdue_for(), Some(Duration::from_secs(1)));
     let duty = take().expect("overdue");
     assert!(duty.is_held() && !host.duty.is_held());
     assert_eq!(

@@ -427,6 +427,9 @@ impl Record {
         let mut granted = 0;
         if !lapsed && request.wanted > 0 {
             let mut limit = fair.saturating_sub(granted_before);
+            if terms.kind == Kind::Backlog && fair < MAX && available > 0 {
+                limit = limit.div_ceil((supply - self.granted).div_ceil(available));
+            }
             if is_places && epoch_left * 4 <= terms.lease {
                 limit = MAX;
             }

@@ -400,6 +400,11 @@ end
 local granted = 0
 if not lapsed and wanted > 0 then
     local limit = max(0, fair - granted_before)
+    -- What there is by now is a part of what there is in this epoch, so no host gets more than that part of its own at once:
+    -- otherwise those that ask first take all, and those that ask later find what is left over.
+    if kind == 'backlog' and fair < MAX and available > 0 then
+        limit = math.ceil(limit / math.ceil((supply - granted_all) / available))
+    end
     -- Places do not come back with the next epoch: what the estimate left goes to the hosts that ask at its end.
     if kind == 'places' and epoch_left * 4 <= lease then limit = MAX end
     -- A window's end is shared out in ever smaller leases, so that little of it is left where no one spends it.

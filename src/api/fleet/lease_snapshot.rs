@@ -36,6 +36,10 @@ pub struct DutySnapshot {
     pub pid_namespace: Option<u64>,
     /// Whether it is alive.
     pub alive: bool,
+    /// For how long it should have been heard of: it is stopped or hangs, and another process that would ask takes duty over.
+    /// None where it is in time.
+    #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
+    pub overdue_for: Option<Duration>,
 }
 
 /// What a host has leased of one limit, copied.

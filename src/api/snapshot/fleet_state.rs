@@ -1,10 +1,12 @@
 //! What a segment knows of the fleet that it is part of.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::declaration::Declaration;
 use crate::api::fleet::{DutySnapshot, FleetSnapshot};
 use crate::engine::{SetEngine, duty_of, host_number};
+use crate::limit::Now;
 use crate::shm::layout::records::Header;
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 
@@ -14,17 +16,20 @@ pub(super) fn fleet_state(
     sets: &[Arc<SetEngine>],
     header: &Header,
     table: &ParticipantTable,
+    now: Now,
     is_alive: impl FnOnce(u64) -> bool,
 ) -> Option<FleetSnapshot> {
     let options = declaration.fleet_options()?;
-    let (owner, takeovers) = duty_of(sets).unwrap_or_default();
-    let duty = ParticipantId::from_word(owner).map(|id| {
+    let seen = duty_of(sets).unwrap_or_default();
+    let overdue = now.monotonic.checked_sub(seen.until);
+    let duty = ParticipantId::from_word(seen.owner).map(|id| {
         let process = table.process_of(id);
         DutySnapshot {
             slot: id.slot,
             pid: process.map(|process| process.pid),
             pid_namespace: process.and_then(|process| process.namespace),
-            alive: is_alive(owner),
+            alive: is_alive(seen.owner),
+            overdue_for: overdue.map(Duration::from_nanos),
         }
     });
     Some(FleetSnapshot {
@@ -32,6 +37,6 @@ pub(super) fn fleet_state(
         host_name: options.host().map(str::to_owned),
         host: host_number(header),
         duty,
-        takeovers,
+        takeovers: seen.takeovers,
     })
 }

@@ -473,9 +473,14 @@ impl SnapshotSource<'_> {
             lock_kind: self.declaration.segment().lock(),
             participant_capacity: u64::from(self.declaration.segment().participants()),
             participants,
-            fleet: fleet_state(self.declaration, self.sets, header, self.table, |owner| {
-                self.owners.is_alive(owner)
-            }),
+            fleet: fleet_state(
+                self.declaration,
+                self.sets,
+                header,
+                self.table,
+                self.now,
+                |owner| self.owners.is_alive(owner),
+            ),
             sets,
         })
     }

@@ -47,9 +47,17 @@ pub(crate) struct TakenDuty {
     number: u64,
 }
 
-/// Who has duty in a segment, as an owner word, and how often it was taken over from a process that had died with it; none
-/// where no limit has room for a lease.
-pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<(u64, u64)> {
+/// Who has duty in a segment, as its words say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SeenDuty {
+    pub(crate) owner: u64,
+    /// Until when that has it, on the segment clock.
+    pub(crate) until: u64,
+    pub(crate) takeovers: u64,
+}
+
+/// Who has duty in a segment; none where no limit has room for a lease.
+pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<SeenDuty> {
     sets.iter().find_map(|set| {
         let row = set.shard(0).memory.only_row();
         let words = set
@@ -58,7 +66,11 @@ pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<(u64, u64)> {
             .iter()
             .find_map(|limit| limit.lease_words(row))?;
         let read = |word: LeaseWord| Some(words.get(word as usize)?.load(Ordering::Relaxed));
-        Some((read(LeaseWord::Duty)?, read(LeaseWord::Takeovers)?))
+        Some(SeenDuty {
+            owner: read(LeaseWord::Duty)?,
+            until: read(LeaseWord::DutyUntil)?,
+            takeovers: read(LeaseWord::Takeovers)?,
+        })
     })
 }
 
