@@ -6,7 +6,6 @@
 //! process must get on, and when all have given back, nothing may be left.
 //!
 //! Runs for 5 seconds; `SHMLIMIT_CHAOS_SECONDS` makes it longer, `SHMLIMIT_CHAOS_SEED` repeats what was rolled.
-#![allow(unsafe_code, reason = "forks")]
 
 mod audit;
 mod operator;
