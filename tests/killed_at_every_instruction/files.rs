@@ -31,6 +31,9 @@ const QUIET: u64 = 2_000;
 /// Within a stretch that changes a file, kills that are spread evenly, beside those behind each change.
 const SPREAD: usize = 500;
 
+/// How often an operation is begun that may take another way than before.
+const ATTEMPTS: usize = 20;
+
 /// An operation on a segment as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOperation {
@@ -266,16 +269,11 @@ impl Place {
         }
         drop(tracee);
         for stops in stretches_with_changes {
-            prepare(self);
-            let mut tracee = self.start(operation);
             let start = Point {
                 stops,
                 instructions: 0,
             };
-            assert!(
-                advance(&mut tracee, start),
-                "the operation goes another way the second time"
-            );
+            let mut tracee = self.started_until(operation, start, &prepare);
             let mut instructions = 0;
             let mut changes = Vec::new();
             // Names change in the kernel only, so here it is enough to watch the bytes.
@@ -311,6 +309,19 @@ impl Place {
             );
         }
         points
+    }
+
+    /// The operation, performed up to `point` after it was prepared. What it finds depends on whether the kernel has released all
+    /// that a process had which died just before, so it may take another way for once.
+    fn started_until(&self, operation: FileOperation, point: Point, prepare: impl Fn(&Self)) -> Tracee {
+        for _ in 0..ATTEMPTS {
+            prepare(self);
+            let mut tracee = self.start(operation);
+            if advance(&mut tracee, point) {
+                return tracee;
+            }
+        }
+        panic!("the operation goes another way each time");
     }
 
     /// Performs the operation up to `point`, and kills.

@@ -53,7 +53,6 @@ fn kind_of(magic: i128) -> Kind {
         0x7461_636f => Kind::Remote("OCFS2"),
         0x0116_1970 => Kind::Remote("GFS2"),
         0x0bd0_0bd0 => Kind::Remote("Lustre"),
-        0x7372_7279 => Kind::Remote("a boot image"),
         0x9123_683e => copy_on_write("btrfs", true),
         0x2fc1_2fc1 => copy_on_write("ZFS", false),
         0xca45_1a4e => copy_on_write("bcachefs", false),
