@@ -5,6 +5,7 @@ mod diagnosis;
 mod fleet_state;
 mod key_label;
 mod keys;
+mod seconds;
 mod set_memory;
 
 use std::cell::RefCell;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::declaration::stored::StoredDeclaration;
 use super::declaration::{Declaration, Kind, LockKind};
@@ -42,6 +43,7 @@ pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis, ShardPoison};
 pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyLimitSnapshot, KeySnapshot};
+pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 pub use set_memory::SetMemory;
 
 /// A segment, copied. Each set's shard is consistent in itself unless it says that it is torn.
@@ -685,20 +687,5 @@ impl SetSnapshot {
             tickets: Vec::new(),
             keys: set.is_keyed().then(KeysSnapshot::default),
         }
-    }
-}
-
-/// A time in JSON: a number of seconds.
-pub(in crate::api) fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
-}
-
-pub(in crate::api) fn as_seconds_if_any<S: Serializer>(
-    time: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match time {
-        Some(time) => as_seconds(time, serializer),
-        None => serializer.serialize_none(),
     }
 }

@@ -116,7 +116,9 @@ fn what_is_exported_under_load_lies_between_the_counters_before_and_after() {
     let counts = reader.snapshot().expect("copied").sets[0].counts;
     assert_eq!(shown[&series("", "admitted")], 10.0);
     assert_eq!(shown[&series("in_flight", "admitted")], 10.0);
-    assert_eq!(shown[&series("requests", "refused")] as u64, counts.refused_rate);
+    // Each of both was killed, and may have counted a refusal of the set and not of the limit.
+    let of_limit = shown[&series("requests", "refused")] as u64;
+    assert!((of_limit..=of_limit + 2).contains(&counts.refused_rate));
     assert_eq!(shown[&series("", "timed_out")], 0.0);
     assert!(!shown.contains_key(&series("requests", "timed_out")));
 }
