@@ -143,14 +143,14 @@ impl ShardAt<'_> {
             let mark = limit.take(states, transaction, self.now, cost)?;
             Some((mark, limit.is_near(mark)))
         };
-        self.take_each_by(take, |_, _| (), row, costs, decision)
+        self.take_each_by(take, |_, _| (), (row, LimitMask::default()), costs, decision)
     }
 
     #[inline(never)]
     fn take_by_rules(&self, row: &Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
         let take =
             |index, cost, transaction: &mut Transaction<'_>| self.take_by_rule(row, index, cost, transaction);
-        self.take_each_by(take, |_, _| (), row, costs, decision)
+        self.take_each_by(take, |_, _| (), (row, self.shard.leased), costs, decision)
     }
 
     #[inline(never)]
@@ -170,7 +170,7 @@ impl ShardAt<'_> {
         };
         let take =
             |index, cost, transaction: &mut Transaction<'_>| self.take_by_rule(row, index, cost, transaction);
-        self.take_each_by(take, hold, row, costs, decision)
+        self.take_each_by(take, hold, (row, self.shard.leased), costs, decision)
     }
 
     #[inline(always)]
@@ -187,13 +187,14 @@ impl ShardAt<'_> {
     }
 
     /// Takes of one limit after the other by `take`, which answers how it stands then and whether that is near its end, and
-    /// lastly a hold by `hold`, if one is wanted.
+    /// lastly a hold by `hold`, if one is wanted. Those of the limits that may be `leased` are left undecided where they are near
+    /// their end.
     #[inline(always)]
     fn take_each_by(
         &self,
         take: impl Fn(usize, u64, &mut Transaction<'_>) -> Option<(Mark, bool)>,
         hold: impl FnOnce(&mut Transaction<'_>, &mut Decision),
-        row: &Row<'_>,
+        (row, leased): (&Row<'_>, LimitMask),
         costs: &Costs,
         decision: &mut Decision,
     ) -> Taken {
@@ -208,7 +209,7 @@ impl ShardAt<'_> {
             }
             decision.note(Decided::charged(mark, cost));
         }
-        if near.0 & self.shard.leased.0 != 0 {
+        if near.0 & leased.0 != 0 {
             // More is to be asked for: the other way has that done.
             return Taken::Undecided;
         }
