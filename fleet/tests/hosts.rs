@@ -155,6 +155,12 @@ fn admits_what_is_declared_over_both_hosts() {
 /// Names the role of a process that a test has made of itself.
 const ROLE: &str = "SHMLIMIT_FLEET_TEST_SEGMENT";
 
+/// So many as a variable says, or a few: with eight hosts of 25 processes each it takes a machine for itself.
+fn number(variable: &str, otherwise: usize) -> usize {
+    let said = env::var(variable).ok();
+    said.map_or(otherwise, |said| said.parse().expect("a number"))
+}
+
 /// In a test's child: takes units of a segment until it is killed.
 #[test]
 fn worker() {
@@ -215,14 +221,16 @@ fn admits_no_more_than_declared_while_processes_and_servers_die() {
     let declaration = declaration(&server.url(), limit);
     let begun = Instant::now();
     let directory = tempfile::tempdir().expect("a directory");
-    let segments: Vec<Segment> = (0..3)
+    let hosts = number("SHMLIMIT_FLEET_HOSTS", 3);
+    let processes = number("SHMLIMIT_FLEET_PROCESSES", 3);
+    let segments: Vec<Segment> = (0..hosts)
         .map(|host| {
             Segment::create(directory.path().join(host.to_string()), &declaration).expect("a segment")
         })
         .collect();
     let workers = segments.iter().flat_map(|segment| {
         let path = segment.path().to_owned();
-        (0..3).map(move |_| (path.clone(), spawn_worker(&path)))
+        (0..processes).map(move |_| (path.clone(), spawn_worker(&path)))
     });
     let mut workers = Workers(workers.collect());
     let mut random = Random::new(18);
@@ -238,7 +246,7 @@ fn admits_no_more_than_declared_while_processes_and_servers_die() {
         }
         let phase_begun = Instant::now();
         while phase_begun.elapsed() < 2 * SECOND {
-            let index = usize::try_from(random.below(9)).expect("small");
+            let index = random.below((hosts * processes) as u64) as usize;
             workers.replace(index);
             thread::sleep(Duration::from_millis(100));
         }

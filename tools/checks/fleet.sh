@@ -15,4 +15,8 @@ step cargo run --locked --profile "$profile" --package shmlimit-fleet --example 
     --hosts "$hosts" --seconds "$seconds" --seeds "$seeds"
 if ! has redis-server && ! has valkey-server; then
     skip "hosts, processes and a real store" "redis-server"
+elif [ "${1:-}" = --thorough ]; then
+    describe "eight hosts of 25 processes each, which are killed, and a real store"
+    step env SHMLIMIT_FLEET_HOSTS=8 SHMLIMIT_FLEET_PROCESSES=25 cargo test --locked --package shmlimit-fleet --test hosts \
+        -- --exact --nocapture admits_no_more_than_declared_while_processes_and_servers_die
 fi
