@@ -153,7 +153,11 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
         ]
     );
     let documented = document("docs/observability.md");
-    assert_eq!(names_in(&documented), names.into_iter().collect());
+    // What hosts share is exported where they do.
+    let of_leases = |name: &&str| name.starts_with("shmlimit_lease_") || name.starts_with("shmlimit_store_");
+    let mut documented = names_in(&documented);
+    documented.retain(|name| !of_leases(name));
+    assert_eq!(documented, names.into_iter().collect());
     assert!(!shown.contains("secret-tenant"), "a key is no label");
     let of_tenants = format!(
         "segment=\"{}\",set=\"tenants \\\"a\\\\b\\\"\"",

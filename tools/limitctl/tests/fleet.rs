@@ -163,6 +163,18 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     );
     assert!(limit["out_for"].is_number(), "{limit}");
     assert!(shown().contains("denied for "), "{}", shown());
+    let exported = run(["export", "--openmetrics", text(&path)]).ended(0).stdout;
+    let labels = format!("{{segment=\"{}\",set=\"api\",limit=\"calls\"", text(&path));
+    for (name, more, value) in [
+        ("shmlimit_lease_requests_total", ",result=\"asked\"", "2"),
+        ("shmlimit_lease_requests_total", ",result=\"granted\"", "1"),
+        ("shmlimit_lease_requests_total", ",result=\"failed\"", "1"),
+        ("shmlimit_lease_units", "", &limit["left"].to_string()),
+    ] {
+        let sample = format!("{name}{labels}{more}}} {value}\n");
+        assert!(exported.contains(&sample), "{sample} is not in {exported}");
+    }
+    assert!(!exported.contains("limit=\"own\",result=\"asked\""), "{exported}");
     // Inspect says the same of it.
     assert!(
         run(["inspect", text(&path)])

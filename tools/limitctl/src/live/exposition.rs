@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use shmlimit::fleet::LeaseSnapshot;
 use shmlimit::{Error, LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
 
 use crate::text::human::as_text;
@@ -154,7 +155,68 @@ const FAMILIES: &[Family] = &[
             }
         },
     },
+    Family {
+        name: "shmlimit_lease_units",
+        kind: "gauge",
+        help: "Units of a limit that hosts share which this host has leased and not spent.",
+        write: |samples| of_leases(samples, |lease| lease.left as f64),
+    },
+    Family {
+        name: "shmlimit_lease_valid_seconds",
+        kind: "gauge",
+        help: "For how long what is leased may be spent yet; zero where nothing is leased.",
+        write: |samples| of_leases(samples, |lease| lease.valid_for.as_secs_f64()),
+    },
+    Family {
+        name: "shmlimit_store_out_seconds",
+        kind: "gauge",
+        help: "For how long the store of a limit that hosts share has been out; zero where it answers.",
+        write: |samples| {
+            of_leases(samples, |lease| lease.out_for.unwrap_or_default().as_secs_f64());
+        },
+    },
+    Family {
+        name: "shmlimit_lease_requests_total",
+        kind: "counter",
+        help: "Requests of this host for leases, answers that granted something, and attempts that came to nothing.",
+        write: lease_requests,
+    },
+    Family {
+        name: "shmlimit_lease_expired_units_total",
+        kind: "counter",
+        help: "Units that were leased when their lease ran out.",
+        write: |samples| {
+            for (limit, lease) in leases(samples.set) {
+                samples.add(&[("limit", limit)], lease.counts.expired_units);
+            }
+        },
+    },
 ];
+
+/// Those limits of a set that hosts share, and what is leased of them.
+fn leases(set: &SetSnapshot) -> impl Iterator<Item = (&str, &LeaseSnapshot)> {
+    let shared = set.limits.iter();
+    shared.filter_map(|limit| Some((limit.name.as_str(), limit.lease.as_ref()?)))
+}
+
+fn of_leases(samples: &mut Samples<'_>, figure: impl Fn(&LeaseSnapshot) -> f64) {
+    for (limit, lease) in leases(samples.set) {
+        samples.add(&[("limit", limit)], figure(lease));
+    }
+}
+
+fn lease_requests(samples: &mut Samples<'_>) {
+    for (limit, lease) in leases(samples.set) {
+        let counts = lease.counts;
+        for (result, number) in [
+            ("asked", counts.requests),
+            ("granted", counts.grants),
+            ("failed", counts.failures),
+        ] {
+            samples.add(&[("limit", limit), ("result", result)], number);
+        }
+    }
+}
 
 fn requests(samples: &mut Samples<'_>) {
     let set = samples.set;
