@@ -22,8 +22,9 @@ from shmlimit._limits import Limits
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OpeningOptions: TypeAlias = tuple[bool, float | timedelta, bool, bool]
-"""How a segment was opened: strict, the timeout of locks, whether any owner is trusted, whether requests are logged."""
+OpeningOptions: TypeAlias = tuple[bool, float | timedelta, bool, bool, bool]
+"""How a segment was opened: strict, the timeout of locks, whether any owner is trusted, whether requests are logged,
+and whether this process asks the store that hosts share."""
 
 OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
 """What becomes of a segment that exists with another declaration: see `open`."""
@@ -57,6 +58,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         clock: VirtualClock | None = None,
         on_mismatch: OnMismatch = "apply",
         log_requests: bool = False,
+        ask_store: bool = True,
     ) -> Self:
         """Opens a segment, as `open` does."""
         clock = clock or current_clock()
@@ -69,11 +71,12 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             clock=clock,
             on_mismatch=on_mismatch,
             log_requests=log_requests,
+            ask_store=ask_store,
         )
         self._clock = clock
         self._file = _file_at(self.path)
         self._handles = weakref.WeakValueDictionary()
-        self._options = strict, lock_timeout, trust_any_owner, log_requests
+        self._options = strict, lock_timeout, trust_any_owner, log_requests, ask_store
         self._successor = None
         if clock is None:
             with _opening:
@@ -229,7 +232,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     def _open_successor(self) -> Segment:
         known = self._successor
         if known is None or known.closed or known.removed:
-            strict, lock_timeout, trust_any_owner, log_requests = self._options
+            strict, lock_timeout, trust_any_owner, log_requests, ask_store = self._options
             known = self._successor = Segment(
                 self.path,
                 strict=strict,
@@ -237,9 +240,21 @@ class Segment(_native.Segment, Mapping[str, Limits]):
                 trust_any_owner=trust_any_owner,
                 clock=self._clock,
                 log_requests=log_requests,
+                ask_store=ask_store,
             )
             _log.info("%s: the segment was removed, and its successor is open", self.path)
         return known
+
+    @property
+    def store_thread(self) -> dict[str, Any] | None:
+        """What the thread of this process does that asks the store which hosts share; None where there is none.
+
+        It has `running`; `problem`, why it could not be started or what was wrong with the store at its last attempt,
+        or None; `round_trips`, `failures`, and `duties`: how often this process was the one of its host that asks. What
+        is leased is in `snapshot`.
+        """
+        state: dict[str, Any] | None = json.loads(self._store_thread())
+        return state
 
     def recover(self) -> dict[str, Any]:
         """Repairs what can be repaired, and gives back what dead processes hold; all that also happens by itself.
@@ -272,6 +287,7 @@ _opened: weakref.WeakValueDictionary[tuple[str, OpeningOptions], Segment] = weak
 _arrived: collections.deque[Segment] = collections.deque(maxlen=16)
 _opening = threading.Lock()
 os.register_at_fork(after_in_child=lambda: globals().update(_opening=threading.Lock()))
+os.register_at_fork(after_in_child=_native.start_fleet_threads_after_fork)
 
 
 def open(  # noqa: A001
@@ -289,6 +305,7 @@ def open(  # noqa: A001
     version: int | None = None,
     log_requests: bool = False,
     fleet: Fleet | None = None,
+    ask_store: bool = True,
 ) -> Segment:
     """Opens a segment; with a declaration, creates it where it does not exist yet.
 
@@ -319,6 +336,10 @@ def open(  # noqa: A001
         fleet: The store that hosts share, for limits that are declared with `fleet`: its URL, such as
             `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. User and password must not be in it. Only
             beside `LimitSet`s.
+        ask_store: Whether this process takes part in asking that store, where the segment has one: by a native thread,
+            which never takes the interpreter's lock, and which forked children have, too. It runs until the last object
+            of what is opened here is gone or closed, and never where there is a `clock`. One process of the host asks
+            at a time.
 
     Returns:
         The segment.
@@ -352,6 +373,7 @@ def open(  # noqa: A001
         clock=clock,
         on_mismatch=on_mismatch,
         log_requests=log_requests,
+        ask_store=ask_store,
     )
 
 
@@ -361,6 +383,7 @@ def reopen(
     lock_timeout: float | timedelta,
     trust_any_owner: bool,
     log_requests: bool = False,
+    ask_store: bool = True,
 ) -> Segment:
     """Opens a segment that a pickle names, or gives the one that this process has open.
 
@@ -370,11 +393,12 @@ def reopen(
         lock_timeout: As it was opened.
         trust_any_owner: As it was opened.
         log_requests: As it was opened; a worker of a version without it does not say.
+        ask_store: As it was opened, likewise.
 
     Returns:
         The segment.
     """
-    options: OpeningOptions = strict, lock_timeout, trust_any_owner, log_requests
+    options: OpeningOptions = strict, lock_timeout, trust_any_owner, log_requests, ask_store
     with _opening:
         segment = _opened.get((path, options))
     if segment is not None and not segment.closed and segment._file == _file_at(path):
@@ -385,6 +409,7 @@ def reopen(
         lock_timeout=lock_timeout,
         trust_any_owner=trust_any_owner,
         log_requests=log_requests,
+        ask_store=ask_store,
     )
     _arrived.append(segment)
     return segment

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use shmlimit::{Limit, LimitPool, LimitSet, Request};
 
+use crate::fleet_thread::FleetThread;
 use crate::request_log::RequestLog;
 
 /// A set, and what was worked out for it once. It is an object so that who keeps it counts references as the interpreter
@@ -25,6 +26,8 @@ pub struct Handle {
     pub label: Option<String>,
     /// Where events of requests are kept, if they are to be logged.
     request_log: Option<Arc<RequestLog>>,
+    /// Keeps leases coming while the handle is in use, where hosts share limits.
+    fleet_thread: Option<Arc<FleetThread>>,
 }
 
 impl Handle {
@@ -36,6 +39,7 @@ impl Handle {
         strict: bool,
         label: Option<String>,
         request_log: Option<Arc<RequestLog>>,
+        fleet_thread: Option<Arc<FleetThread>>,
     ) -> PyResult<Py<Self>> {
         let set = set.strict(strict);
         let request = set.request();
@@ -49,6 +53,7 @@ impl Handle {
             is_by_address: set.is_by_address(),
             label,
             request_log,
+            fleet_thread,
             set,
         };
         Py::new(py, handle)
@@ -63,6 +68,7 @@ impl Handle {
             self.strict,
             label,
             self.request_log.clone(),
+            self.fleet_thread.clone(),
         )
     }
 

@@ -19,6 +19,7 @@ mod command_line;
 mod credit;
 mod declaration;
 mod error;
+mod fleet_thread;
 mod handle;
 mod interruption;
 mod key;
@@ -69,6 +70,8 @@ mod _native {
     use crate::credit::LocalCredit;
     #[pymodule_export]
     use crate::declaration::{Declaration, bound};
+    #[pymodule_export]
+    use crate::fleet_thread::start_fleet_threads_after_fork;
     #[pymodule_export]
     use crate::policy_headers::PolicyHeaders;
     #[pymodule_export]

@@ -465,6 +465,13 @@ impl PermitMethods {
         Ok(Permit::of_object(this)?.fencing_number())
     }
 
+    /// As `fencing_number`, across hosts: of the first concurrency limit of the set that hosts share and this permit holds; None
+    /// where it holds none, or nothing was leased when it was taken.
+    #[getter]
+    fn fleet_fencing_number(this: &Bound<'_, Self>) -> PyResult<Option<u64>> {
+        Ok(Permit::of_object(this)?.fleet_fencing_number())
+    }
+
     /// What the set was declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

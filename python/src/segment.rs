@@ -11,6 +11,7 @@ use shmlimit::{Error, OpenError, OpenOptions, Removal, RemovalCause};
 use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
 use crate::error::{OrRaise, chosen, exception, raised, raised_saying};
+use crate::fleet_thread::{self, FleetThread};
 use crate::request_log::RequestLog;
 use crate::{key, log, seconds};
 
@@ -22,6 +23,8 @@ pub struct Segment {
     segment: RwLock<Option<shmlimit::Segment>>,
     /// Where events of requests are kept, if they are to be logged.
     request_log: Option<Arc<RequestLog>>,
+    /// What asks the store, where there is one and this process is to ask it; none once it is closed.
+    fleet_thread: RwLock<Option<Arc<FleetThread>>>,
 }
 
 impl Segment {
@@ -41,6 +44,10 @@ impl Segment {
 
     pub fn request_log(&self) -> Option<Arc<RequestLog>> {
         self.request_log.clone()
+    }
+
+    pub fn fleet_thread(&self) -> Option<Arc<FleetThread>> {
+        self.fleet_thread.read().ok().and_then(|thread| thread.clone())
     }
 }
 
@@ -78,7 +85,7 @@ fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
 #[pymethods]
 impl Segment {
     #[new]
-    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None, on_mismatch="apply", log_requests=false))]
+    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None, on_mismatch="apply", log_requests=false, ask_store=true))]
     #[expect(clippy::too_many_arguments, reason = "they are named")]
     fn new(
         py: Python<'_>,
@@ -89,6 +96,7 @@ impl Segment {
         clock: Option<&Bound<'_, VirtualClock>>,
         on_mismatch: &str,
         log_requests: bool,
+        ask_store: bool,
     ) -> PyResult<Self> {
         let path = file_path(path)?;
         let mut options = OpenOptions::new()
@@ -113,18 +121,34 @@ impl Segment {
         });
         let segment = segment.or_raise(py)?;
         log::forget_removal(segment.path());
+        // Leases last by the real time.
+        let fleet_thread = if ask_store && clock.is_none() {
+            FleetThread::start(py, &segment)?
+        } else {
+            None
+        };
         Ok(Self {
             path: segment.path().to_owned(),
             segment: RwLock::new(Some(segment)),
             request_log,
+            fleet_thread: RwLock::new(fleet_thread),
         })
     }
 
     /// Closes this object: it cannot be used any more, which does no harm to handles, permits and other objects of the
-    /// same segment. The process stays attached until the last of those is gone. Once is enough.
-    fn close(&self) {
+    /// same segment. The process stays attached until the last of those is gone. Once is enough. Where it is the last and a
+    /// thread asks a store, it waits for the end of that: a tenth of a second, or as long as an answer may take.
+    fn close(&self, py: Python<'_>) {
         if let Ok(mut segment) = self.segment.write() {
             *segment = None;
+        }
+        let thread = self
+            .fleet_thread
+            .write()
+            .ok()
+            .and_then(|mut thread| thread.take());
+        if let Some(thread) = thread {
+            fleet_thread::end(py, thread);
         }
     }
 
@@ -223,6 +247,12 @@ impl Segment {
     fn _declaration(&self, py: Python<'_>) -> PyResult<Declaration> {
         let declaration = self.get(py)?.declaration_in_force().or_raise(py)?;
         Ok(Declaration { declaration })
+    }
+
+    /// What this process's thread that asks the store does, as JSON; `null` where it has none.
+    fn _store_thread(&self, py: Python<'_>) -> PyResult<String> {
+        self.get(py)?;
+        json(py, &self.fleet_thread().map(|thread| thread.state()))
     }
 
     fn _recover(&self, py: Python<'_>) -> PyResult<String> {

@@ -108,7 +108,8 @@ impl Limits {
         // No set has a name that is not Unicode.
         let name = name.to_string_lossy();
         let set = segment.set(&name).or_raise(py)?;
-        let handle = Handle::new(py, set, segment.path(), strict, label, source.request_log())?;
+        let (request_log, fleet_thread) = (source.request_log(), source.fleet_thread());
+        let handle = Handle::new(py, set, segment.path(), strict, label, request_log, fleet_thread)?;
         Ok(Self { handle })
     }
 

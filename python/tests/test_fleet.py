@@ -1,0 +1,252 @@
+"""Limits that hosts share: how they are declared, what a host says of its leases, and who asks the store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fleet_worker
+import pytest
+from observing import output_of, run_role, snapshot_of, until
+
+import shmlimit as sl
+
+WORKER = Path(fleet_worker.__file__)
+SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
+needs_server = pytest.mark.skipif(SERVER is None, reason="no redis-server")
+# Forks while the thread runs are what some tests are for; Python 3.12 and later warn of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+
+class Store:
+    """A server on a port of the loopback, which can be stopped and started with what it had."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        assert SERVER is not None
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self._directory, "appendonly": "yes", "save": ""}
+        arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        self._process = subprocess.Popen([SERVER, *arguments], stdout=subprocess.DEVNULL)
+        until(self._answers, "the store")
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(5) == b"+PONG"
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store that runs; its data is gone with the test."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    store = Store(directory)
+    store.start()
+    yield store
+    store.stop()
+
+
+def tokens(**fleet: object) -> sl.LimitSet:
+    """A window of a day, so that what is admitted of it can be counted."""
+    shared = {"key": "org/tokens", **fleet}
+    return sl.LimitSet("openai", [sl.Rate("tokens", 1000, "24h", algorithm="fixed_window", fleet=shared)])
+
+
+def today() -> int:
+    """The day in UTC, whose end is that of the window."""
+    return int(time.time() // 86400)
+
+
+def lease_of(segment: sl.Segment) -> dict[str, Any]:
+    (limit,) = snapshot_of(segment, "openai")["limits"]
+    lease: dict[str, Any] = limit["lease"]
+    return lease
+
+
+def state_of(segment: sl.Segment) -> dict[str, Any]:
+    state = segment.store_thread
+    assert state is not None
+    return state
+
+
+def is_admitted(segment: sl.Segment) -> bool:
+    return bool(segment["openai"].try_acquire({"tokens": 1}))
+
+
+def unreachable() -> str:
+    """Where no store is: a port that was free just now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"redis://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_fleet_is_declared_alike_in_code_and_toml(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text(
+        """
+        [fleet]
+        url = "redis://127.0.0.1:1/0"
+        host = "web-1"
+        [[set]]
+        name = "openai"
+        [[set.limit]]
+        name = "tokens"
+        kind = "rate"
+        capacity = 1000
+        window = "24h"
+        algorithm = "fixed_window"
+        fleet = { key = "org/tokens", lease = "4s", outage = "deny" }
+        """
+    )
+    declared = tokens(lease="4s", outage="deny")
+    fleet = {"url": "redis://127.0.0.1:1/0", "host": "web-1"}
+    of_code = sl.open(tmp_path / "code.limits", declared, fleet=fleet, ask_store=False)
+    of_file = sl.open(tmp_path / "file.limits", file, ask_store=False)
+    assert of_code.declaration() == of_file.declaration()
+    assert of_code.declaration()["fleet"] == fleet
+    shared = of_code.snapshot()["fleet"]
+    assert (shared["url"], shared["host_name"], shared["duty"]) == (*fleet.values(), None)
+    assert lease_of(of_code)["outage"] == "deny"
+
+
+@pytest.mark.parametrize(
+    ("url", "shared", "message"),
+    [
+        ("redis://user:secret@127.0.0.1", {}, "SHMLIMIT_FLEET_PASSWORD"),
+        ("http://127.0.0.1", {}, "write one of redis"),
+        ("redis://127.0.0.1", {"outage": "panic"}, "panic"),
+        ("redis://127.0.0.1", {"lease": "soon"}, "soon"),
+        (None, {}, "fleet"),
+    ],
+)
+def test_what_cannot_be_shared_is_an_error(
+    tmp_path: Path, url: str | None, shared: dict[str, str], message: str
+) -> None:
+    with pytest.raises(sl.DeclarationError, match=message) as raised:
+        sl.open(tmp_path / "bad.limits", tokens(**shared), fleet=url)
+    assert "secret" not in str(raised.value)
+
+
+def test_without_a_store_there_is_no_thread(tmp_path: Path) -> None:
+    segment = sl.open(tmp_path / "local.limits", sl.LimitSet("mail", [sl.Calls("sent", 1, "1h")]))
+    assert segment.store_thread is None
+
+
+def test_a_process_that_does_not_ask_refuses_for_want_of_a_lease(tmp_path: Path) -> None:
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable(), ask_store=False)
+    assert segment.store_thread is None
+    refusal = segment["openai"].try_acquire({"tokens": 1})
+    assert not refusal
+    assert (refusal.reason, refusal.binding, refusal.retry_after) == ("lease", "tokens", None)
+    assert lease_of(segment)["counts"]["requests"] == 0
+
+
+def test_a_store_that_is_out_is_a_state_and_no_error(tmp_path: Path) -> None:
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
+    assert not is_admitted(segment)
+    until(lambda: state_of(segment)["problem"] and lease_of(segment)["problem"], "a problem")
+    state = state_of(segment)
+    assert state["running"]
+    assert state["failures"] > 0
+    assert state["round_trips"] == 0
+    assert not is_admitted(segment)
+
+
+def test_a_wrong_password_file_is_logged_and_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SHMLIMIT_FLEET_PASSWORD_FILE", str(tmp_path / "missing"))
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
+    state = state_of(segment)
+    assert not state["running"]
+    assert "SHMLIMIT_FLEET_PASSWORD_FILE" in state["problem"]
+    assert "SHMLIMIT_FLEET_PASSWORD_FILE" in caplog.text
+    assert not is_admitted(segment)
+
+
+def test_the_thread_lasts_as_long_as_a_handle(tmp_path: Path) -> None:
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
+    watching = sl.open(segment.path, ask_store=False)
+    limits = segment["openai"]
+    segment.close()
+    limits.try_acquire({"tokens": 1})
+    until(lambda: lease_of(watching)["counts"]["failures"], "attempts by what the handle keeps")
+    assert watching.snapshot()["fleet"]["duty"]["pid"] == os.getpid()
+    del limits, segment
+    until(lambda: watching.snapshot()["fleet"]["duty"] is None, "the end of the thread")
+
+
+def test_a_forked_child_has_a_thread_of_its_own(tmp_path: Path) -> None:
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if state_of(segment)["running"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert state_of(segment)["running"]
+
+
+@needs_server
+def test_hosts_share_a_limit_while_workers_and_the_store_are_killed(tmp_path: Path, store: Store) -> None:
+    hosts = [sl.open(tmp_path / f"{name}.limits", tokens(), fleet=store.url, ask_store=False) for name in "ab"]
+    begun = today()
+    workers = [run_role(WORKER, host.path) for host in hosts for _ in range(2)]
+    try:
+        for host in hosts:
+            until(lambda host=host: snapshot_of(host, "openai")["counts"]["admitted"] > 0, "an admission")
+        duty = hosts[0].snapshot()["fleet"]["duty"]["pid"]
+        os.kill(duty, signal.SIGKILL)
+        until(lambda: (hosts[0].snapshot()["fleet"]["duty"] or {}).get("pid") not in (None, duty), "another with duty")
+        store.stop()
+        until(lambda: all(lease_of(host)["problem"] for host in hosts), "the outage")
+        store.start()
+        until(lambda: not any(lease_of(host)["problem"] for host in hosts), "the store's answers")
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            output_of(worker)
+    admitted = [snapshot_of(host, "openai")["counts"]["admitted"] for host in hosts]
+    assert all(admitted)
+    # Nothing but the end of a day renews the window.
+    assert sum(admitted) <= 1000 * (1 + today() - begun)
+
+
+@needs_server
+def test_places_of_two_hosts_have_rising_fencing_numbers(tmp_path: Path, store: Store) -> None:
+    jobs = sl.LimitSet("jobs", [sl.Concurrency("places", 4, fleet={"key": "org/places"})])
+    hosts = [sl.open(tmp_path / f"{name}.limits", jobs, fleet=store.url) for name in "ab"]
+    with hosts[0]["jobs"].acquire(timeout=60) as first, hosts[1]["jobs"].acquire(timeout=60) as second:
+        numbers = first.fleet_fencing_number, second.fleet_fencing_number
+        assert 0 < (numbers[0] or 0) < (numbers[1] or 0), numbers
+
+
+def test_a_segment_that_is_closed_can_be_removed(tmp_path: Path) -> None:
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
+    segment.close()
+    sl.remove(tmp_path / "host.limits")
