@@ -241,11 +241,12 @@ def test_a_pickle_opens_as_its_handle_was_opened(segment_path):
     assert b"admitted" in there.stdout
 
 
-def test_a_pickle_of_a_worker_that_knew_no_logging_of_requests_is_read(segment_path):
+@pytest.mark.parametrize("known", [3, 4])
+def test_a_pickle_of_a_worker_that_knew_less_of_the_manner_is_read(segment_path, known):
     segment = sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]), strict=False)
     reopen, (path, *manner) = segment.__reduce__()
-    former = (path, *manner[:3])
-    assert len(manner) == 4
+    former = (path, *manner[:known])
+    assert len(manner) == 5
     assert reopen(*former) is segment
     sl.remove(segment_path, force=True)
     sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
