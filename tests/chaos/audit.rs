@@ -5,6 +5,7 @@ use std::time::Duration;
 use shmlimit::{LimitSet, Segment, SegmentReader, SetSnapshot};
 
 use crate::World;
+use crate::scene::onlooker;
 use crate::scene::process::eventually;
 use crate::sets::{KEYS, LARGEST};
 use crate::truth::Count;
@@ -12,22 +13,11 @@ use crate::truth::Count;
 /// Looks at the segment without locks, and at the truth, until it is over.
 pub fn look_on(world: &World) {
     let truth = &world.truth;
-    let reader = SegmentReader::open(&world.segment).expect("readable");
-    let mut whole = 0_u64;
-    while truth.get(Count::IsOver) == 0 {
+    let goes_on = |_: &SegmentReader| {
         truth.check();
-        let snapshot = reader.snapshot().expect("a copy");
-        for set in &snapshot.sets {
-            assert!(!set.poisoned, "poisoned: {set:?}");
-            if !set.torn {
-                whole += 1;
-                check_held(set);
-            }
-        }
-        std::thread::sleep(Duration::from_micros(500));
-    }
-    assert!(whole > 0, "every copy was torn");
-    println!("{whole} whole copies of a set were looked at");
+        truth.get(Count::IsOver) == 0
+    };
+    onlooker::look_on(&world.segment, Duration::from_micros(500), goes_on, check_held);
 }
 
 fn check_held(set: &SetSnapshot) {

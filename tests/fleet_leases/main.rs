@@ -287,7 +287,7 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
         matches!(error, Error::Permit(PermitError::Reclaimed { .. })),
         "{error}"
     );
-    // Its release is none, and whoever looks under the lock takes the others back.
+    // Its release gives nothing back, and any process that looks under the lock takes the others back.
     first.release().expect("works");
     let refusal = expect_refusal(set.try_acquire(&set.request()));
     assert_eq!(refusal.reason(), RefusalReason::Lease);

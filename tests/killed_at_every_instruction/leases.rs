@@ -22,8 +22,8 @@ const PLACES: u64 = 3;
 /// Units of the second.
 const SECOND: u64 = 3;
 
-/// What must be left once the second is in force, whoever asked for it and brought it into force, and the number of its
-/// request.
+/// What must be left once the second is in force, by whichever process it was asked for and brought into force, and the number
+/// of its request.
 pub const LEFT: u64 = FIRST - SPENT + SECOND;
 pub const SEQUENCE: u64 = 2;
 

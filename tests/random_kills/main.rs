@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::wait::WaitStatus;
 use plans::Plans;
+use scene::onlooker;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Declaration, Limit, LimitSet, LockKind, OnDeath, OpenOptions, Outcome, Permit, Request, Segment,
@@ -176,28 +177,19 @@ fn hold<'a>(truth: &Truth, worker: usize, permit: Permit<'a>, pool: Pool, units:
 
 /// Looks at the segment without locks, and at the truth, until it is over.
 fn look_on(truth: &Truth, path: &Path) {
-    let reader = SegmentReader::open(path).expect("readable");
-    let mut whole = 0_u64;
-    while truth.is_over().load(Ordering::Relaxed) == 0 {
+    let goes_on = |reader: &SegmentReader| {
         truth.check();
-        let snapshot = reader.snapshot().expect("a copy");
-        for set in &snapshot.sets {
-            assert!(!set.poisoned, "poisoned: {set:?}");
-            if !set.torn {
-                whole += 1;
-                match &*set.name {
-                    "plain" => check_held(set, SLOTS),
-                    "mixed" => check_held(set, SEATS),
-                    _ => plans::check_held(set),
-                }
-                assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
-            }
+        plans::check_keys(reader);
+        truth.is_over().load(Ordering::Relaxed) == 0
+    };
+    onlooker::look_on(path, Duration::from_micros(100), goes_on, |set| {
+        match &*set.name {
+            "plain" => check_held(set, SLOTS),
+            "mixed" => check_held(set, SEATS),
+            _ => plans::check_held(set),
         }
-        plans::check_keys(&reader);
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    assert!(whole > 0, "every copy was torn");
-    println!("{whole} whole copies of a set were looked at");
+        assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
+    });
 }
 
 fn check_held(set: &SetSnapshot, capacity: u64) {

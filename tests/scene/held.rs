@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::clock::boot_time;
 use super::process::SharedWords;
 
-/// What each of some processes holds of each of some pools: a lower bound at any moment, if it is told of a permit after that
-/// was admitted and before it is given back.
+/// What each of some processes holds of each of some pools: a lower bound at any moment, if a permit is noted after it
+/// was admitted, and taken off before it is given back.
 #[derive(Debug)]
 pub struct Held {
     words: SharedWords,

@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod credit;
 pub mod held;
+pub mod onlooker;
 pub mod process;
 
 use std::path::Path;

@@ -130,9 +130,13 @@ impl SegmentEngine {
     ) -> Result<Answer, Box<Error>> {
         let shard = target.shard();
         let taken = self.take_lock_to_decide(shard)?;
-        if let Some(answer) = self.decide_plain(shard, &taken, target.key, costs, decision, attempt)? {
-            taken.release(self, shard);
-            return Ok(answer);
+        let ruled = shard.by(target.set.shown());
+        if !taken.needs_attention(self, ruled) {
+            let (at, owner) = (ruled.at(taken.now), taken.owner);
+            if let Some(answer) = at.decide_plain(owner, target.key, costs, decision, attempt) {
+                taken.release(self, shard);
+                return Ok(answer);
+            }
         }
         self.decide_as_locked(target, taken, costs, decision, attempt)
     }

@@ -78,11 +78,12 @@ impl SegmentEngine {
                 else {
                     continue;
                 };
-                let mut decide = |decision: &mut Decision, attempt| match locked
-                    .decide_plain(key, costs, decision, attempt)?
-                {
-                    Some(answer) => Ok(answer),
-                    None => self.decide_for_key(&mut locked, key, None, costs, decision, attempt),
+                let mut decide = |decision: &mut Decision, attempt| {
+                    let (at, owner) = (locked.at_its_instant(), locked.owner);
+                    match at.decide_plain(owner, Some(key), costs, decision, attempt) {
+                        Some(answer) => Ok(answer),
+                        None => self.decide_for_key(&mut locked, key, None, costs, decision, attempt),
+                    }
                 };
                 let mut answer = decide(decision, Attempt::First)?;
                 if answer == Answer::RetryAfterReclaim {
@@ -100,7 +101,7 @@ impl SegmentEngine {
                         drop(locked);
                         return Err(shard.never_admissible(impossible));
                     }
-                    locked.refuse_forever(key, costs, decision)?;
+                    locked.refuse_forever(key, costs, decision);
                 }
                 *admitted = answer == Answer::Admitted;
                 is_any_admitted |= *admitted;
@@ -220,18 +221,13 @@ impl SetEngine {
 impl LockedShard<'_> {
     /// Refuses a key what it never admits, as one of many that are asked.
     #[cold]
-    fn refuse_forever(
-        &self,
-        key: &KeyIdentity,
-        costs: &Costs,
-        decision: &mut Decision,
-    ) -> Result<(), Box<Error>> {
+    fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
         let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
         // Whatever else the key would have to wait for, this is the reason.
         decision.set_stage(Stage::Reserved);
         let at = self.at_its_instant();
         at.assess_all(row.into(), costs, decision);
-        at.count_refusal(row.into(), decision)
+        at.count_refusal(row.into(), decision);
     }
 }
 

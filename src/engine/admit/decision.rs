@@ -226,11 +226,18 @@ impl Decision {
             _ => true,
         };
         if is_more {
-            return Self::with_room(costs, notes_beside);
+            Self::with_room(costs.limits, notes_beside)
+        } else {
+            Self::of_limits(costs.limits)
         }
+    }
+
+    /// With the room that each decision has.
+    #[inline(always)]
+    fn of_limits(limits: LimitMask) -> Self {
         Self {
             details: Details {
-                limits: costs.limits,
+                limits,
                 place: ShardAndStage::new(0, Stage::Reserved),
                 definition: DefinitionBits::default(),
                 hold_index: 0,
@@ -262,12 +269,12 @@ impl Decision {
         }
     }
 
-    /// Each of both makes all of it, so that it is made where it is wanted.
+    /// As [`of_limits`](Self::of_limits), with more room. Each makes a whole decision, so that it is made where it is wanted
+    /// and not moved there.
     #[inline(never)]
-    fn with_room(costs: &Costs, notes_beside: usize) -> Self {
-        let mut pending = Self::pending(&Costs::default(), 0);
-        pending.details.limits = costs.limits;
-        let needed = costs.limits.0.count_ones() as usize + notes_beside;
+    fn with_room(limits: LimitMask, notes_beside: usize) -> Self {
+        let mut pending = Self::of_limits(limits);
+        let needed = limits.0.count_ones() as usize + notes_beside;
         pending.decided.reserve_exact(needed);
         pending
     }

@@ -4,14 +4,11 @@
 
 use super::acquire::{Answer, Attempt};
 use super::decided::Decided;
-use super::decision::{Costs, Decision};
+use super::decision::{Costs, Decision, RefusalReason};
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::{LockedShard, TakenLock};
-use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::engine::shard::set_engine::{Shard, ShardAt};
-use crate::error::Error;
+use crate::engine::shard::set_engine::ShardAt;
 use crate::limit::{Assessment, Mark};
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -25,75 +22,26 @@ enum Taken {
     Undecided,
 }
 
-impl SegmentEngine {
-    /// Decides what is asked for, unless it is to be decided in the other way. If so, nothing was changed.
-    #[inline(always)]
-    pub(in crate::engine) fn decide_plain(
-        &self,
-        shard: Shard<'_>,
-        taken: &TakenLock<'_>,
-        key: Option<&KeyIdentity>,
-        costs: &Costs,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Option<Answer>, Box<Error>> {
-        let shard = shard.by(shard.set.shown());
-        if costs.limits.0 & !shard.plain.0 != 0 || taken.needs_attention(self, shard) {
-            return Ok(None);
-        }
-        decision.begin(
-            shard.index(),
-            shard.definition(),
-            taken.now.monotonic,
-            taken.owner,
-        );
-        let at = ShardAt {
-            shard,
-            now: taken.now,
-        };
-        at.decide_plain_for(key, costs, decision, attempt)
-    }
-}
-
-impl LockedShard<'_> {
-    /// As [`SegmentEngine::decide_plain`], under a lock under which more is decided.
-    #[inline(always)]
-    pub(in crate::engine) fn decide_plain(
-        &self,
-        key: &KeyIdentity,
-        costs: &Costs,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Option<Answer>, Box<Error>> {
-        let at = self.at_its_instant();
-        if costs.limits.0 & !at.shard.plain.0 != 0 {
-            return Ok(None);
-        }
-        decision.begin(
-            at.shard.index(),
-            at.shard.definition(),
-            at.now.monotonic,
-            self.owner,
-        );
-        at.decide_plain_for(Some(key), costs, decision, attempt)
-    }
-}
-
 impl ShardAt<'_> {
+    /// Decides what is asked for by the process that is `owner`, unless it is to be decided in the other way. If so, nothing was
+    /// changed. The caller holds the lock, and has seen to what there was to be seen to.
     #[inline(always)]
-    fn decide_plain_for(
+    pub(in crate::engine) fn decide_plain(
         &self,
+        owner: u64,
         key: Option<&KeyIdentity>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
-    ) -> Result<Option<Answer>, Box<Error>> {
+    ) -> Option<Answer> {
+        let shard = self.shard;
+        if costs.limits.0 & !shard.plain.0 != 0 {
+            return None;
+        }
+        decision.begin(shard.index(), shard.definition(), self.now.monotonic, owner);
         match key {
-            None => self.decide_plain_on(&self.shard.only_row(), costs, decision, attempt),
-            Some(key) => match self.shard.find_row_of(key.fingerprint) {
-                Some(row) => self.decide_plain_on(&row, costs, decision, attempt),
-                None => Ok(None),
-            },
+            None => self.decide_plain_on(&shard.only_row(), costs, decision, attempt),
+            Some(key) => self.decide_plain_on(&shard.find_row_of(key.fingerprint)?, costs, decision, attempt),
         }
     }
 
@@ -104,9 +52,9 @@ impl ShardAt<'_> {
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
-    ) -> Result<Option<Answer>, Box<Error>> {
+    ) -> Option<Answer> {
         if !self.shard.has_no_waiters(*row) || self.shard.throttled_for(*row, self.now) != 0 {
-            return Ok(None);
+            return None;
         }
         let is_held = u32::from(costs.limits.0) & self.shard.set.held_mask != 0;
         let is_by_backlogs = !is_held && self.shard.backlogs.have_all(costs.limits);
@@ -120,18 +68,19 @@ impl ShardAt<'_> {
         match taken {
             Taken::Admitted => {
                 decision.note_key(*row);
-                Ok(Some(Answer::Admitted))
+                Some(Answer::Admitted)
             }
             // It is to be noted how much was asked for.
-            Taken::Refused if costs.limits.0 & self.shard.leased.0 != 0 => Ok(None),
+            Taken::Refused if costs.limits.0 & self.shard.leased.0 != 0 => None,
             Taken::Refused => {
                 let answer = is_by_backlogs.then(|| self.refuse_backlogs(row, costs, decision, attempt));
-                match answer.flatten() {
-                    None => self.refuse_plain(row, costs, decision, attempt).map(Some),
-                    answer => Ok(answer),
-                }
+                Some(
+                    answer
+                        .flatten()
+                        .unwrap_or_else(|| self.refuse_plain(row, costs, decision, attempt)),
+                )
             }
-            Taken::Undecided => Ok(None),
+            Taken::Undecided => None,
         }
     }
 
@@ -238,17 +187,17 @@ impl ShardAt<'_> {
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
-    ) -> Result<Answer, Box<Error>> {
+    ) -> Answer {
         // The caller is answered after the lock is released: the answer allocates.
         if let Some(impossible) = self.assess_all((*row).into(), costs, decision) {
             decision.note_impossible(impossible);
-            return Ok(Answer::Impossible);
+            return Answer::Impossible;
         }
         if let Some(answer) = self.not_yet_refused(costs, decision, attempt) {
-            return Ok(answer);
+            return answer;
         }
-        self.count_refusal((*row).into(), decision)?;
-        Ok(Answer::Refused)
+        self.count_refusal((*row).into(), decision);
+        Answer::Refused
     }
 
     /// As [`refuse_plain`](Self::refuse_plain), where no death of a holder would help and a rate is what binds. None where a cost
@@ -273,14 +222,7 @@ impl ShardAt<'_> {
         if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
             return Some(Answer::MustWait);
         }
-        let mut transaction = self.shard.memory.journal().begin();
-        transaction.count(&self.shard.memory.control().refused_rate, 1);
-        for (index, decided) in decision.iter() {
-            if decided.wait() > 0 {
-                transaction.count(&self.shard.counters(index).refused, 1);
-            }
-        }
-        self.count_on_rows((*row).into(), false);
+        self.count_refusal_for(RefusalReason::Rate, (*row).into(), decision);
         Some(Answer::Refused)
     }
 }

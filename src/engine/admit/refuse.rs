@@ -182,12 +182,19 @@ impl ShardAt<'_> {
 
     /// Counts a refusal that is decided.
     #[inline(always)]
-    pub(in crate::engine) fn count_refusal(
+    pub(in crate::engine) fn count_refusal(&self, rows: Rows<'_>, decision: &Decision) {
+        let reason = self.shard.set.refusal_reason(decision);
+        self.count_refusal_for(reason, rows, decision);
+    }
+
+    /// As [`count_refusal`](Self::count_refusal), where the reason is known.
+    #[inline(always)]
+    pub(in crate::engine) fn count_refusal_for(
         &self,
+        reason: RefusalReason,
         rows: Rows<'_>,
         decision: &Decision,
-    ) -> Result<(), Box<Error>> {
-        let reason = self.shard.set.refusal_reason(decision);
+    ) {
         let mut transaction = self.shard.memory.journal().begin();
         transaction.count(self.shard.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
@@ -196,7 +203,6 @@ impl ShardAt<'_> {
             }
         }
         self.count_on_rows(rows, false);
-        self.shard.commit(&mut transaction)
     }
 }
 
@@ -242,7 +248,7 @@ impl LockedShard<'_> {
             _ => None,
         };
         self.note_wait(rows.first(), costs, decision, late)?;
-        self.at_its_instant().count_refusal(rows, decision)?;
+        self.at_its_instant().count_refusal(rows, decision);
         Ok(Answer::Refused)
     }
 

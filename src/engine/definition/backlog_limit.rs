@@ -72,11 +72,10 @@ pub(in crate::engine) struct BacklogLimits {
 
 impl BacklogLimits {
     pub(in crate::engine) fn of(limits: &[LimitRules]) -> Self {
-        let limits: Vec<_> = limits.iter().map(BacklogLimit::of).collect();
-        let mut mask = LimitMask::default();
-        let present = limits.iter().enumerate().filter(|(_, limit)| limit.is_some());
-        present.for_each(|(index, _)| mask.insert(index));
-        Self { limits, mask }
+        Self {
+            limits: limits.iter().map(BacklogLimit::of).collect(),
+            mask: LimitRules::mask(limits, |limit| BacklogLimit::of(limit).is_some()),
+        }
     }
 
     /// Whether all that are asked for are among them.

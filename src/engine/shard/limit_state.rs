@@ -58,10 +58,7 @@ impl<S: Store> StateMut for StateWords<'_, S> {
     fn store_pair(&mut self, index: usize, values: [u64; 2]) {
         if let Some([first, second]) = self.words.get(index..).and_then(<[_]>::first_chunk) {
             self.store.store(first, values[0]);
-            // The second half of a number hardly ever changes.
-            if second.load(Ordering::Relaxed) != values[1] {
-                self.store.store(second, values[1]);
-            }
+            self.store.store(second, values[1]);
         }
     }
 }

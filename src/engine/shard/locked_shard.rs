@@ -153,10 +153,7 @@ impl LockedShard<'_> {
     /// The shard at the instant that is decided by.
     #[inline(always)]
     pub(in crate::engine) fn at_its_instant(&self) -> ShardAt<'_> {
-        ShardAt {
-            shard: self.shard,
-            now: self.now,
-        }
+        self.shard.at(self.now)
     }
 
     /// Reads the clock again: for what goes on after the operation that the lock was taken for.

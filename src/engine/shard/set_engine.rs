@@ -222,6 +222,12 @@ impl<'a> RuledShard<'a> {
         }
     }
 
+    /// The shard at an instant.
+    #[inline(always)]
+    pub(in crate::engine) fn at(self, now: Now) -> ShardAt<'a> {
+        ShardAt { shard: self, now }
+    }
+
     /// The shard, for what takes its lock again.
     #[inline(always)]
     pub(in crate::engine) fn unruled(self) -> Shard<'a> {

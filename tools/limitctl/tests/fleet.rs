@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shmlimit::Segment;
-use shmlimit::fleet::{LeaseReply, StoreProblem};
+use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
 use support::health::findings;
 use support::{directory, run, text};
 
@@ -35,6 +35,18 @@ fn create(directory: &Path) -> PathBuf {
     let path = directory.join("limits");
     run(["create", "--config", text(&config), text(&path)]).ended(0);
     path
+}
+
+/// The answer of a store that grants all that is asked for, for an hour.
+fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
+    LeaseReply {
+        sequence: request.sequence,
+        granted: request.wanted,
+        remaining: Duration::from_secs(3600),
+        share,
+        grant_number: 1,
+        drained_in: Duration::ZERO,
+    }
 }
 
 #[test]
@@ -99,14 +111,7 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     let asked = duty.ask().expect("works").remove(0);
     let waiting = format!("request {} is not answered yet", asked.request().sequence);
     assert!(shown().contains(&waiting), "{}", shown());
-    let reply = LeaseReply {
-        sequence: asked.request().sequence,
-        granted: asked.request().wanted,
-        remaining: Duration::from_secs(3600),
-        share: 5555,
-        grant_number: 1,
-        drained_in: Duration::ZERO,
-    };
+    let reply = all_of(asked.request(), 5555);
     duty.install(&asked, &reply).expect("works");
     let set = segment.set("api").expect("declared");
     drop(
@@ -213,14 +218,7 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
     let segment = Segment::open(&path).expect("a segment");
     let duty = segment.fleet().try_take_duty().expect("works").expect("free");
     let asked = duty.ask().expect("works").remove(0);
-    let reply = LeaseReply {
-        sequence: asked.request().sequence,
-        granted: asked.request().wanted,
-        remaining: Duration::from_secs(3600),
-        share: 7,
-        grant_number: 1,
-        drained_in: Duration::ZERO,
-    };
+    let reply = all_of(asked.request(), 7);
     duty.install(&asked, &reply).expect("works");
     assert!(
         !kinds(&path)
@@ -272,14 +270,7 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
         let asked = duty.ask().expect("works").remove(0);
         let request = asked.request().clone();
         assert_eq!(request.wanted > 0, wanted, "{request:?}");
-        let reply = LeaseReply {
-            sequence: request.sequence,
-            granted: request.wanted,
-            remaining: Duration::from_secs(3600),
-            share: 100,
-            grant_number: 1,
-            drained_in: Duration::ZERO,
-        };
+        let reply = all_of(&request, 100);
         duty.install(&asked, &reply).expect("works");
         request
     };
