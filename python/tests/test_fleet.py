@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,13 +27,20 @@ needs_server = pytest.mark.skipif(SERVER is None, reason="no redis-server")
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 
+def free_port() -> int:
+    """A port at which no process listens, below those that the kernel gives to connections of other tests."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 class Store:
     """A server on a port of the loopback, which can be stopped and started with what it had."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -100,10 +109,8 @@ def is_admitted(segment: sl.Segment) -> bool:
 
 
 def unreachable() -> str:
-    """Where no store is: a port that was free just now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"redis://127.0.0.1:{free.getsockname()[1]}"
+    """Where no store is."""
+    return f"redis://127.0.0.1:{free_port()}"
 
 
 def test_a_fleet_is_declared_alike_in_code_and_toml(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 pub mod proxy;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -42,9 +43,16 @@ pub fn server_program() -> Option<PathBuf> {
     found
 }
 
+/// A port at which no process listens, below those that the kernel gives to connections: none of another test has it by the
+/// time that a server wants it, or wants it again.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    let mut random = Random::new(RandomState::new().build_hasher().finish());
+    loop {
+        let port = 10_000 + random.below(20_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A server's process.
