@@ -51,7 +51,7 @@
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl edit` |
 //! | wait in the queue for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
-//! | admit without the lock, from batches that each process draws | [`Limit::credit`]; by hand [`LocalCredit`], [`Batch`] |
+//! | admit without the lock, from batches that each process draws | [`Limit::credit`], [`Credit`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | share limits with other hosts | [`Declaration::fleet_url`], [`Limit::fleet`], [`Outage`]; [`fleet`] for clients of a store |
@@ -107,7 +107,6 @@ pub use api::declaration::{
 pub use api::fleet;
 pub use api::key::Key;
 pub use api::key::address::Address;
-pub use api::local_credit::{Batch, CreditOutcome, LocalCredit};
 pub use api::permit::{Outcome, Permit, Settlement};
 pub use api::pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
 pub use api::refusal::{Refusal, Verdict};

@@ -73,11 +73,11 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 #[test]
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
-        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Batch, Bound, Checked<'static>, Checkpoint, Chosen<'static>, ClockCheck, ClockSource,
-        ChangeError, Credit, CreditOutcome, Declaration, DeclarationError, Diagnosis, Difference, Error, FleetLease, FleetOptions,
+        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Bound, Checked<'static>, Checkpoint, Chosen<'static>, ClockCheck, ClockSource,
+        ChangeError, Credit, Declaration, DeclarationError, Diagnosis, Difference, Error, FleetLease, FleetOptions,
         Forecast, HoldSnapshot, Keyed,
         Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
-        LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LocalCredit, LockKind, LockSnapshot, Mismatch, MismatchOutcome,
+        LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LockKind, LockSnapshot, Mismatch, MismatchOutcome,
         OnDeath, OnMismatch, OpenError, OpenOptions, Outage, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
         PoolStrategy, ProcessId, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request, RequestError,
         RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SegmentOptions,

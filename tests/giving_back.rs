@@ -17,8 +17,8 @@ use nix::sys::signal::Signal;
 use scene::expect_permit;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    AcquireFuture, Adaptive, Batch, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
-    Permit, Segment, SetDeclaration, SetSnapshot,
+    AcquireFuture, Adaptive, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit,
+    Request, Segment, SetDeclaration, SetSnapshot,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -74,8 +74,15 @@ fn goes_on(child: Child) {
     child.succeed();
 }
 
+fn with<const N: usize>(set: &LimitSet, costs: [(&str, u64); N]) -> Request {
+    let costs = costs.into_iter();
+    costs.fold(set.request(), |request, (limit, cost)| {
+        request.with(limit, cost).expect("declared")
+    })
+}
+
 fn permit(set: &LimitSet) -> Permit<'_> {
-    match set.try_acquire(&set.request().with("tokens", 10).expect("declared")) {
+    match set.try_acquire(&with(set, [("tokens", 10)])) {
         Ok(Outcome::Admitted(permit)) => permit,
         other => panic!("{other:?}"),
     }
@@ -240,50 +247,6 @@ fn futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_gra
 }
 
 #[test]
-fn credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_thread() {
-    const HANDLES: u64 = 10;
-    let test = "credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_thread";
-    in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        let segment = create(&path, slots());
-        let api = segment.set("api").expect("declared");
-        let stopper = Stopper::new(&path);
-        let words = SharedWords::new(1);
-        let handles: Vec<_> = (0..HANDLES)
-            .map(|_| {
-                let mut credit = api.local_credit("tokens", Batch::of(20)).expect("declared");
-                assert!(credit.try_take(5).expect("works").is_taken());
-                credit
-            })
-            .collect();
-        let child = stopper.stops();
-        for credit in handles {
-            within_the_bound("dropping credit", || drop(credit));
-        }
-        assert_eq!(copy(&segment).limits[1].remaining, 1000 - 20 * HANDLES);
-        // A child has nothing to give back, whatever its parent has.
-        let inheritor = Child::fork(|| {
-            eventually("the lock is free", || words[0].load(Ordering::SeqCst) == 1);
-            let waits = wait(&api);
-            drop(waits);
-        });
-        goes_on(child);
-        eventually("all is given back", || {
-            copy(&segment).limits[1].remaining == 1000 - 5 * HANDLES
-        });
-        let held: Vec<_> = (0..SLOTS).map(|_| permit(&api)).collect();
-        words[0].store(1, Ordering::SeqCst);
-        inheritor.succeed();
-        drop(held);
-        assert_eq!(
-            copy(&segment).limits[1].remaining,
-            1000 - 5 * HANDLES - 10 * SLOTS
-        );
-        assert_eq!(copy(&segment).limits[1].counts.refunded, 15 * HANDLES);
-    });
-}
-
-#[test]
 fn a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end() {
     let test = "a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end";
     in_own_process(test, 2 * TIMEOUT, |directory| {
@@ -343,12 +306,11 @@ fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
         let stopper = Stopper::new(&stuck_path);
         let [stuck_permit, healthy_permit] = [&stuck, &healthy].map(permit);
         stuck_permit.heartbeat_in_background().expect("a thread");
-        // The thread has futures of the stuck segment to look after as well, and credit to give back.
-        let mut credit = stuck.local_credit("tokens", Batch::of(20)).expect("declared");
-        assert!(credit.try_take(5).is_ok_and(|outcome| outcome.is_taken()));
+        // The thread has futures of the stuck segment to look after as well, and a permit to give back.
+        let mut unused = expect_permit(stuck.try_acquire(&with(&stuck, [("slots", 0), ("tokens", 10)])));
         let waits = wait(&stuck);
         let child = stopper.stops();
-        drop(credit);
+        unused.abandon();
         healthy_permit.heartbeat_in_background().expect("a thread");
         let request = healthy.request().with("tokens", 1).expect("declared");
         let outcome = healthy.acquire(&request, lease * 3 / 2).expect("works");

@@ -8,9 +8,8 @@ use std::time::Duration;
 use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Align, Batch, ChangeError, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath,
-    OpenOptions, Outcome, Permit, RequestError, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier,
-    VirtualClock,
+    Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
+    Permit, RequestError, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -401,51 +400,6 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
 const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 
 #[test]
-fn local_credit_given_back_after_a_change_is_not_priced_by_the_former_rule() {
-    for algorithm in REFUNDING {
-        let of = |capacity| plain(Limit::calls("units", capacity, 60 * MINUTE).algorithm(algorithm));
-        let live = Live::new(of(100));
-        // Of an attachment that has not heard of the change when it gives back.
-        let mut credit = live.other.local_credit("units", Batch::of(50)).expect("calls");
-        assert!(credit.try_take(1).expect("works").is_taken());
-        live.apply(of(100_000));
-        assert_eq!(remaining(&live.set, None), 50);
-        assert_eq!(credit.give_back().expect("works"), 49, "{algorithm:?}");
-        for set in [&live.set, &live.other] {
-            assert_eq!(remaining(set, None), 99, "{algorithm:?}");
-        }
-        // The other way, what is given back is no more than there is room for.
-        let mut credit = live.other.local_credit("units", Batch::of(50)).expect("calls");
-        assert!(credit.try_take(1).expect("works").is_taken());
-        live.apply(of(30));
-        assert_eq!(
-            (credit.give_back().expect("works"), remaining(&live.set, None)),
-            (0, 30)
-        );
-    }
-}
-
-#[test]
-fn local_credit_asks_what_a_raised_capacity_allows() {
-    let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
-    let live = Live::new(of(10));
-    let mut credit = live.other.local_credit("units", Batch::of(1)).expect("calls");
-    live.apply(of(20));
-    live.scene.pass(MINUTE);
-    assert!(credit.try_take(15).expect("may be had by now").is_taken());
-    live.apply(of(5));
-    let too_much = credit.try_take(6);
-    assert!(matches!(
-        too_much,
-        Err(Error::Request(RequestError::NeverAdmissible {
-            cost: 6,
-            max: 5,
-            ..
-        }))
-    ));
-}
-
-#[test]
 fn a_reservation_asks_what_a_raised_capacity_allows() {
     let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
     let live = Live::new(of(10));
@@ -468,16 +422,9 @@ fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_re
         let live = Live::new(of(1_000));
         let mut permit = take(&live.set, 500);
         let mut early = take(&live.set, 500);
-        let early_credit = {
-            live.scene.pass(MINUTE / 2);
-            let mut credit = live
-                .other
-                .local_credit("units", Batch::of(100))
-                .expect("calls or rate");
-            assert!(matches!(credit.try_take(100), Ok(CreditOutcome::Taken)));
-            credit
-        };
-        // Of the first nothing is left, of the second everything, and a hundred are out as credit, all of it spent.
+        live.scene.pass(MINUTE / 2);
+        let late = take(&live.other, 100);
+        // Of the first nothing is left, of the second everything, and a hundred were taken since.
         live.scene.pass(MINUTE / 4);
         live.apply(of(10));
         let before = remaining(&live.set, None);
@@ -486,7 +433,7 @@ fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_re
         let refunded = early.settle([("units", 0)]).expect("works").refunded("units");
         assert_eq!(refunded, 250, "{algorithm:?}");
         assert_eq!(remaining(&live.set, None), before + 250);
-        drop(early_credit);
+        drop(late);
     }
 }
 

@@ -6,7 +6,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use scene::expect_refusal;
-use shmlimit::{Batch, CreditOutcome, Declaration, Error, Limit, LimitSet, Refusal, Segment, SetDeclaration};
+use shmlimit::{Declaration, Error, Limit, LimitSet, Refusal, Segment, SetDeclaration};
 
 type AnyError = Box<dyn StdError + Send + Sync>;
 
@@ -72,7 +72,7 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
 }
 
 #[test]
-fn checks_reservations_and_credit_give_out_refusals_alike() {
+fn checks_and_reservations_give_out_refusals_alike() {
     let (_directory, mail) = one_a_minute();
     let request = mail.request();
     mail.check(&request)
@@ -85,13 +85,7 @@ fn checks_reservations_and_credit_give_out_refusals_alike() {
         .reserve(&request, Duration::ZERO)
         .expect("works")
         .into_result();
-    let mut credit = mail
-        .local_credit("sent", Batch::between(1, 1))
-        .expect("a calls limit");
-    let CreditOutcome::Refused(no_credit) = credit.try_take(1).expect("works") else {
-        panic!("the second of a minute")
-    };
-    for refusal in [checked.err(), reserved.err(), Some(no_credit)] {
+    for refusal in [checked.err(), reserved.err()] {
         assert_eq!(refusal.expect("the second of a minute").binding(), Some("sent"));
     }
 }

@@ -157,9 +157,6 @@ fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
         expect_permit(api.try_acquire(&request))
     };
     let (mut settled, mut cancelled, dropped) = (take(), take(), take());
-    let credit = api
-        .local_credit("tokens", shmlimit::Batch::of(5))
-        .expect("declared");
     segment.retire();
     assert!(removal(&api).is_some());
     assert_eq!(
@@ -172,7 +169,7 @@ fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
     settled.heartbeat().expect("nothing is amiss");
     settled.release().expect("releases");
     cancelled.cancel().expect("cancels");
-    drop((dropped, credit));
+    drop(dropped);
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 0);
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Batch, ClockSource, Credit, CreditOutcome, Declaration, Keyed, Limit, LimitSet,
-    Outcome, Request, Segment, SetDeclaration,
+    Algorithm, Align, ClockSource, Credit, Declaration, Keyed, Limit, LimitSet, Outcome, Request, Segment,
+    SetDeclaration,
 };
 
 use super::floor::Floor;
@@ -143,16 +143,6 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
     operations.push(settle(place));
     operations.push(peek(place));
     operations.push(automatic_credit(place));
-    operations.push(local_credit(
-        place,
-        "1 unit of local credit (GCRA)",
-        Algorithm::Gcra,
-    ));
-    operations.push(local_credit(
-        place,
-        "1 unit of local credit (fixed window)",
-        Algorithm::FixedWindow,
-    ));
     operations
 }
 
@@ -288,20 +278,6 @@ fn automatic_credit(place: Place<'_>) -> Operation {
                 .expect("works")
                 .is_admitted()
         );
-    })
-}
-
-fn local_credit(place: Place<'_>, name: &'static str, algorithm: Algorithm) -> Operation {
-    let limit = Limit::calls("calls", PLENTY * 1000, SECOND).algorithm(algorithm);
-    let (set, _) = set(place, name, [limit]);
-    let mut credit = set
-        .local_credit("calls", Batch::between(100, 10_000))
-        .expect("a calls limit");
-    Operation::new(SHMLIMIT, name, move || {
-        match black_box(&mut credit).try_take(black_box(1)) {
-            Ok(CreditOutcome::Taken) => {}
-            other => unreachable!("not taken: {other:?}"),
-        }
     })
 }
 

@@ -63,7 +63,6 @@ from shmlimit._limits import Limits
 from shmlimit._native import (
     Checked,
     Forecast,
-    LocalCredit,
     Permit,
     Refusal,
     Reservation,
@@ -103,7 +102,6 @@ __all__ = [
     "Keyed",
     "LimitSet",
     "Limits",
-    "LocalCredit",
     "LockStuck",
     "MustBeHeld",
     "NeverAdmissible",

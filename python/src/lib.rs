@@ -16,7 +16,6 @@ mod call;
 mod check;
 mod clock;
 mod command_line;
-mod credit;
 mod declaration;
 mod error;
 mod fleet_thread;
@@ -66,8 +65,6 @@ mod _native {
     use crate::clock::VirtualClock;
     #[pymodule_export]
     use crate::command_line::limitctl;
-    #[pymodule_export]
-    use crate::credit::LocalCredit;
     #[pymodule_export]
     use crate::declaration::{Declaration, bound};
     #[pymodule_export]

@@ -10,7 +10,6 @@ use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet};
 
 use crate::amount::natural_of;
 use crate::check::{Checked, forecasts};
-use crate::credit::LocalCredit;
 use crate::error::{OrRaise, exception};
 use crate::handle::{Handle, WithHandle};
 use crate::segment::Segment;
@@ -521,29 +520,6 @@ impl Limits {
             capacities.set_item(name, number)?;
         }
         Ok(Some(capacities))
-    }
-
-    /// Takes units of a limit in batches, for this process to spend by itself in a few nanoseconds each.
-    ///
-    /// Args:
-    ///     limit: A rate or calls limit of a set that is not keyed.
-    ///     min_units: How many units to take at first.
-    ///     max_units: How many to take at once when they are spent fast.
-    ///
-    /// Returns:
-    ///     The credit, which is empty at first.
-    ///
-    /// Raises:
-    ///     RequestError: The limit cannot be spent like this.
-    #[pyo3(signature = (limit, *, min_units=1, max_units=1024))]
-    fn local_credit(
-        &self,
-        py: Python<'_>,
-        limit: &str,
-        min_units: u64,
-        max_units: u64,
-    ) -> PyResult<LocalCredit> {
-        LocalCredit::new(py, &self.of_set().set, limit, min_units, max_units)
     }
 
     fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<String> {

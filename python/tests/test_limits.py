@@ -209,17 +209,6 @@ def test_a_reservation_says_how_long_to_wait_and_can_be_cancelled(open_set):
         first.cancel()
 
 
-def test_leased_units_are_spent_without_asking_and_given_back(open_set):
-    limits = open_set(sl.Calls("requests", 100, "1000h"))
-    credit = limits.local_credit("requests", min_units=40, max_units=40)
-    assert credit.try_take(10)
-    assert credit.left == 30
-    assert limits.peek({"requests": 0})["requests"].remaining == 60
-    assert credit.give_back() == 30
-    assert limits.peek({"requests": 0})["requests"].remaining == 90
-    assert not credit.try_take(91)
-
-
 @pytest.mark.parametrize("key", [None, "somebody"])
 def test_a_process_admits_from_the_batches_that_it_draws(open_set, key):
     limits = open_set(sl.Calls("requests", 100, "1000h", credit={"batch": 10}), keyed=key and 10)

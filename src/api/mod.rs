@@ -4,7 +4,6 @@ pub(crate) mod clock_check;
 pub(crate) mod declaration;
 pub mod fleet;
 pub(crate) mod key;
-pub(crate) mod local_credit;
 pub(crate) mod permit;
 pub(crate) mod pool;
 #[cfg(feature = "metrics")]

@@ -206,8 +206,8 @@ impl<'a> Permit<'a> {
     /// answer to.
     ///
     /// It takes 10 ms at most: where another process keeps the lock for longer, the background thread of this process
-    /// tries again until it can, for up to 1,024 of them and of dropped [local credit](crate::LocalCredit) at a time.
-    /// What is left when the process ends stays charged.
+    /// tries again until it can, for up to 1,024 of them at a time. What is left when the process
+    /// ends stays charged.
     pub fn abandon(&mut self) {
         if let Err(Error::Segment(SegmentError::LockStuck { .. })) = self.cancel_within(LockWait::Briefly) {
             background_worker::give_back_later(self.take_owned());

@@ -159,7 +159,7 @@ impl Request {
     /// The label belongs to what the request was given: a permit keeps it when it is moved to another thread or made
     /// [`into_owned`](crate::Permit::into_owned), a [reservation](LimitSet::reserve) where it holds something, and a waiter
     /// has it from when it takes what it was granted. Nothing is labelled that is not held: what is
-    /// [checked](LimitSet::check), taken from [local credit](crate::LocalCredit), or drawn in batches.
+    /// [checked](LimitSet::check), or drawn in [batches](crate::Limit::credit).
     ///
     /// ```
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};

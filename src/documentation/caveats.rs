@@ -96,7 +96,7 @@
 //!
 //! Handles stay valid in a forked child; it becomes a participant of its own at its first call. Permits do not cross a
 //! fork: in the child they do nothing, and what they hold stays the parent's, and so do the units of
-//! [local credit](crate::LocalCredit) and of [batches](crate::Limit::credit). If another thread of the parent is in the middle of an operation when the process
+//! [batches](crate::Limit::credit). If another thread of the parent is in the middle of an operation when the process
 //! forks, its lock stays the parent's too.
 //!
 //! A forked child does not keep its dead parent's place among the participants, unless another thread of the parent was
@@ -130,9 +130,8 @@
 //! most: then they leave a mark, and the process that has the lock next finishes the return, the stopped process itself
 //! if it goes on. Until then others find it held. A return that is finished so is no sample for an adaptive limit,
 //! unless the work failed. Calls with a result ([`settle`](crate::Permit::settle),
-//! [`give_back`](crate::LocalCredit::give_back), cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
-//! be repeated. [Local credit](crate::LocalCredit) that is dropped meanwhile is kept for the background thread, of up to
-//! 1,024 handles, and stays charged where the process ends before that. A lease is renewed without the lock.
+//! cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
+//! be repeated. A lease is renewed without the lock.
 //!
 //! # Refunds out of order
 //!

@@ -18,7 +18,6 @@ pub use admit::decision::RefusalReason;
 pub(crate) use admit::decision::{Costs, Decision, Details, Stage};
 pub(crate) use admit::network::Networks;
 pub(crate) use admit::reserve::Reserved;
-pub(crate) use credit::credit_batch::{BatchAnswer, BatchWish, TakenBatch};
 pub(crate) use credit::drawn::Spent;
 pub(crate) use definition::change::apply_definition::Applied;
 pub(crate) use definition::change::definitions::Definitions;

@@ -151,27 +151,6 @@ pub enum RequestError {
         /// What it was prepared for, in words.
         prepared_for: String,
     },
-    /// Only rate and calls limits are spent as local credit: what is held is held by a permit, and what a budget will
-    /// be debited is not known before.
-    #[error(
-        "limit `{limit}` of set `{set}` has no local credit: take it with try_acquire; rate and calls limits have"
-    )]
-    NoLocalCredit {
-        /// The set.
-        set: String,
-        /// The limit.
-        limit: String,
-    },
-    /// A batch of local credit may be empty, or its minimum is above its maximum.
-    #[error(
-        "a batch of {min} to {max} units is not possible: the minimum must be at least 1, and the maximum at least the minimum"
-    )]
-    InvalidBatch {
-        /// The minimum that was given.
-        min: u64,
-        /// The maximum that was given.
-        max: u64,
-    },
     /// A pool of no sets.
     #[error("a pool needs at least one set: none was given")]
     EmptyPool,

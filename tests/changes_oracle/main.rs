@@ -1,7 +1,7 @@
 //! Definitions that change at every step: whatever callers still hold from before, never is more admitted than the
 //! definitions in force allow, and never does more come back than is left.
 //!
-//! Random traces of acquiring, settling, dropping, reserving, local credit, applying, resetting and evicting on a virtual
+//! Random traces of acquiring, settling, dropping, reserving, drawing batches, applying, resetting and evicting on a virtual
 //! clock, by two attachments of which each hears of the other's changes late, beside a [`model`] that shares nothing with
 //! the engine. A seed makes the same trace again: it is named, with the steps that led there, where one fails. Which of
 //! several equal rows a key takes depends on the random seed of each segment's hash, so a trace with keys may have to be

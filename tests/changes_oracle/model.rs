@@ -31,6 +31,15 @@ pub struct Terms {
     pub ceiling: u64,
     /// Of rates.
     pub algorithm: Algorithm,
+    /// Of rates without keys: in which batches a process draws.
+    pub credit: Option<CreditSize>,
+}
+
+/// How large batches of credit are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditSize {
+    Fixed(u64),
+    Auto,
 }
 
 impl Terms {

@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use shmlimit::{
-    Adaptive, Algorithm, Align, Batch, Declaration, Error, Keyed, Limit, LimitSet, LocalCredit, OpenOptions,
+    Adaptive, Algorithm, Align, Credit, Declaration, Error, Keyed, Limit, LimitCounts, LimitSet, OpenOptions,
     Permit, Request, RequestError, Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
     WhenFull,
 };
 use tempfile::TempDir;
 
-use crate::model::{BASE, BUCKETS, Model, Rule, Slot, Terms};
+use crate::model::{BASE, BUCKETS, CreditSize, Model, Rule, Slot, Terms};
 use crate::scene::process::Dice;
 
 /// Keys that are followed. Others come now and then, in crowds, and push them out of the table.
@@ -46,6 +46,11 @@ impl Subject {
         let limit = match self.kind {
             Kind::Rate(_) => {
                 let limit = Limit::calls("units", terms.capacity, window).algorithm(terms.algorithm);
+                let limit = match terms.credit {
+                    Some(CreditSize::Fixed(units)) => limit.credit(Credit::batch(units)),
+                    Some(CreditSize::Auto) => limit.credit(Credit::auto()),
+                    None => limit,
+                };
                 match terms.algorithm {
                     Algorithm::FixedWindow if self.rule == Rule::WindowOfFirstUse => {
                         limit.align(Align::FirstUse)
@@ -82,6 +87,15 @@ impl Subject {
         };
         let capacity = 1 + dice.below(max);
         let window = 1 + dice.below(10);
+        // Of a live limit the size of batches can be changed, and not whether there are any.
+        let has_credit = match before {
+            Some(before) => before.credit.is_some(),
+            None => matches!(self.kind, Kind::Rate(_)) && !self.is_keyed && dice.below(2) == 0,
+        };
+        let credit = has_credit.then(|| match dice.below(3) {
+            0 if self.rule == Rule::Tokens => CreditSize::Auto,
+            _ => CreditSize::Fixed(2 + dice.below(20)),
+        });
         Terms {
             capacity,
             // The counter's window can only grow.
@@ -100,6 +114,7 @@ impl Subject {
                 Kind::Rate(algorithms) => algorithms[dice.below(algorithms.len() as u64) as usize],
                 _ => Algorithm::default(),
             },
+            credit,
         }
     }
 }
@@ -118,9 +133,13 @@ struct Outstanding<'a> {
     slot: Slot,
 }
 
-/// A handle of local credit, and what may come back of its latest batch.
-struct Credit {
-    handle: LocalCredit,
+/// The batch that the process drew last.
+#[derive(Default)]
+struct Batch {
+    /// What may be spent of it at most.
+    left: u64,
+    /// What may come back of it at most, of what was charged for it.
+    unspent: u64,
     slot: Option<Slot>,
 }
 
@@ -134,7 +153,9 @@ struct Scene<'a> {
     terms: Terms,
     models: Vec<Model>,
     outstanding: Vec<Outstanding<'a>>,
-    credit: Vec<Credit>,
+    batch: Batch,
+    /// What came back to the limit by now, that of batches included.
+    refunded: u64,
     next_slot: u64,
     retry_after: u64,
     steps: String,
@@ -157,18 +178,6 @@ pub fn follow(subject: Subject, seed: u64) {
         .each_ref()
         .map(|segment| segment.set("api").expect("declared"));
     let accounts = if subject.is_keyed { KEYS } else { 1 };
-    let credit = match subject.kind {
-        Kind::Rate(_) if !subject.is_keyed => sets
-            .iter()
-            .map(|set| Credit {
-                handle: set
-                    .local_credit("units", Batch::between(2, 20))
-                    .expect("a calls limit"),
-                slot: None,
-            })
-            .collect(),
-        _ => Vec::new(),
-    };
     let mut scene = Scene {
         subject,
         clock: &clock,
@@ -178,7 +187,8 @@ pub fn follow(subject: Subject, seed: u64) {
         terms,
         models: vec![Model::new(subject.rule, terms); accounts as usize],
         outstanding: Vec::new(),
-        credit,
+        batch: Batch::default(),
+        refunded: 0,
         next_slot: 1,
         retry_after: 0,
         steps: String::new(),
@@ -213,14 +223,14 @@ impl<'a> Scene<'a> {
     }
 
     fn step(&mut self) {
+        self.take_batch_back(false);
         match self.dice.below(100) {
             0..18 => self.pass(),
-            18..52 => self.acquire(),
-            52..66 => self.settle(),
-            66..70 => self.drop_one(),
-            70..76 => self.reserve(),
-            76..84 => self.spend_credit(),
-            84..87 => self.give_credit_back(),
+            18..62 if self.terms.credit.is_some() => self.spend(),
+            18..62 => self.acquire(),
+            62..76 => self.settle(),
+            76..80 => self.drop_one(),
+            80..87 => self.reserve(),
             87..95 => self.apply(),
             95..97 => self.reset(),
             _ => self.crowd(),
@@ -252,8 +262,9 @@ impl<'a> Scene<'a> {
     fn slots(&mut self) -> impl Iterator<Item = (&mut Slot, Terms)> {
         let terms = self.terms;
         let of_permits = self.outstanding.iter_mut().map(|out| &mut out.slot);
-        let of_credit = self.credit.iter_mut().filter_map(|credit| credit.slot.as_mut());
-        of_permits.chain(of_credit).map(move |slot| (slot, terms))
+        of_permits
+            .chain(&mut self.batch.slot)
+            .map(move |slot| (slot, terms))
     }
 
     fn key_name(key: usize) -> String {
@@ -312,6 +323,7 @@ impl<'a> Scene<'a> {
         };
         // Its row may have been made just now, with another key's made no one's.
         self.forget_keys_without_a_row(Some(key));
+        self.take_batch_back(false);
         match outcome.into_result() {
             Ok(permit) => {
                 self.note(format_args!("  admitted"));
@@ -353,9 +365,10 @@ impl<'a> Scene<'a> {
             Held::Permit(permit) => permit,
             Held::Reservation(mut reservation) if self.dice.below(2) == 0 => {
                 self.note(format_args!("cancel {reserved} of {key}"));
-                let before = self.refunded_units();
+                let before = self.counts().refunded;
                 reservation.cancel().expect("works");
-                let refunded = self.refunded_units() - before;
+                let refunded = self.counts().refunded - before;
+                self.refunded += refunded;
                 return self.take_back(key, &slot, reserved, refunded);
             }
             Held::Reservation(reservation) => reservation.into_permit(),
@@ -372,6 +385,7 @@ impl<'a> Scene<'a> {
             (settlement.refunded("units"), settlement.overdraft("units"))
         };
         drop(permit);
+        self.refunded += refunded;
         if used > reserved && (overdraft > 0 || self.subject.rule == Rule::Budget) {
             let (terms, now) = (self.terms, self.now());
             self.models[key].overdraw(terms, now, used - reserved);
@@ -394,10 +408,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn refunded_units(&self) -> u64 {
-        self.segments[0].snapshot().expect("a copy").sets[0].limits[0]
-            .counts
-            .refunded
+    fn counts(&self) -> LimitCounts {
+        self.segments[0].snapshot().expect("a copy").sets[0].limits[0].counts
     }
 
     fn drop_one(&mut self) {
@@ -442,6 +454,7 @@ impl<'a> Scene<'a> {
         };
         let delay = u64::try_from(reservation.delay().as_nanos()).expect("at most a window");
         self.note(format_args!("  after {delay}"));
+        self.take_batch_back(false);
         let slot = self.charge(key, delay, cost);
         self.outstanding.push(Outstanding {
             held: Held::Reservation(reservation),
@@ -451,41 +464,63 @@ impl<'a> Scene<'a> {
         });
     }
 
-    fn some_credit(&mut self) -> Option<usize> {
-        let count = self.credit.len() as u64;
-        (count > 0).then(|| self.dice.below(count) as usize)
+    /// Asks a limit with credit: what it admits, it has charged before, here or in a batch.
+    fn spend(&mut self) {
+        let set = self.set();
+        let cost = if self.dice.below(4) == 0 {
+            self.some_cost(0)
+        } else {
+            1 + self.dice.below(6)
+        };
+        let request = Self::request(set, cost);
+        self.note(format_args!("spend {cost}"));
+        let before = self.counts().taken;
+        let is_admitted = match set.check(&request) {
+            Err(Error::Request(RequestError::NeverAdmissible { .. })) => false,
+            checked => checked.expect("a decision").is_admitted(),
+        };
+        let charged = self.counts().taken - before;
+        self.note(format_args!("  {is_admitted}, {charged} charged"));
+        let is_drawn = charged > cost;
+        // Where the algorithm refunds, what was left of the batch before comes back first; where it does not, it is spent.
+        let comes_back = is_drawn && self.terms.refund();
+        self.take_batch_back(comes_back);
+        if comes_back {
+            self.batch = Batch::default();
+        }
+        if charged > 0 {
+            let slot = self.charge(0, 0, charged);
+            if is_drawn {
+                self.batch.slot = Some(slot);
+            }
+        }
+        if is_admitted {
+            let had = self.batch.left + charged;
+            assert!(cost <= had, "{cost} admitted of {had} that were charged");
+            self.batch.left = had - cost;
+            self.batch.unspent = self.batch.unspent.max(self.batch.left);
+        }
     }
 
-    fn spend_credit(&mut self) {
-        let Some(index) = self.some_credit() else { return };
-        let units = 1 + self.dice.below(6);
-        let handle = &mut self.credit[index].handle;
-        let before = handle.left();
-        let is_taken = match handle.try_take(units) {
-            Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
-            outcome => outcome.expect("works").is_taken(),
-        };
-        let after = handle.left();
-        self.note(format_args!(
-            "credit {index} spends {units}: {is_taken}, {before} to {after}"
-        ));
-        if !is_taken || before >= units {
+    /// Looks whether the last batch came back, as it does without being asked for where it is not used. `certainly`: it did,
+    /// perhaps with less than a unit.
+    fn take_batch_back(&mut self, certainly: bool) {
+        if self.subject.is_keyed || !matches!(self.subject.kind, Kind::Rate(_)) {
             return;
         }
-        let slot = self.charge(0, 0, units + after - before);
-        self.credit[index].slot = Some(slot);
-    }
-
-    fn give_credit_back(&mut self) {
-        let Some(index) = self.some_credit() else { return };
-        let credit = &mut self.credit[index];
-        let left = credit.handle.left();
-        let refunded = credit.handle.give_back().expect("works");
-        let slot = credit.slot.take();
-        self.note(format_args!("credit {index} of {left} is given back"));
-        match slot {
-            Some(slot) => self.take_back(0, &slot, left, refunded),
-            None => assert_eq!(refunded, 0),
+        let refunded = self.counts().refunded - self.refunded;
+        if refunded == 0 && !certainly {
+            return;
+        }
+        self.refunded += refunded;
+        let unspent = self.batch.unspent;
+        match self.batch.slot.take() {
+            Some(slot) => {
+                self.note(format_args!("a batch comes back, with {unspent} at most"));
+                self.take_back(0, &slot, unspent, refunded);
+                self.batch.slot = Some(slot);
+            }
+            None => assert_eq!(refunded, 0, "no batch was drawn"),
         }
     }
 
@@ -495,6 +530,11 @@ impl<'a> Scene<'a> {
         self.note(format_args!("apply {new:?}"));
         let segment = &self.segments[self.dice.below(2) as usize];
         segment.apply(&self.subject.declaration(new)).expect("applies");
+        if new != old && old.credit == Some(CreditSize::Auto) {
+            // By the rule that it was drawn by.
+            self.take_batch_back(self.batch.slot.is_some());
+            self.batch = Batch::default();
+        }
         for model in &mut self.models {
             model.change(old, new, now);
         }
@@ -502,6 +542,11 @@ impl<'a> Scene<'a> {
             slot.change(old, new);
         }
         self.terms = new;
+        if new != old {
+            // A batch of a declared size comes back when the process asks again, and is not spent any more.
+            self.batch.left = 0;
+            self.take_batch_back(self.batch.slot.is_some());
+        }
     }
 
     fn reset(&mut self) {
@@ -529,11 +574,7 @@ impl<'a> Scene<'a> {
         for out in self.outstanding.iter_mut().filter(|out| is_reset(out.key)) {
             out.slot.forget();
         }
-        for credit in &mut self.credit {
-            if let Some(slot) = &mut credit.slot {
-                slot.forget();
-            }
-        }
+        self.batch = Batch::default();
     }
 
     /// Many keys that no process has seen come once, each of which takes a row from another.

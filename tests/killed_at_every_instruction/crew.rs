@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use shmlimit::{
-    AcquireFuture, Batch, Error, Kind, LimitIndex, LimitSet, OpenOptions, Outcome, Permit, PermitError,
+    AcquireFuture, Error, Kind, LimitIndex, LimitSet, OpenOptions, Outcome, Permit, PermitError,
     ReserveOutcome, Segment, SegmentError,
 };
 
@@ -30,10 +30,8 @@ const BOUND: Duration = Duration::from_secs(1);
 /// What calls with a result are given: a hundred times the lock timeout.
 pub const BOUND_WITH_RESULT: Duration = Duration::from_secs(2);
 
-/// What each of them takes of a rate, and a batch of credit.
+/// What each of them takes of a rate.
 const COST: u64 = 4;
-const BATCH: u64 = 10;
-const SPENT: u64 = 3;
 
 /// Bits of what a member complains of.
 const SLOW: u64 = 1;
@@ -52,7 +50,6 @@ const fn member(name: &'static str, run: fn(&Post<'_>)) -> Member {
 /// The first process makes calls that have a result, the second those that have none.
 const WITH_RESULT: &[Member] = &[
     member("settle", settle),
-    member("give credit back", give_credit_back),
     member("ask", ask),
     member("let a wait end", let_a_wait_end),
     member("cancel a reservation", cancel_a_reservation),
@@ -61,7 +58,6 @@ const WITH_RESULT: &[Member] = &[
 const WITHOUT_RESULT: &[Member] = &[
     member("release", release),
     member("drop", drop_a_permit),
-    member("drop credit", drop_credit),
     member("cancel a wait", cancel_a_wait),
     member("attach and detach", attach_and_detach),
     member("fill up", fill_up),
@@ -279,21 +275,6 @@ impl<'a> Post<'a> {
         }
     }
 
-    /// The limit that credit is taken of. Keyed sets give none.
-    fn credit_limit(&self) -> Option<&'static str> {
-        ["tokens", "requests", "gcra that refunds"]
-            .into_iter()
-            .find(|name| !self.set.is_keyed() && self.set.limit_index(name).is_some())
-    }
-
-    fn credit(&self) -> Option<shmlimit::LocalCredit> {
-        let limit = self.credit_limit()?;
-        let mut credit = self.set.local_credit(limit, Batch::of(BATCH)).expect("a rate");
-        let is_taken = credit.try_take(SPENT).is_ok_and(|outcome| outcome.is_taken());
-        assert!(is_taken);
-        Some(credit)
-    }
-
     /// A future that waits in the victim's line, where there is one.
     fn future(&self, timeout: Duration) -> Option<Pin<Box<AcquireFuture<'a>>>> {
         if self.operation.waiters == 0 || self.operation.is_served {
@@ -320,16 +301,6 @@ fn settle(post: &Post<'_>) {
     post.stand_by();
     post.with_result(|| permit.settle(usage.iter().copied()).map(drop));
     drop(permit);
-    post.has_repeated();
-}
-
-fn give_credit_back(post: &Post<'_>) {
-    let mut credit = post.credit();
-    post.stand_by();
-    post.with_result(|| match &mut credit {
-        Some(credit) => credit.give_back().map(drop),
-        None => Ok(()),
-    });
     post.has_repeated();
 }
 
@@ -395,13 +366,6 @@ fn drop_a_permit(post: &Post<'_>) {
     let permit = post.admitted();
     post.stand_by();
     post.without_result(|| drop(permit));
-    post.is_done();
-}
-
-fn drop_credit(post: &Post<'_>) {
-    let credit = post.credit();
-    post.stand_by();
-    post.without_result(|| drop(credit));
     post.is_done();
 }
 

@@ -46,7 +46,7 @@
 //! of the first way once each, each real kill once, each state of the recoverers once. Torn, stuck and lost must be zero.
 //!
 //! The second table is of victims that do not die: **stopped at every instruction**, with the lock or without it, while
-//! live processes beside them settle, release, drop, ask, give credit back, renew, cancel waits and reservations, attach
+//! live processes beside them settle, release, drop, ask, renew, cancel waits and reservations, attach
 //! and detach, and one dies; then the victim goes on to its end. *Leaked* is what belongs to a live process without a
 //! permit, by a recount of the file, or of a rate what is used beyond what is used where the others come before the
 //! victim or after it. *Stuck* is a call that takes a hundred times as long as it may, or that had found the lock stuck

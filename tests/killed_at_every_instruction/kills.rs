@@ -130,7 +130,6 @@ impl KillPoint {
 
 /// Depth one, with twice `spread` kills at most unless the operation is killed everywhere.
 pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tally {
-    let operation = operation.killed();
     let stage = Stage::new(operation, None);
     let reference = Reference::record(&stage);
     let spread = if operation.killed_everywhere && !cfg!(debug_assertions) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shmlimit::fleet::Fleet;
 use shmlimit::{
-    Algorithm, Align, Amount, Batch, Limit, LimitSet, OnDeath, Permit, Request, Segment, SetDeclaration,
+    Algorithm, Align, Amount, Limit, LimitSet, OnDeath, Permit, Request, Segment, SetDeclaration,
 };
 
 use crate::changes::ADAPTING;
@@ -46,8 +46,6 @@ pub struct Operation {
     pub dying: usize,
     /// Whether another process holds all places, and gives them back once the victim waits behind the others.
     pub is_served: bool,
-    /// Whether no request waits beside it when it is killed for real.
-    pub is_killed_alone: bool,
     /// Whether all leases are made to have run out before it begins.
     pub has_leases_run_out: bool,
     /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
@@ -67,14 +65,6 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The same, killed for real.
-    pub fn killed(self) -> Self {
-        Self {
-            waiters: if self.is_killed_alone { 0 } else { self.waiters },
-            ..self
-        }
-    }
-
     /// Whether it is stopped as well, with others at work beside it.
     pub fn is_stopped(&self) -> bool {
         !self.draws && !self.is_leased
@@ -409,35 +399,6 @@ fn reset_two_limits(victim: &Victim) {
     reset.expect("works");
 }
 
-fn take_a_batch_of_credit(victim: &Victim) {
-    let set = victim.set();
-    let mut credit = set.local_credit("requests", Batch::of(10)).expect("declared");
-    victim.begins();
-    let taken = credit.try_take(1).is_ok_and(|outcome| outcome.is_taken());
-    victim.ends();
-    victim.expects(taken);
-}
-
-fn refuse_credit(victim: &Victim) {
-    let set = victim.set();
-    let mut credit = set.local_credit("requests", Batch::of(10)).expect("declared");
-    assert!(credit.try_take(95).is_ok_and(|outcome| outcome.is_taken()));
-    victim.begins();
-    let taken = credit.try_take(6).is_ok_and(|outcome| outcome.is_taken());
-    victim.ends();
-    victim.expects(!taken);
-}
-
-fn give_credit_back(victim: &Victim) {
-    let set = victim.set();
-    let mut credit = set.local_credit("tokens", Batch::of(10)).expect("declared");
-    assert!(credit.try_take(3).is_ok_and(|outcome| outcome.is_taken()));
-    victim.begins();
-    let returned = credit.give_back();
-    victim.ends();
-    assert_eq!(returned.expect("works"), 7);
-}
-
 fn peek(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
@@ -472,7 +433,6 @@ pub const fn operation(
         waiters: 0,
         dying: 0,
         is_served: false,
-        is_killed_alone: false,
         has_leases_run_out: false,
         is_keyed: false,
         applies: false,
@@ -571,15 +531,6 @@ pub const OPERATIONS: &[Operation] = &[
         1,
         reset_everything,
     ),
-    Operation {
-        changes_one_word: true,
-        ..operation("local credit, a batch", three_limits, 1, take_a_batch_of_credit)
-    },
-    operation("local credit, refused", three_limits, 0, refuse_credit),
-    Operation {
-        changes_one_word: true,
-        ..operation("local credit, given back", three_limits, 1, give_credit_back)
-    },
     operation("peek", three_limits, 0, peek),
     operation("snapshot", three_limits, 0, snapshot),
 ];

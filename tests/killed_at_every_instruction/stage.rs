@@ -145,7 +145,7 @@ impl Stage {
             });
         }
         let mut line = Line::new(&self.admitted_at);
-        if operation.has_company() || operation.is_killed_alone {
+        if operation.has_company() {
             // The process that holds what they wait for has it now.
             victim.run_to_mark();
             if operation.is_served {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use shmlimit::{
-    AcquireFuture, Batch, Limit, LimitSet, OnDeath, Outcome, Permit, Request, ReserveOutcome, SetDeclaration,
+    AcquireFuture, Limit, LimitSet, OnDeath, Outcome, Permit, Request, ReserveOutcome, SetDeclaration,
 };
 
 use crate::bystanders::{MAX_WAITERS, TIMEOUT};
@@ -260,27 +260,6 @@ fn rates_only() -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
-fn spend_credit(victim: &Victim) {
-    let set = used_set(victim);
-    let mut credit = set.local_credit("tokens", Batch::of(50)).expect("a rate");
-    assert!(credit.try_take(1).is_ok_and(|outcome| outcome.is_taken()));
-    victim.begins();
-    let taken = credit.try_take(1).is_ok_and(|outcome| outcome.is_taken());
-    victim.ends();
-    assert!(taken);
-}
-
-fn return_credit(victim: &Victim) {
-    let set = used_set(victim);
-    let mut credit = set.local_credit("tokens", Batch::of(10_000 - 5)).expect("a rate");
-    assert!(credit.try_take(1).is_ok_and(|outcome| outcome.is_taken()));
-    victim.lets_others_come();
-    victim.begins();
-    let returned = credit.give_back();
-    victim.ends();
-    victim.expects(returned.expect("works") > 0);
-}
-
 /// For a token that is there in an hour.
 fn reserved(set: &LimitSet) -> Result<ReserveOutcome<'_>, shmlimit::Error> {
     set.reserve(&everything(set, 1), Duration::from_secs(24 * 3600))
@@ -326,14 +305,6 @@ const fn served(operation: Operation) -> Operation {
         is_served: true,
         // Each place that the server gives back, unless several are given back during one of the victim's sleeps.
         more_transactions: operation.waiters,
-        ..operation
-    }
-}
-
-/// What it has when it dies stays charged, and those who wait for that would wait for long.
-const fn lost_with_it(operation: Operation) -> Operation {
-    Operation {
-        is_killed_alone: true,
         ..operation
     }
 }
@@ -396,9 +367,6 @@ pub const WAITING_OPERATIONS: &[Operation] = &[
         3,
         beside(6, "recover 3 dead waiters, 3 waiting", 3, recover_in_line),
     ),
-    beside(0, "local credit, spent", 0, spend_credit),
-    lost_with_it(beside(1, "local credit, given back to 1", 2, return_credit)),
-    lost_with_it(beside(3, "local credit, given back to 3", 2, return_credit)),
     operation("reserve", rates_only, 1, reserve),
     operation("cancel a reservation", rates_only, 1, cancel_a_reservation),
     leased(beside(0, "heartbeat", 0, heartbeat)),

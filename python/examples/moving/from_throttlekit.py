@@ -28,7 +28,7 @@ def main() -> None:
                 # A concurrency block beside a strategy.
                 sl.LimitSet("jobs", [sl.Calls("rate", 100, 60, algorithm="gcra"), sl.Concurrency("concurrency", 2)]),
                 # A twoTier block.
-                sl.LimitSet("hot", [sl.Calls("rate", 1000, 60, algorithm="gcra")]),
+                sl.LimitSet("hot", [sl.Calls("rate", 1000, 60, algorithm="gcra", credit={"batch": 10})]),
             ],
             clock=CLOCK,
         )
@@ -49,8 +49,8 @@ def main() -> None:
             refusal = jobs.try_acquire()
             print("admit(jobs) x 3:            the third is refused by", refusal.binding)
 
-        credit = segment["hot"].local_credit("rate", min_units=10, max_units=10)
-        print("leased check(hot) x 25:    ", sum(credit.try_take() for _ in range(25)), "admitted from batches of 10")
+        hot = segment["hot"]
+        print("leased check(hot) x 25:    ", sum(bool(hot.check()) for _ in range(25)), "admitted from batches of 10")
 
 
 if __name__ == "__main__":

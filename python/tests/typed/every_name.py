@@ -160,10 +160,6 @@ def reserve(directory: Path) -> None:
         assert_type(reserved, sl.Reservation)
         assert_type(reserved.delay, float)
         reserved.cancel()
-    credit = paced.local_credit("c", max_units=4)
-    assert_type(credit, sl.LocalCredit)
-    if credit.try_take(2):
-        credit.give_back()
 
 
 def decorate(limits: sl.Limits) -> None:

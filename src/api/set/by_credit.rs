@@ -1,10 +1,12 @@
-//! Asking a set whose limit has credit: most requests are admitted from the batch of this process. Apart, so that other sets
-//! are asked as if there were no credit.
+//! Asking a set whose limit has credit: most requests are admitted from the batch of this process, which is looked after
+//! from when it is drawn. Apart, so that other sets are asked as if there were no credit.
 
 use super::checked::Checked;
 use super::limit_set::LimitSet;
 use crate::api::permit::{Outcome, Permit};
 use crate::api::request::Request;
+use crate::api::wait::background_worker;
+use crate::api::wait::unused_batches::UnusedBatches;
 use crate::engine::{Decision, Spent};
 use crate::error::Error;
 
@@ -32,5 +34,21 @@ impl LimitSet {
     fn spend_current(&self, request: &Request) -> Result<Option<Spent>, Box<Error>> {
         let costs = request.costs_for(self)?;
         Ok(self.shared().engine.spend_current(self.engine_set(), costs))
+    }
+
+    /// Has the background worker look after batches that were just drawn.
+    #[inline]
+    pub(crate) fn see_to_batches(&self) {
+        if self.engine_set().claim_unattended_batches() {
+            self.return_unused_batches();
+        }
+    }
+
+    #[cold]
+    fn return_unused_batches(&self) {
+        // Without a worker, batches stay with the process until it draws again, detaches or dies.
+        if background_worker::return_unused(UnusedBatches::of(self), self.shared()).is_err() {
+            self.engine_set().leave_batches_unattended();
+        }
     }
 }

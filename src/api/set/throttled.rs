@@ -19,8 +19,7 @@ impl Permit<'_> {
     ///
     /// It adds to what the limits say and changes none of them. What is throttled already for longer stays so; at most it
     /// is for 31 days. A [reset](LimitSet::reset) ends it. [Debits](LimitSet::debit) go on, because they count what was
-    /// used, and so does what is in shadow, and credit that was taken [before](crate::LocalCredit). Of a key, it is
-    /// forgotten where the oldest key is evicted, as its limits are.
+    /// used, and so does what is in shadow. Of a key, it is forgotten where the oldest key is evicted, as its limits are.
     ///
     /// ```
     /// # use std::time::Duration;

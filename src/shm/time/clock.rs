@@ -1,9 +1,7 @@
 //! Where time comes from.
 #![allow(unsafe_code)]
 
-use nix::time::{ClockId, clock_getres};
-
-use crate::units::{NANOS_PER_SECOND, nanos_from_duration};
+use crate::units::NANOS_PER_SECOND;
 
 /// Nanoseconds since boot, suspended time included (`CLOCK_BOOTTIME`).
 #[inline]
@@ -15,22 +13,6 @@ pub(crate) fn boot_nanos() -> u64 {
 #[inline]
 pub(crate) fn utc_nanos() -> u64 {
     nanos(libc::CLOCK_REALTIME)
-}
-
-/// As [`utc_nanos`], as of the latest tick of the kernel's timer: behind by up to [`coarse_tick`], and a fraction of
-/// the price.
-#[inline]
-pub(crate) fn coarse_utc_nanos() -> u64 {
-    nanos(libc::CLOCK_REALTIME_COARSE)
-}
-
-/// The time from one tick of the kernel's timer to the next, in nanoseconds.
-pub(crate) fn coarse_tick() -> u64 {
-    // The longest of any configuration, where the kernel does not say.
-    clock_getres(ClockId::from_raw(libc::CLOCK_REALTIME_COARSE))
-        .ok()
-        .and_then(|tick| nanos_from_duration(tick.into()))
-        .unwrap_or(NANOS_PER_SECOND / 100)
 }
 
 #[inline]
