@@ -1,6 +1,6 @@
 """A program written for Concurry, moved to shared memory by its import line.
 
-Run it with: python examples/concurry_migration.py
+Run it with: python python/examples/concurry_migration.py
 
 4 worker processes make 10 calls each against a shared limit of 5 per hour. Then one of them is killed in the middle of
 its work, and what it held comes back. The first import line is all that was changed: it was `from concurry import ...`.

@@ -1,6 +1,6 @@
 """The ASGI middleware, before an application of Starlette: requests per minute and requests at once.
 
-Run it: `python examples/web/with_asgi.py`.
+Run it: `python python/examples/web/with_asgi.py`.
 """
 
 import os

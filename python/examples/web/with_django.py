@@ -1,6 +1,6 @@
 """Django's middleware, in a site of one file.
 
-Run it: `python examples/web/with_django.py`.
+Run it: `python python/examples/web/with_django.py`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """A dependency of FastAPI: what a path costs is reserved, and settled when it is known.
 
-Run it: `python examples/web/with_fastapi.py`.
+Run it: `python python/examples/web/with_fastapi.py`.
 """
 
 import os

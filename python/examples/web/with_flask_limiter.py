@@ -1,6 +1,6 @@
 """Flask-Limiter: what changes is the storage's URI and one import, which registers it.
 
-Run it: `python examples/web/with_flask_limiter.py`.
+Run it: `python python/examples/web/with_flask_limiter.py`.
 """
 
 import os

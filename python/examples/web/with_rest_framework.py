@@ -1,6 +1,6 @@
 """A throttle of Django REST Framework: nothing changes but where its class comes from, and a directory.
 
-Run it: `python examples/web/with_rest_framework.py`.
+Run it: `python python/examples/web/with_rest_framework.py`.
 """
 
 import os

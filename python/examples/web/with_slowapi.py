@@ -1,6 +1,6 @@
 """slowapi: what changes is the storage's URI and one import, which registers it.
 
-Run it: `python examples/web/with_slowapi.py`.
+Run it: `python python/examples/web/with_slowapi.py`.
 """
 
 import os

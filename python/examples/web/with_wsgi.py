@@ -1,6 +1,6 @@
 """The WSGI middleware, before an application of Flask: requests per minute and requests at once.
 
-Run it: `python examples/web/with_wsgi.py`.
+Run it: `python python/examples/web/with_wsgi.py`.
 """
 
 import os
