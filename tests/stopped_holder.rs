@@ -12,7 +12,9 @@ use layout_mirror::RawSegment;
 use nix::sys::signal::{Signal, raise};
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
-use shmlimit::{Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration};
+use shmlimit::{
+    Batch, Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SLOTS: u64 = 3;
@@ -98,6 +100,44 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
         assert!(can_take_all(&api));
         let counts = segment.snapshot().expect("a copy").sets[0].counts;
         assert_eq!((counts.settled, counts.recoveries), (1, 0), "{counts:?}");
+    });
+}
+
+/// Finding 1, of calls with a result: they say that the lock is stuck, have changed nothing, and are repeated.
+#[test]
+fn what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_is_repeated() {
+    let test = "what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_is_repeated";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (path, segment, api) = open_api(directory);
+        let request = |slots, tokens| {
+            let request = api.request().with("slots", slots).expect("declared");
+            request.with("tokens", tokens).expect("declared")
+        };
+        let mut credit = api.local_credit("tokens", Batch::of(50)).expect("a rate");
+        assert!(credit.try_take(10).expect("works").is_taken());
+        let mut permit = expect_permit(api.try_acquire(&request(1, 100)));
+        drop(expect_permit(api.try_acquire(&request(0, 850))));
+        let reserved = api.reserve(&request(0, 200), HOUR).expect("works");
+        let mut reservation = reserved.into_result().expect("to be had within the hour");
+        assert!(!reservation.delay().is_zero());
+        let child = Child::fork(|| {
+            RawSegment::open(&path).lock().take_and_stop();
+        });
+        child.wait_until_stopped();
+        for _ in 0..2 {
+            assert!(is_stuck(credit.give_back(), &child));
+            assert!(is_stuck(permit.cancel(), &child));
+            assert!(is_stuck(reservation.cancel(), &child));
+        }
+        child.send(Signal::SIGCONT);
+        child.succeed();
+        // The latest first: then time has replenished nothing of what is behind.
+        assert!(reservation.cancel().expect("works"), "it is not due yet");
+        permit.cancel().expect("works");
+        assert_eq!(credit.give_back().expect("works"), 40);
+        let copy = segment.snapshot().expect("a copy").sets[0].clone();
+        assert_eq!((copy.limits[1].counts.refunded, copy.active), (200 + 100 + 40, 0));
+        assert_eq!(copy.counts.settled, 2, "each happened once");
     });
 }
 
