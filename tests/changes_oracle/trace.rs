@@ -135,6 +135,8 @@ struct Scene<'a> {
     models: Vec<Model>,
     outstanding: Vec<Outstanding<'a>>,
     credit: Vec<Credit>,
+    /// Whether anything is reserved for later: then the model cannot compare what is used between two instants.
+    reserves: bool,
     next_slot: u64,
     retry_after: u64,
     steps: String,
@@ -179,6 +181,7 @@ pub fn follow(subject: Subject, seed: u64) {
         models: vec![Model::new(subject.rule, terms); accounts as usize],
         outstanding: Vec::new(),
         credit,
+        reserves: seed.is_multiple_of(2),
         next_slot: 1,
         retry_after: 0,
         steps: String::new(),
@@ -417,7 +420,7 @@ impl<'a> Scene<'a> {
     }
 
     fn reserve(&mut self) {
-        if !matches!(self.subject.kind, Kind::Rate(_)) {
+        if !matches!(self.subject.kind, Kind::Rate(_)) || !self.reserves {
             return;
         }
         let (set, key) = (self.set(), self.some_key());
