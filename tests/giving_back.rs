@@ -116,6 +116,7 @@ fn polled(mut future: Pin<Box<AcquireFuture<'_>>>) -> Pin<Box<AcquireFuture<'_>>
     future
 }
 
+/// Finding 1: they belonged to a live process without a permit from then on, and the limit admitted nothing ever again.
 #[test]
 fn permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not() {
     let test = "permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not";
