@@ -284,8 +284,8 @@ fn credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_t
     });
 }
 
-/// With the last handle of a segment, a process returns the batches that it drew by itself. Where it cannot have the lock for
-/// that, they come back as those of a dead process do.
+/// With the last handle of a segment, a process returns the batches that it drew by itself. Where it cannot have the
+/// lock for that, they come back as those of a dead process do.
 #[test]
 fn a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back() {
     let test = "a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back";
@@ -315,7 +315,11 @@ fn a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back() {
         goes_on(child);
         segment.recover().expect("works");
         let copy = copy(&segment);
-        assert_eq!((copy.holds.len(), copy.limits[0].remaining), (0, 1_599), "{copy:?}");
+        assert_eq!(
+            (copy.holds.len(), copy.limits[0].remaining),
+            (0, 1_599),
+            "{copy:?}"
+        );
     });
 }
 
