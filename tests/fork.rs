@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use layout_mirror::RawSegment;
+use layout_mirror::words::header;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -305,6 +306,57 @@ fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() 
         assert!(matches!(
             Segment::open(&path),
             Err(Error::Open(OpenError::ForeignBoot { .. }))
+        ));
+        user.kill();
+        drop(Segment::open(&path).expect("starts cold"));
+    });
+}
+
+/// Unmaps the page by which this process keeps its byte, as code could that unmaps what it does not know.
+fn unmap_what_keeps_the_byte(path: &Path) {
+    let path = path.to_str().expect("text");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the maps of this process");
+    let line = maps
+        .lines()
+        .find(|line| line.ends_with(path) && line.contains(" ---s "))
+        .expect("a page without permissions");
+    let (start, end) = line
+        .split_once(' ')
+        .and_then(|(range, _)| range.split_once('-'))
+        .expect("a range");
+    let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).expect("an address"));
+    // SAFETY: nothing refers to a page without permissions, and this process ends without unmapping it again.
+    let answer = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(start), end - start) };
+    assert_eq!(answer, 0);
+}
+
+/// Finding 15, where the byte says that no process is there: the process table is asked as well.
+#[test]
+fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
+    if !scene::has_mutexes() {
+        return;
+    }
+    let test = "a_segment_is_not_started_cold_under_a_process_that_lost_its_byte";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        drop(segment(directory, 1));
+        let words = SharedWords::new(1);
+        let user = Child::fork(|| {
+            let _segment = Segment::open(&path).expect("opens");
+            unmap_what_keeps_the_byte(&path);
+            words[0].store(1, Ordering::SeqCst);
+            loop {
+                pause();
+            }
+        });
+        eventually("it has lost its byte", || words[0].load(Ordering::SeqCst) == 1);
+        assert!(!is_locked(&path, 0));
+        // As for a process that comes from another namespace.
+        let raw = RawSegment::open(&path);
+        raw.set_word(header::PID_NAMESPACE, raw.word(header::PID_NAMESPACE) + 1);
+        assert!(matches!(
+            Segment::open(&path),
+            Err(Error::Open(OpenError::ForeignNamespace { .. }))
         ));
         user.kill();
         drop(Segment::open(&path).expect("starts cold"));

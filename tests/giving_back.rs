@@ -17,8 +17,8 @@ use nix::sys::signal::Signal;
 use scene::expect_permit;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    AcquireFuture, Adaptive, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit,
-    Request, Segment, SetDeclaration, SetSnapshot,
+    AcquireFuture, Adaptive, Credit, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
+    Permit, Request, Segment, SetDeclaration, SetSnapshot,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -123,6 +123,7 @@ fn polled(mut future: Pin<Box<AcquireFuture<'_>>>) -> Pin<Box<AcquireFuture<'_>>
     future
 }
 
+/// Finding 1: they belonged to a live process without a permit from then on, and the limit admitted nothing ever again.
 #[test]
 fn permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not() {
     let test = "permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not";
@@ -242,6 +243,45 @@ fn futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_gra
             copy.limits[1].remaining,
             1000 - 10 * SLOTS,
             "a wait that was given up costs nothing"
+        );
+    });
+}
+
+/// With the last handle of a segment, a process returns the batches that it drew by itself. Where it cannot have the
+/// lock for that, they come back as those of a dead process do.
+#[test]
+fn a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back() {
+    let test = "a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        let calls = Limit::calls("calls", 1_600, 10_000 * HOUR).credit(Credit::auto());
+        drop(create(&path, SetDeclaration::new("api").add_limit(calls)));
+        let open = || {
+            let options = OpenOptions::new().lock_timeout(HOUR);
+            options.open(&path).expect("opens")
+        };
+        let words = SharedWords::new(1);
+        // Before this process has a handle, which the child would inherit.
+        let worker = Child::fork(|| {
+            let segment = open();
+            let api = segment.set("api").expect("declared");
+            assert!(api.check(&api.request()).expect("works").is_admitted());
+            words[0].store(1, Ordering::SeqCst);
+            eventually("the lock is stuck", || words[0].load(Ordering::SeqCst) == 2);
+            within_the_bound("detaching", || drop((api, segment)));
+        });
+        eventually("it has drawn", || words[0].load(Ordering::SeqCst) == 1);
+        let segment = open();
+        let child = stopped_with_the_lock(&path);
+        words[0].store(2, Ordering::SeqCst);
+        worker.succeed();
+        goes_on(child);
+        segment.recover().expect("works");
+        let copy = copy(&segment);
+        assert_eq!(
+            (copy.holds.len(), copy.limits[0].remaining),
+            (0, 1_599),
+            "{copy:?}"
         );
     });
 }

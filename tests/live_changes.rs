@@ -399,6 +399,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
 
 const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 
+/// Finding 3: 49 units given back made 49,000 spendable.
 #[test]
 fn a_reservation_asks_what_a_raised_capacity_allows() {
     let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
@@ -409,6 +410,7 @@ fn a_reservation_asks_what_a_raised_capacity_allows() {
     assert!(matches!(reserved, ReserveOutcome::Reserved(_)));
 }
 
+/// Finding 8.
 #[test]
 fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_replenished() {
     for algorithm in REFUNDING {
@@ -490,6 +492,7 @@ fn of_what_was_reserved_two_definitions_ago_nothing_is_given_back() {
     assert_eq!(remaining(&live.set, None), before + 20);
 }
 
+/// Finding 8, for the dead.
 #[test]
 fn what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished() {
     let test =

@@ -101,6 +101,43 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
     });
 }
 
+/// Finding 1, of calls with a result: they say that the lock is stuck, have changed nothing, and are repeated.
+#[test]
+fn what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_is_repeated() {
+    let test = "what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_is_repeated";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (path, segment, api) = open_api(directory);
+        let request = |slots, tokens| {
+            let request = api.request().with("slots", slots).expect("declared");
+            request.with("tokens", tokens).expect("declared")
+        };
+        let mut permit = expect_permit(api.try_acquire(&request(1, 100)));
+        drop(expect_permit(api.try_acquire(&request(0, 900))));
+        let reserved = api.reserve(&request(0, 200), HOUR).expect("works");
+        let mut reservation = reserved.into_result().expect("to be had within the hour");
+        assert!(!reservation.delay().is_zero());
+        let child = Child::fork(|| {
+            RawSegment::open(&path).lock().take_and_stop();
+        });
+        child.wait_until_stopped();
+        for _ in 0..2 {
+            assert!(is_stuck(permit.cancel(), &child));
+            assert!(is_stuck(reservation.cancel(), &child));
+        }
+        child.send(Signal::SIGCONT);
+        child.succeed();
+        // The latest first: then time has replenished nothing of what is behind.
+        assert!(reservation.cancel().expect("works"), "it is not due yet");
+        permit.cancel().expect("works");
+        let copy = segment.snapshot().expect("a copy").sets[0].clone();
+        // What time has replenished meanwhile does not come back.
+        let refunded = copy.limits[1].counts.refunded;
+        assert!((1..=200 + 100).contains(&refunded), "{refunded}");
+        assert_eq!(copy.active, 0);
+        assert_eq!(copy.counts.settled, 2, "each happened once");
+    });
+}
+
 #[test]
 fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
     let test = "the_process_is_named_also_where_another_of_its_threads_has_the_lock";

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::unistd::pause;
+use scene::clock::Scene;
 use scene::credit::{self, ALGORITHMS, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining};
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use scene::{create, create_in, expect_permit};
@@ -82,6 +83,29 @@ fn the_last_unit_can_be_had_and_no_more() {
             let refused = set.check(&set.request()).expect("works");
             assert_eq!(refused.binding(), Some("calls"));
             assert!(refused.retry_after().is_some_and(|wait| !wait.is_zero()));
+        }
+    }
+}
+
+/// Finding 19. A sub-window of the sliding window counter is 36.5 days here: these dates fall into all tenths of one.
+#[test]
+fn the_last_unit_can_be_had_at_every_date() {
+    for algorithm in ALGORITHMS {
+        for tenth in 0..10 {
+            // 2026-11-22T17:40:00Z, and from then on.
+            let date = Duration::from_secs(1_795_369_200) + LONG / 100 * tenth;
+            let set = SetDeclaration::new("api").add_limit(calls(100, algorithm, 7));
+            let scene = Scene::at(date, set);
+            let set = scene.set();
+            assert_eq!((0..200).filter(|_| check(&set, 1)).count(), 100);
+            let refused = set.check(&set.request()).expect("works");
+            let wait = refused.retry_after().expect("time heals it");
+            // Up to a sub-window more, of which there are ten.
+            let longest = match algorithm {
+                Algorithm::SlidingWindowCounter => LONG + LONG / 10,
+                _ => LONG,
+            };
+            assert!(wait <= longest, "{algorithm:?}, {tenth}: {wait:?}");
         }
     }
 }

@@ -24,6 +24,18 @@ const OUTSIDE_THE_WORKSPACE: &str = "fuzz";
 
 const LINT: &str = "unsafe_code";
 
+/// Where acquire loads are of memory of the process alone.
+const LOADS_OF_OWN_MEMORY: &[&str] = &[
+    "src/api/pool/pool_strategy.rs",
+    "src/engine/credit/batches.rs",
+    "src/engine/definition/change/versions.rs",
+    "src/shm/file/descriptor.rs",
+    "src/shm/lock/image_lock.rs",
+    "src/shm/process/fork_identity.rs",
+    "src/shm/process/participant.rs",
+    "src/shm/wake/death_watch.rs",
+];
+
 /// What a file has to do with unsafe code.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Findings {
@@ -229,6 +241,24 @@ fn what_opts_in_is_on_the_audit_list_of_its_package_or_states_a_reason() {
             path.display()
         );
     }
+}
+
+/// Finding 18: of relaxed loads alone Rust promises that they work in a mapping without write permission. The library has
+/// `load_acquire` for the rest.
+#[test]
+fn what_may_be_mapped_read_only_is_loaded_relaxed() {
+    let has_other_loads = |path: &PathBuf| {
+        let text = fs::read_to_string(root().join(path)).expect("a source");
+        ["load(Ordering::Acquire)", "load(Ordering::SeqCst)"]
+            .iter()
+            .any(|load| text.contains(load))
+    };
+    let found: BTreeSet<PathBuf> = sources()
+        .into_iter()
+        .filter(|path| path.starts_with("src") && has_other_loads(path))
+        .collect();
+    let known: BTreeSet<PathBuf> = LOADS_OF_OWN_MEMORY.iter().map(PathBuf::from).collect();
+    assert_eq!(found, known, "these are to load memory of the process alone");
 }
 
 /// The test of the test: what it is to find, it finds, however it is written.

@@ -156,6 +156,8 @@ struct Scene<'a> {
     batch: Batch,
     /// What came back to the limit by now, that of batches included.
     refunded: u64,
+    /// Whether anything is reserved for later: then the model cannot compare what is used between two instants.
+    reserves: bool,
     next_slot: u64,
     retry_after: u64,
     steps: String,
@@ -189,6 +191,7 @@ pub fn follow(subject: Subject, seed: u64) {
         outstanding: Vec::new(),
         batch: Batch::default(),
         refunded: 0,
+        reserves: seed.is_multiple_of(2),
         next_slot: 1,
         retry_after: 0,
         steps: String::new(),
@@ -429,7 +432,7 @@ impl<'a> Scene<'a> {
     }
 
     fn reserve(&mut self) {
-        if !matches!(self.subject.kind, Kind::Rate(_)) {
+        if !matches!(self.subject.kind, Kind::Rate(_)) || !self.reserves {
             return;
         }
         let (set, key) = (self.set(), self.some_key());

@@ -1,4 +1,4 @@
-//! Attaching, creating and detaching, killed for real: at every system call, before and after it, and at every
+//! Attaching, creating, detaching and removing, killed for real: at every system call, before and after it, and at every
 //! instruction between two of them that changes a file.
 //!
 //! What these operations leave behind lies in the file system and in the table of participants, so the survivor is
@@ -10,7 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shmlimit::{
-    Declaration, Error, Limit, OnMismatch, OpenError, OpenOptions, Segment, SegmentReader, SetDeclaration,
+    Declaration, Error, Limit, OnMismatch, OpenError, OpenOptions, Removal, Segment, SegmentReader,
+    SetDeclaration,
 };
 
 use crate::copies::note;
@@ -73,6 +74,11 @@ pub const FILE_OPERATIONS: &[FileOperation] = &[
         name: "open_or_create, recreating it",
         former: Some(former_declaration),
         run: open_or_create,
+    },
+    FileOperation {
+        name: "remove",
+        former: Some(declaration),
+        run: remove,
     },
 ];
 
@@ -137,6 +143,13 @@ fn open_or_create(path: &Path) {
     let segment = options().open_or_create(path, &declaration);
     mark();
     std::mem::forget(segment.expect("a segment"));
+}
+
+fn remove(path: &Path) {
+    mark();
+    let removed = OpenOptions::new().remove(path, Removal::Unused);
+    mark();
+    removed.expect("no process uses it");
 }
 
 /// A place in an operation: so many stops at system calls (each has one before and one after it), then so many
