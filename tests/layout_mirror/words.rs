@@ -155,7 +155,7 @@ pub mod row {
     pub const HEAD_SIZE: usize = 6;
 }
 
-/// A hold: the amounts that are held follow its head.
+/// The record of a lease.
 pub mod lease {
     /// Behind the words of the limit's algorithm.
     pub const SIZE: usize = 40;
@@ -166,6 +166,7 @@ pub mod lease {
     pub const OF_DUTY: usize = 6;
 }
 
+/// A hold: the amounts that are held follow its head.
 pub mod hold {
     pub const OWNER: usize = 0;
     pub const SERIAL: usize = 1;

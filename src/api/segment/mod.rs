@@ -168,7 +168,7 @@ impl OpenOptions {
     ///
     /// Processes that are attached, or attach meanwhile, get [`SegmentError::Removed`] from then on, and what they hold is given
     /// back as ever. A segment that is
-    /// retired already is removed the process that is attached: no process can use it any more.
+    /// retired already is removed although processes are attached: no process can use it any more.
     ///
     /// # Errors
     ///

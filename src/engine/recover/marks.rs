@@ -51,7 +51,7 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.control().marks.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be marks, for who has just release the lock: of two, who release it and who left a mark,
+    /// Whether there may be marks, for who has just released the lock: of two, who release it and who left a mark,
     /// one sees the other.
     #[inline(always)]
     pub(in crate::engine) fn was_marked_meanwhile(&self) -> bool {

@@ -77,8 +77,8 @@ pub(crate) const LABEL_WORDS: usize = 8;
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
-/// Words that one operation may change and journal. None journals more than 78: a grant of 16 limits, each with four words
-/// of state, four words of a hold and of the shard, seven of the queue, and three of the row. The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
+/// Words that one operation may change and journal. A change of tier or of capacities of a key may use all of them: see
+/// [`MAX_MIGRATED_WORDS`](crate::engine::definition::plan::MAX_MIGRATED_WORDS). The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
 
 /// One field of a record: its name, offset and size in bytes.
@@ -196,7 +196,7 @@ shared_records! {
         wake_list: [AtomicU64; WAKE_LIST],
     }
 
-    /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
+    /// Where a set lies. What follows from the definition here is compared with it at attach.
     struct DirectoryEntry {
         extent_offset: AtomicU64,
         extent_size: AtomicU64,
@@ -332,7 +332,7 @@ shared_records! {
 
     /// One word as it was before the operation in progress.
     struct JournalEntry {
-        /// Index of the word within the set's extent.
+        /// Index of the word within the shard.
         index: AtomicU64,
         old: AtomicU64,
     }

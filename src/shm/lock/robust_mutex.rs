@@ -43,7 +43,7 @@ impl LockArea {
         self.clear();
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         // SAFETY: the attribute object is initialised by the first call before the others use it and destroyed by
-        // the last; the mutex lies in `self`, which is large enough and aligned (asserted in layout.rs), made of
+        // the last; the mutex lies in `self`, which is large enough and aligned (asserted in `records.rs`), made of
         // atomics, so writing through a shared reference is allowed, and by this function's contract not in use.
         #[allow(clippy::multiple_unsafe_ops_per_block)]
         let outcome = unsafe {
