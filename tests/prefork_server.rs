@@ -412,7 +412,7 @@ fn two_hosts_share_a_limit_while_their_store_is_killed() {
         println!("skipped: no redis-server");
         return;
     }
-    let mut server = Server::start(None, &["--fleet", "auto"]);
+    let mut server = Server::start(None, &["--fleet", "auto", "--seconds", "20"]);
     let mut stdout = server.process.stdout.take().expect("piped");
     let text = in_time(move || {
         let mut text = String::new();

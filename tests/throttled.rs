@@ -191,6 +191,19 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
     assert!(shadow.set().check(&request).expect("works").is_admitted());
 }
 
+/// By the counter of the processor the clock may be read as some microseconds earlier than it was for throttling.
+#[test]
+fn the_longest_time_begins_at_once() {
+    let (_directory, _segment, set) =
+        create(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1_000, MINUTE)));
+    for _ in 0..10 {
+        set.throttle(Duration::from_secs(40 * 24 * 3600)).expect("works");
+        let refusal = expect_refusal(set.try_acquire(&set.request()));
+        assert_eq!(refusal.reason(), RefusalReason::Throttled);
+        set.reset(&[], false).expect("works");
+    }
+}
+
 #[test]
 fn reservations_begin_after_it() {
     let scene = Scene::at(

@@ -205,9 +205,9 @@ impl<'a> Permit<'a> {
     /// As [`cancel`](Self::cancel), for what was admitted to a caller that is not there any more, so that there is none to
     /// answer to.
     ///
-    /// It takes 10 ms at most: where another process keeps the lock for longer, the background thread of this process
-    /// tries again until it can, for up to 1,024 of them at a time. What is left when the process
-    /// ends stays charged.
+    /// It waits for the lock for 10 ms at most, to settle and to release: where another process keeps it for longer, the
+    /// background thread of this process tries again until it can, for up to 1,024 of them at a time. What is left when
+    /// the process ends stays charged.
     pub fn abandon(&mut self) {
         if let Err(Error::Segment(SegmentError::LockStuck { .. })) = self.cancel_within(LockWait::Briefly) {
             background_worker::give_back_later(self.take_owned());

@@ -126,11 +126,11 @@
 //! when that happens. A stopped process is not a dead one: what it holds stays its own. `limitctl doctor` names it, and the
 //! command that has it go on.
 //!
-//! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) take 10 ms at
-//! most: then they leave a mark, and the process that has the lock next finishes the return, the stopped process itself
+//! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) wait for it
+//! for 10 ms at most: then they leave a mark, and the process that has the lock next finishes the return, the stopped process itself
 //! if it goes on. Until then others find it held. A return that is finished so is no sample for an adaptive limit,
-//! unless the work failed. Calls with a result ([`settle`](crate::Permit::settle),
-//! cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
+//! unless the work failed. Calls with a result ([`settle`](crate::Permit::settle), cancelling
+//! a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
 //! be repeated. A lease is renewed without the lock.
 //!
 //! # Refunds out of order

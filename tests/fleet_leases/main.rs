@@ -2,6 +2,8 @@
 //! and what all of them admit together.
 
 mod host;
+#[path = "../layout_mirror/mod.rs"]
+mod layout_mirror;
 mod processes;
 #[path = "../scene/mod.rs"]
 mod scene;
@@ -12,6 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
+use layout_mirror::RawSegment;
+use layout_mirror::words::{control, journal};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
 use shmlimit::fleet::{Asked, LeaseRequest, LeasedRule, StoreProblem};
@@ -510,4 +514,28 @@ fn a_copy_of_the_file_is_another_host_without_a_lease() {
     let asked = duty.ask().expect("works").remove(0);
     assert_eq!((asked.request().sequence, asked.request().spent), (1, 0));
     assert!(host.is_admitted(), "the first goes on");
+}
+
+#[test]
+fn a_copy_with_a_damaged_journal_is_another_host_once_it_is_reset() {
+    let host = Host::new(calls(6000), &Store::default());
+    host.ask();
+    assert!(host.is_admitted());
+    let path = host.scene.path();
+    let copy = path.with_file_name("copy");
+    std::fs::copy(&path, &copy).expect("a copy");
+    let raw = RawSegment::open(&copy);
+    raw.set_word(raw.control() + control::JOURNAL, journal::ENTRIES as u64 + 1);
+    let segment = OpenOptions::new()
+        .virtual_clock(&host.scene.clock)
+        .open(&copy)
+        .expect("starts cold");
+    let set = segment.set("api").expect("declared");
+    assert!(set.try_acquire(&set.request()).is_err(), "it is poisoned");
+    set.reset(&[], false).expect("heals it");
+    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    assert_eq!(refusal.reason(), RefusalReason::Lease);
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    assert_eq!((asked.request().sequence, asked.request().spent), (1, 0));
 }

@@ -93,8 +93,8 @@ impl RawSegment {
         self.set_word(position, definition_checksum(text));
     }
 
-    /// The position of the control of the first set, which has one shard.
-    fn control(&self) -> usize {
+    /// The position of the control of the first shard of the first set.
+    pub fn control(&self) -> usize {
         control_start(
             self.entry(entry::EXTENT_OFFSET),
             self.entry(entry::DEFINITION_ROOM),

@@ -13,8 +13,11 @@ use crate::limit::Now;
 use crate::shm::layout::row::Row;
 use crate::units::NANOS_PER_SECOND;
 
-/// For how long anything is throttled at most, in nanoseconds: 31 days. What a word says beyond that is damage.
+/// For how long anything is throttled at most, in nanoseconds: 31 days.
 const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
+
+/// What a word says beyond this is damage: an hour more, for readings of the clock that are behind the one it was written by.
+const LONGEST_SOUND: u64 = MAX_THROTTLE + 3600 * NANOS_PER_SECOND;
 
 impl SegmentEngine {
     /// Admits nothing of the set, or of the key, for so many nanoseconds. What is throttled for longer stays so.
@@ -73,7 +76,7 @@ impl<'a, Rules> Shard<'a, Rules> {
 #[cold]
 fn left_until(until: u64, now: Now) -> u64 {
     let left = until.saturating_sub(now.monotonic);
-    if left <= MAX_THROTTLE { left } else { 0 }
+    if left <= LONGEST_SOUND { left } else { 0 }
 }
 
 impl RuledShard<'_> {

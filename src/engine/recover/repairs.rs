@@ -46,6 +46,7 @@ impl SegmentEngine {
             ..Repairs::default()
         };
         let found = journal.state();
+        let follows_cold_start = control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED;
         let journal_is_sound = match found {
             JournalState::Idle => true,
             JournalState::Undo(count) => {
@@ -71,7 +72,7 @@ impl SegmentEngine {
         if journal.state() != JournalState::Idle {
             journal.close();
         }
-        if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
+        if follows_cold_start {
             // Behind the undoing, which may have brought a lease of the host before back.
             for limit in &shard.limits {
                 limit.begin_as_another_host(shard.only_row());

@@ -552,11 +552,12 @@ impl Membership {
             .region
             .record(0)
             .map_err(|place| damaged(&self.path, place))?;
-        // It may have been forked into other namespaces, where its thread ids or its clock mean something else.
-        let place = current_place(&self.path)?;
-        ensure_same_namespaces(header, self.table.lock_kind, place, &self.path)?;
         let attach_file = self.reopen()?;
         let attach_lock = AttachLock::take(&attach_file, &self.path)?;
+        // It may have been forked into other namespaces, where its thread ids or its clock mean something else. Compared with
+        // the byte held, because a process of other namespaces may start the segment cold before it is.
+        let place = current_place(&self.path)?;
+        ensure_same_namespaces(header, self.table.lock_kind, place, &self.path)?;
         let (id, lock) = join_or_explain(&self.table, self.reopen()?, &self.path, current)?;
         drop(attach_lock);
         self.lock.replace(lock);

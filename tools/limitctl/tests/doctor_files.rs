@@ -377,6 +377,30 @@ fn a_segment_that_was_copied_to_a_file_system_that_copies_on_write_is_an_error_u
     assert_eq!(kinds, ["cold"]);
 }
 
+/// Finding 12: a store into a segment that is copied on write can need space.
+#[test]
+fn a_segment_that_is_created_where_files_are_copied_on_write_is_exempted_from_that() {
+    if !has("mkfs.btrfs", &["--version"]) || !has("losetup", &["--find"]) || !has("lsattr", &["-V"]) {
+        return;
+    }
+    let created = r#"
+        mount -t tmpfs none /dev/shm
+        truncate -s 128m /dev/shm/disk && mkfs.btrfs --quiet /dev/shm/disk >/dev/null
+        mount -o loop /dev/shm/disk "$1"
+        limitctl create --set api --calls requests=10/1d "$1/limits" >/dev/null
+        lsattr "$1/limits" | grep -q "^[^ ]*C"
+        limitctl exec "$1/limits" api -- true
+    "#;
+    let Some((before, _)) = healed_in_a_mount_namespace("unsupported_file_system", created) else {
+        return;
+    };
+    let kinds: Vec<&Value> = before.iter().map(|finding| &finding["finding"]).collect();
+    assert!(
+        !kinds.contains(&&Value::from("unsupported_file_system")),
+        "{kinds:?}"
+    );
+}
+
 #[test]
 fn a_full_file_system_is_a_warning_until_it_has_room() {
     let full = r#"
