@@ -128,6 +128,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
 /// | `checkpoint` | where its state is kept for the time after a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
+/// | `clock` | `"counter"`, or `"system"`: see [`ClockSource`] | `"counter"` |
 /// | `lock` | `"robust"`, or `"slot"` for processes of several containers: see [`LockKind`] | `"robust"` |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
 /// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::RequestError::UnknownSet) |
@@ -159,7 +160,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a keyed set the capacity, at most 1024 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
 /// | `on_death` | rate: `"charge"`, `"refund"` (gcra and token_bucket): see [`OnDeath`] | `"charge"` |
-/// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
+/// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
 /// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
 /// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |
 /// | `floor`, `ceiling` | adaptive: between what bounds, around `capacity`, where it starts | floor 1; ceiling required |

@@ -58,6 +58,7 @@ fn the_program_is_installed_with_a_page_for_each_verb_and_completions() {
         assert!(page.contains(".SH NAME"), "{verb}");
     }
     assert!(share.join("man/man1/limitctl.1").exists());
+    assert!(share.join("man/man1/limitctl-fleet-drain.1").exists());
     let bash = share.join("bash-completion/completions/limitctl");
     assert!(fs::read_to_string(&bash).expect("installed").contains("doctor"));
     if has("bash", &["--version"]) {

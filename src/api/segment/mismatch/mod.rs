@@ -18,7 +18,7 @@ use crate::words::words;
 
 /// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.
 ///
-/// Sets, limits, kinds, algorithms and sizes cannot change in a live segment: where they differ, the answer is
+/// Sets, limits, kinds, sizes and most algorithms cannot change in a live segment: where they differ, the answer is
 /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), unless the segment is to be recreated and is not in use. Everything else can, and
 /// [`Segment::apply`](crate::Segment::apply) says how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
