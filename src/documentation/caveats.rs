@@ -152,7 +152,7 @@
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
-//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others.
+//! abandoned permits and unused batches. It never waits for a lock, so a segment whose lock is stuck does not keep it from others.
 //! The first thread or future that waits for longer than 2 ms starts another, `shmlimit-deaths`, which watches the
 //! processes that are waited for: of up to 64 processes for each waiting thread, and as many for all futures
 //! of the process in one segment. Where there are more, and before Linux 5.3, waiters find out by looking every 50 ms.

@@ -83,22 +83,16 @@ pub fn kill_once(operation: Operation, sample: Sample) -> Tally {
     tally
 }
 
-/// Whether a limit stands no higher than before and after, and less than a batch lower.
+/// Whether all limits stand as before, or all as after, or less than a batch lower.
 fn loses_less_than_a_batch(
     found: &Result<Vec<u64>, Judgement>,
     ends: &[Result<Vec<u64>, Judgement>; 2],
 ) -> bool {
-    let (Ok(found), [Ok(before), Ok(after)]) = (found, ends) else {
-        return false;
-    };
-    before
-        .iter()
-        .zip(after)
-        .zip(found)
-        .all(|((before, after), found)| {
-            let (min, max) = (before.min(after), before.max(after));
-            found <= max && found + BATCH > *min
-        })
+    let Ok(found) = found else { return false };
+    ends.iter().flatten().any(|end| {
+        let mut limits = end.iter().zip(found);
+        limits.all(|(end, found)| found <= end && found + BATCH > *end)
+    })
 }
 
 /// Steps the process of a slot. Where others wait, also asks what a survivor makes of what it leaves for them.

@@ -69,12 +69,19 @@ fn draw_by_key(victim: &Victim) {
     ask(victim, &set, 3);
 }
 
-/// Takes the batch back, then migrates the limit, then notes the definition. Nothing is left of the batch: what was would be
-/// lost with a process that is killed while it takes it back, and then migrated without it.
+/// Takes the batch back, then migrates the limit, then notes the definition. Nothing is left of the batch.
 fn change_automatic(victim: &Victim) {
     let set = victim.set();
     take(&set, BATCH - 1);
     take(&set, 1);
+    let limit = Limit::rate("tokens", 32 * BATCH, YEAR).credit(Credit::auto());
+    victim.apply(SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit));
+}
+
+/// As [`change_automatic`], with units that are left of the batch.
+fn change_with_units_left(victim: &Victim) {
+    let set = victim.set();
+    take(&set, 3);
     let limit = Limit::rate("tokens", 32 * BATCH, YEAR).credit(Credit::auto());
     victim.apply(SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit));
 }
@@ -131,6 +138,16 @@ pub const DRAWING_OPERATIONS: &[Operation] = &[
             one_automatic_limit,
             2,
             change_automatic,
+        )
+    },
+    Operation {
+        applies: true,
+        // What is left goes back first.
+        ..drawing(
+            "automatic batch, change with units left",
+            one_automatic_limit,
+            3,
+            change_with_units_left,
         )
     },
     drawing("batch, settle into it", one_limit, 1, settle_into_its_batch),

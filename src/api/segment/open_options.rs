@@ -148,7 +148,7 @@ impl OpenOptions {
     /// For simulations and tests, on a segment that no other process uses: other processes, and what else this one
     /// opens without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts
     /// of [`acquire`](crate::LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
-    /// background and the terms of [batches](crate::Batch) go by the kernel's clocks.
+    /// background and the terms of [batches](crate::Limit::credit) go by the kernel's clocks.
     ///
     /// ```
     /// use std::time::Duration;
