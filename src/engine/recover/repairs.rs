@@ -46,7 +46,6 @@ impl SegmentEngine {
             ..Repairs::default()
         };
         let found = journal.state();
-        let follows_cold_start = control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED;
         let journal_is_sound = match found {
             JournalState::Idle => true,
             JournalState::Undo(count) => {
@@ -65,18 +64,19 @@ impl SegmentEngine {
             }
             JournalState::Damaged(_) => false,
         };
+        if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
+            // Behind the undoing, which may have brought a lease of the host before back; and before another word is stored
+            // there, so that the process that recovers after this recoverer's death does it as well.
+            for limit in &shard.limits {
+                limit.begin_as_another_host(shard.only_row());
+            }
+        }
         if !journal_is_sound {
             // Said before the journal is closed: the process that recovers after this recoverer's death finds it idle.
             control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
         }
         if journal.state() != JournalState::Idle {
             journal.close();
-        }
-        if follows_cold_start {
-            // Behind the undoing, which may have brought a lease of the host before back.
-            for limit in &shard.limits {
-                limit.begin_as_another_host(shard.only_row());
-            }
         }
         if owner_died {
             control
