@@ -10,6 +10,7 @@ mod scene;
 mod service;
 mod store;
 
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use scene::{expect_permit, expect_refusal, queued};
 use shmlimit::fleet::{Asked, LeaseRequest, LeasedRule, StoreProblem};
 use shmlimit::{
     Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
-    SetDeclaration,
+    Segment, SetDeclaration,
 };
 use store::Store;
 
@@ -494,48 +495,45 @@ fn a_live_limit_comes_to_be_shared_and_not_without_a_burst() {
     assert!(error.to_string().contains("fleet"), "{error}");
 }
 
-#[test]
-fn a_copy_of_the_file_is_another_host_without_a_lease() {
-    let host = Host::new(calls(6000), &Store::default());
+/// Opens a copy of a segment that has a lease, which `change` was done to.
+fn opened_copy(host: &Host, change: impl FnOnce(&Path)) -> Segment {
     host.ask();
     assert!(host.is_admitted());
     let path = host.scene.path();
     let copy = path.with_file_name("copy");
     std::fs::copy(&path, &copy).expect("a copy");
-    let segment = OpenOptions::new()
-        .virtual_clock(&host.scene.clock)
-        .open(&copy)
-        .expect("starts cold");
-    assert_ne!(segment.fleet().host(), host.scene.segment.fleet().host());
-    let set = segment.set("api").expect("declared");
+    change(&copy);
+    let options = OpenOptions::new().virtual_clock(&host.scene.clock);
+    options.open(&copy).expect("starts cold")
+}
+
+fn asks_as_a_host_without_a_lease(copy: &Segment) {
+    let set = copy.set("api").expect("declared");
     let refusal = expect_refusal(set.try_acquire(&set.request()));
     assert_eq!(refusal.reason(), RefusalReason::Lease);
-    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let duty = copy.fleet().try_take_duty().expect("works").expect("free");
     let asked = duty.ask().expect("works").remove(0);
     assert_eq!((asked.request().sequence, asked.request().spent), (1, 0));
+}
+
+#[test]
+fn a_copy_of_the_file_is_another_host_without_a_lease() {
+    let host = Host::new(calls(6000), &Store::default());
+    let copy = opened_copy(&host, |_| ());
+    assert_ne!(copy.fleet().host(), host.scene.segment.fleet().host());
+    asks_as_a_host_without_a_lease(&copy);
     assert!(host.is_admitted(), "the first goes on");
 }
 
 #[test]
 fn a_copy_with_a_damaged_journal_is_another_host_once_it_is_reset() {
     let host = Host::new(calls(6000), &Store::default());
-    host.ask();
-    assert!(host.is_admitted());
-    let path = host.scene.path();
-    let copy = path.with_file_name("copy");
-    std::fs::copy(&path, &copy).expect("a copy");
-    let raw = RawSegment::open(&copy);
-    raw.set_word(raw.control() + control::JOURNAL, journal::ENTRIES as u64 + 1);
-    let segment = OpenOptions::new()
-        .virtual_clock(&host.scene.clock)
-        .open(&copy)
-        .expect("starts cold");
-    let set = segment.set("api").expect("declared");
+    let copy = opened_copy(&host, |path| {
+        let raw = RawSegment::open(path);
+        raw.set_word(raw.control() + control::JOURNAL, journal::ENTRIES as u64 + 1);
+    });
+    let set = copy.set("api").expect("declared");
     assert!(set.try_acquire(&set.request()).is_err(), "it is poisoned");
     set.reset(&[], false).expect("heals it");
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
-    assert_eq!(refusal.reason(), RefusalReason::Lease);
-    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
-    let asked = duty.ask().expect("works").remove(0);
-    assert_eq!((asked.request().sequence, asked.request().spent), (1, 0));
+    asks_as_a_host_without_a_lease(&copy);
 }
