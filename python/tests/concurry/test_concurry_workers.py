@@ -36,6 +36,9 @@ pytestmark = [
 MODES = ["sync", "thread", "asyncio", "process"]
 POOL_MODES = ["thread", "process"]
 
+DEADLINE = 300.0
+"""Seconds that a worker is given. One of Ray takes half a minute to start where other work has the processors."""
+
 
 @pytest.fixture(scope="module")
 def ray() -> Any:
@@ -77,7 +80,7 @@ def regions(count: int, mode: str) -> list[Any]:
 
 def admitted_by_two_workers(limits: Any, mode: str) -> list[int]:
     workers = [Counter.options(mode=mode, limits=limits).init() for _ in range(2)]
-    admitted = [worker.admitted_of(10).result(timeout=60) for worker in workers]
+    admitted = [worker.admitted_of(10).result(timeout=DEADLINE) for worker in workers]
     for worker in workers:
         worker.stop()
     return admitted
@@ -86,7 +89,7 @@ def admitted_by_two_workers(limits: Any, mode: str) -> list[int]:
 def regions_of_workers(limits: Any, mode: str, count: int) -> list[int]:
     """With which member each of so many workers starts."""
     pool = Counter.options(mode=mode, max_workers=count, limits=limits, load_balancing="rr").init()
-    chosen = [future.result(timeout=60) for future in [pool.region() for _ in range(count)]]
+    chosen = [future.result(timeout=DEADLINE) for future in [pool.region() for _ in range(count)]]
     pool.stop()
     return sorted(chosen)
 
@@ -112,7 +115,7 @@ def test_each_worker_has_limits_of_its_own_where_they_are_not_shared(mode: str) 
 
 def test_a_coroutine_of_a_worker_waits_for_its_limits() -> None:
     worker = Counter.options(mode="asyncio", limits=LimitSet(calls(), shared=True, mode="asyncio")).init()
-    assert worker.awaited().result(timeout=60)
+    assert worker.awaited().result(timeout=DEADLINE)
     worker.stop()
 
 
@@ -126,7 +129,7 @@ def test_each_worker_of_a_pool_starts_at_its_own_member(mode: str) -> None:
 @pytest.mark.parametrize("mode", POOL_MODES)
 def test_the_workers_of_a_pool_share_what_is_declared_for_them(mode: str) -> None:
     pool = Counter.options(mode=mode, max_workers=3, limits=calls()).init()
-    assert sum(future.result(timeout=60) for future in [pool.admitted_of(10) for _ in range(3)]) == 5
+    assert sum(future.result(timeout=DEADLINE) for future in [pool.admitted_of(10) for _ in range(3)]) == 5
     pool.stop()
     for private in (LimitSet(calls()), [LimitSet(calls())]):
         with pytest.raises(ValueError, match="shared"):
@@ -161,7 +164,7 @@ class Counter(Worker):
         return self.limits.try_acquire().successful
 
 worker = Counter.options(mode="thread", limits=limits).init()
-print(sum(worker.admitted().result(timeout=60) for _ in range(10)))
+print(sum(worker.admitted().result(timeout=300) for _ in range(10)))
 worker.stop()
 """
     for imported in (
@@ -170,7 +173,7 @@ worker.stop()
         "from concurry import Worker; limits = LimitSet(limits.limits, shared=True, mode='thread')",
     ):
         command = [sys.executable, "-c", script.format(imported=imported)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=True)
         assert run.stdout == "5\n", run.stderr
 
 
