@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use shmlimit::{LimitSet, Segment, SegmentReader, SetSnapshot};
 
-use crate::World;
 use crate::scene::onlooker;
 use crate::scene::process::eventually;
 use crate::sets::{KEYS, LARGEST};
 use crate::truth::Count;
+use crate::{PROCESSES, World};
 
 /// Looks at the segment without locks, and at the truth, until it is over.
 pub fn look_on(world: &World) {
@@ -73,9 +73,15 @@ pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) 
     );
     for set in &snapshot.sets {
         assert!(!set.torn && !set.poisoned, "{set:?}");
-        assert_eq!((set.active, set.of_dead, set.holds.len()), (0, 0, 0), "{set:?}");
+        assert_eq!(set.of_dead, 0, "{set:?}");
         assert!(set.tickets.is_empty(), "{set:?}");
         assert_eq!(set.words_in_flight, Some(0), "{set:?}");
+        if set.name == "drawn" {
+            // Each process keeps its batch for a while, and what it admits from it is counted later.
+            assert!(set.holds.len() <= PROCESSES, "{set:?}");
+            continue;
+        }
+        assert_eq!((set.active, set.holds.len()), (0, 0), "{set:?}");
         let admitted = truth.get(match &*set.name {
             "plain" => Count::AdmittedToPlain,
             "keyed" => Count::AdmittedToKeyed,

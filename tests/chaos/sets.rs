@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmlimit::{Declaration, FleetLease, Keyed, Limit, LimitSet, Segment, SetDeclaration, WhenFull};
+use shmlimit::{Credit, Declaration, FleetLease, Keyed, Limit, LimitSet, Segment, SetDeclaration, WhenFull};
 
 use crate::{PROCESSES, scene};
 
@@ -19,6 +19,8 @@ pub struct Capacities {
     /// Calls in a second.
     pub calls: u64,
     pub burst: u64,
+    /// Of the limit of which processes draw batches: a sixteenth of it is the first batch.
+    pub drawn_burst: u64,
 }
 
 /// Between which an operator changes. The first is the largest, for which there is room.
@@ -29,6 +31,7 @@ pub const VARIANTS: [Capacities; 3] = [
         leases: 4,
         calls: 300,
         burst: 60,
+        drawn_burst: 640,
     },
     Capacities {
         slots: 3,
@@ -36,6 +39,7 @@ pub const VARIANTS: [Capacities; 3] = [
         leases: 2,
         calls: 300,
         burst: 20,
+        drawn_burst: 320,
     },
     Capacities {
         slots: 4,
@@ -43,6 +47,7 @@ pub const VARIANTS: [Capacities; 3] = [
         leases: 4,
         calls: 100,
         burst: 40,
+        drawn_burst: 160,
     },
 ];
 pub const LARGEST: &Capacities = &VARIANTS[0];
@@ -50,6 +55,9 @@ pub const LARGEST: &Capacities = &VARIANTS[0];
 /// Of the limit that hosts share: units in a second, and at once.
 pub const SHARED_CALLS: u64 = 500;
 pub const SHARED_BURST: u64 = 100;
+
+/// Of the limit of which processes draw batches: units in a second.
+pub const DRAWN_CALLS: u64 = 400;
 
 /// Fewer places for waiters than there are workers, so that queues fill up, and fewer rows than keys.
 pub fn declaration(variant: usize) -> Declaration {
@@ -87,6 +95,13 @@ pub fn declaration(variant: usize) -> Declaration {
                     .fleet(FleetLease::new("chaos/shared/calls")),
             ),
         )
+        .add_set(
+            SetDeclaration::new("drawn").waiters(16).holds(64).add_limit(
+                Limit::calls("calls", DRAWN_CALLS, SECOND)
+                    .burst(capacities.drawn_burst)
+                    .credit(Credit::auto()),
+            ),
+        )
 }
 
 /// The sets of one attachment.
@@ -96,6 +111,7 @@ pub struct Handles {
     pub keyed: LimitSet,
     pub leased: LimitSet,
     pub shared: LimitSet,
+    pub drawn: LimitSet,
 }
 
 impl Handles {
@@ -106,6 +122,7 @@ impl Handles {
             keyed: set("keyed"),
             leased: set("leased"),
             shared: set("shared"),
+            drawn: set("drawn"),
             segment,
         }
     }

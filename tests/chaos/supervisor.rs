@@ -247,12 +247,13 @@ impl<'a> Supervisor<'a> {
             self.rests
         );
         println!(
-            "admitted: {} plain, {} keyed, {} leased, {} shared; {} timed out, {} cancelled, {} leases ran out, \
+            "admitted: {} plain, {} keyed, {} leased, {} shared, {} drawn; {} timed out, {} cancelled, {} leases ran out, \
              {} locks found stuck",
             get(Count::AdmittedToPlain),
             get(Count::AdmittedToKeyed),
             get(Count::AdmittedToLeased),
             get(Count::AdmittedToShared),
+            get(Count::AdmittedToDrawn),
             get(Count::TimedOut),
             get(Count::Cancelled),
             get(Count::LostLeases),
@@ -266,12 +267,13 @@ impl<'a> Supervisor<'a> {
             get(Count::Moments)
         );
         println!(
-            "worst stall {:?}; worst wait {:?} plain, {:?} keyed, {:?} leased, {:?} shared; all got on within {:?}",
+            "worst stall {:?}; worst wait {:?} plain, {:?} keyed, {:?} leased, {:?} shared, {:?} drawn; all got on within {:?}",
             time(Count::LongestStall),
             time(Count::LongestWaitForPlain),
             time(Count::LongestWaitForKeyed),
             time(Count::LongestWaitForLeased),
             time(Count::LongestWaitForShared),
+            time(Count::LongestWaitForDrawn),
             self.longest_calm
         );
         println!("0 violations, 0 hung, 0 leaked");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::scene::clock::boot_time;
 use crate::scene::held::Held;
 use crate::scene::process::SharedWords;
-use crate::sets::{KEYS, LARGEST, SHARED_BURST, SHARED_CALLS};
+use crate::sets::{DRAWN_CALLS, KEYS, LARGEST, SHARED_BURST, SHARED_CALLS};
 use crate::{PROCESSES, WORKERS};
 
 /// What may be held at once up to a capacity.
@@ -53,6 +53,7 @@ pub enum Count {
     AdmittedToKeyed,
     AdmittedToLeased,
     AdmittedToShared,
+    AdmittedToDrawn,
     /// Requests that may have been admitted although no one says so: cancelled, or given up under a stuck lock.
     Unsure,
     TimedOut,
@@ -70,6 +71,7 @@ pub enum Count {
     LongestWaitForKeyed,
     LongestWaitForLeased,
     LongestWaitForShared,
+    LongestWaitForDrawn,
     /// Moments at which all that was held was known.
     Moments,
     /// Not zero: all are to give back what they have, and to begin nothing.
@@ -171,6 +173,7 @@ impl Truth {
         // Before the time and the resets that allow for them.
         let calls = self.get(Count::AdmittedToPlain);
         let shared = self.get(Count::AdmittedToShared);
+        let drawn = self.get(Count::AdmittedToDrawn);
         let seconds = (boot_time() - self.began).as_secs_f64();
         let bursts = LARGEST.burst * (1 + self.get(Count::ResetsBegun));
         let most = bursts + 1 + (LARGEST.calls as f64 * seconds) as u64;
@@ -179,6 +182,12 @@ impl Truth {
         assert!(
             shared <= most,
             "{shared} calls that hosts share in {seconds} s: at most {most}"
+        );
+        // What is drawn was charged before it is spent, so from the beginning on no more than that.
+        let most = LARGEST.drawn_burst + 1 + (DRAWN_CALLS as f64 * seconds) as u64;
+        assert!(
+            drawn <= most,
+            "{drawn} calls of batches in {seconds} s: at most {most}"
         );
 
         let Some(held) = self.held.at_one_moment() else {

@@ -96,6 +96,7 @@ struct Worker<'a> {
     keyed: Request,
     leased: Request,
     shared: Request,
+    drawn: Request,
     holdings: VecDeque<Holding<'a>>,
     /// Of this at most one, because the truth knows one end for all of them.
     lease: Option<Permit<'a>>,
@@ -113,6 +114,7 @@ impl<'a> Worker<'a> {
             keyed: handles.keyed.request(),
             leased: handles.leased.request(),
             shared: handles.shared.request(),
+            drawn: handles.drawn.request(),
             holdings: VecDeque::new(),
             lease: None,
         }
@@ -129,7 +131,8 @@ impl<'a> Worker<'a> {
             if is_calm && self.dice.below(4) == 0 {
                 std::thread::sleep(Duration::from_micros(self.dice.below(2_000)));
             }
-            match self.dice.below(16) {
+            match self.dice.below(18) {
+                16..=17 => self.use_drawn(),
                 0..=4 => self.use_plain(),
                 5..=8 => self.use_keyed(),
                 9 => self.come_once(),
@@ -333,6 +336,24 @@ impl<'a> Worker<'a> {
         );
         if let Some(permit) = admitted {
             self.world.truth.add(Count::AdmittedToShared);
+            self.holdings.push_back(Holding { permit, pool: None });
+        }
+    }
+
+    fn use_drawn(&mut self) {
+        let set = &self.handles.drawn;
+        self.drawn
+            .set_cost("calls", 1 + self.dice.below(3))
+            .expect("declared");
+        let request = self.drawn.clone();
+        let admitted = self.acquire(
+            Count::LongestWaitForDrawn,
+            || set.try_acquire(&request),
+            |timeout| set.acquire(&request, timeout),
+            |timeout| set.acquire_async(&request, timeout),
+        );
+        if let Some(permit) = admitted {
+            self.world.truth.add(Count::AdmittedToDrawn);
             self.holdings.push_back(Holding { permit, pool: None });
         }
     }
