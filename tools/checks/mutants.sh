@@ -37,7 +37,7 @@ mutants() {
 
 mutants rules 'src/limit/**/*.rs' 20 --lib limit::
 mutants journal src/shm/lock/journal.rs 3 --lib shm::lock::journal::
-engine_tests='acquire addresses adaptive behind_others check credit damaged_files fork futures giving_back keyed keyed_rows
+engine_tests='acquire addresses adaptive behind_others check damaged_files fork futures giving_back keyed keyed_rows
     live_changes looking no_polling places pool refusals request_events reserve stopped_holder throttled tiers two_tier
     two_tier_bounds two_tier_permits virtual_clock waiting'
 # shellcheck disable=SC2086 # One argument for each name.
