@@ -20,25 +20,23 @@ use tempfile::TempDir;
 /// Who is woken has been asleep for this long.
 const NAP: Duration = Duration::from_micros(300);
 
-/// Sleeps until the word is `turn`.
-fn wait_for(word: &AtomicU64, turn: u64) {
+/// For how long a waiter sleeps before it looks for itself, unless it is woken.
+const SLICE: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 2_000_000,
+};
+
+/// Sleeps until the word is `turn`, for as long as `slice` says at a time, if it says so.
+fn wait_for(word: &AtomicU64, turn: u64, slice: Option<&libc::timespec>) {
     loop {
         let seen = word.load(Ordering::Acquire);
         if seen == turn {
             return;
         }
         let address = std::ptr::from_ref(word);
-        let no_timeout = std::ptr::null::<libc::timespec>();
+        let slice = slice.map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the kernel compares four bytes of a word that is mapped, and writes nothing.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                address,
-                libc::FUTEX_WAIT,
-                seen as u32,
-                no_timeout,
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, seen as u32, slice) };
     }
 }
 
@@ -112,11 +110,11 @@ fn wake_ups(
     taken
 }
 
-fn futex_wake_ups(times: u64) -> WakeUps {
+fn futex_wake_ups(times: u64, slice: Option<&libc::timespec>) -> WakeUps {
     let word = SharedWords::new(1);
     wake_ups(
         times,
-        |turn| wait_for(&word[0], turn),
+        |turn| wait_for(&word[0], turn, slice),
         |_| (),
         |turn| give_turn(&word[0], turn),
     )
@@ -233,12 +231,13 @@ fn main() {
     let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
     let directory = common::directory();
     let (_directory, _segment, set) = places(directory.path());
-    let (mut futex, mut line) = (WakeUps::default(), WakeUps::default());
+    let [mut futex, mut sliced, mut line] = [(); 3].map(|()| WakeUps::default());
     let (mut death, mut death_for_future) = (Vec::new(), Vec::new());
     let (mut trying, mut waiting) = (Vec::new(), Vec::new());
     let mut after_a_nap = Vec::new();
     for _ in 0..rounds {
-        futex.extend(futex_wake_ups(times));
+        futex.extend(futex_wake_ups(times, None));
+        sliced.extend(futex_wake_ups(times, Some(&SLICE)));
         line.extend(line_wake_ups(directory.path(), times));
         after_a_nap.extend(releases_after_a_nap(&set, times));
         death.push(death_hand_over(directory.path(), false));
@@ -248,18 +247,23 @@ fn main() {
         waiting.push(other);
     }
     let [woken, waking] = [
-        [&mut futex.all, &mut line.all],
-        [&mut futex.waking, &mut line.waking],
+        [&mut futex.all, &mut sliced.all, &mut line.all],
+        [&mut futex.waking, &mut sliced.waking, &mut line.waking],
     ]
     .map(|step| step.map(|taken| quantile(taken, 0.5)));
     // Of what no process sleeps in, what is met when no other process wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what no one sleeps in: tenth percentiles");
-    for (what, [futex, line]) in [
+    for (what, [futex, sliced, line]) in [
         ("wake-up of a sleeper elsewhere", woken),
         ("  of that, in the call that wakes", waking),
     ] {
         println!("{what:<34} bare futex  {:>9.2} us", futex / 1e3);
+        println!(
+            "{what:<34} for 2 ms    {:>9.2} us  {:.2}x",
+            sliced / 1e3,
+            sliced / futex
+        );
         println!(
             "{what:<34} release     {:>9.2} us  {:.2}x, {:.2} us more",
             line / 1e3,
