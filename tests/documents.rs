@@ -112,6 +112,48 @@ fn links_between_documents_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// Cargo fails where there is no test of a name that it is given, and some of these run for hours before they come to that.
+#[test]
+fn tests_that_scripts_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = ["tests", "tools/limitctl/tests", "fleet/tests"].map(|directory| root.join(directory));
+    let exists = |name: &str| {
+        let mut places = tests.iter();
+        places.any(|place| {
+            place.join(format!("{name}.rs")).exists() || place.join(name).join("main.rs").exists()
+        })
+    };
+    let mut missing = Vec::new();
+    let mut scripts = vec![root.join("tools/check")];
+    scripts.extend(
+        fs::read_dir(root.join("tools/checks"))
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").path()),
+    );
+    for script in scripts {
+        let text = fs::read_to_string(&script).expect("text");
+        let named = text
+            .split("--test ")
+            .skip(1)
+            .filter_map(|rest| rest.split_whitespace().next());
+        let listed = text
+            .split_once("engine_tests='")
+            .and_then(|(_, rest)| rest.split_once('\''));
+        let names = named.chain(listed.into_iter().flat_map(|(names, _)| names.split_whitespace()));
+        // What a variable stands for is in the list.
+        let names = names.filter(|name| {
+            name.chars()
+                .all(|letter| letter.is_ascii_lowercase() || letter == '_')
+        });
+        missing.extend(
+            names
+                .filter(|name| !exists(name))
+                .map(|name| format!("{}: {name}", script.display())),
+        );
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
 #[test]
 fn the_readme_is_short() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("text");
