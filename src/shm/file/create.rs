@@ -93,9 +93,9 @@ fn date(region: &Region, taken: TakenAt) -> Result<(), OutOfRegion> {
     let now = utc_nanos();
     let created_at = taken.segment.saturating_add(now.saturating_sub(taken.utc));
     header.created_utc.store(now, Ordering::Relaxed);
-    header
-        .created_at
-        .store(created_at.min(LATEST_INSTANT / 2), Ordering::Relaxed);
+    // Later than any segment is created at, so that the time that passed counts also where that was the latest there is.
+    let latest = LATEST_INSTANT / 4 * 3;
+    header.created_at.store(created_at.min(latest), Ordering::Relaxed);
     header.checksum.store(header_checksum(region)?, Ordering::Relaxed);
     Ok(())
 }
