@@ -11,8 +11,8 @@ use std::time::Duration;
 use scene::expect_permit;
 use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenError, OpenOptions, Segment,
-    SegmentError, SegmentReader, SetDeclaration,
+    Algorithm, Align, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenError, OpenOptions,
+    Segment, SegmentError, SegmentReader, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -29,9 +29,12 @@ fn api(capacity: u64) -> Declaration {
     declaring(&["api"], capacity)
 }
 
-/// The same kind of limit by an algorithm that no live segment can change to.
+/// The same kind of limit by an algorithm that no live segment can change to. A window of the clock could end in the middle
+/// of a test.
 fn windowed(capacity: u64) -> Declaration {
-    let requests = Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow);
+    let requests = Limit::calls("requests", capacity, HOUR)
+        .algorithm(Algorithm::FixedWindow)
+        .align(Align::FirstUse);
     scene::declaration().add_set(SetDeclaration::new("api").add_limit(requests))
 }
 
