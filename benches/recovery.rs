@@ -23,12 +23,6 @@ fn create(path: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     (segment, set)
 }
 
-/// A thread ends with the lock of the first shard; the kernel finds it in the mapping.
-fn die_with_the_lock(path: &Path) {
-    let lock = RawSegment::open(path).lock();
-    std::thread::scope(|scope| scope.spawn(|| lock.take()).join()).expect("takes the lock and ends");
-}
-
 fn micros(work: impl FnOnce()) -> f64 {
     let begun = Instant::now();
     work();
@@ -45,7 +39,7 @@ impl Times {
         let recoveries = || raw.word(raw.control() + control::RECOVERIES);
         self.0[0].push(micros(&mut request));
         let before = recoveries();
-        die_with_the_lock(path);
+        raw.lock().take_in_a_thread_that_ends();
         // Until one of a key of that shard comes.
         self.0[1].push(loop {
             let took = micros(&mut request);

@@ -419,9 +419,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     raw.set_word(tags + unused, 0x1234);
     let counts = || segment.snapshot().expect("a copy").sets[0].counts;
 
-    // A thread that ends with the lock; the kernel finds it in the mapping.
-    let lock = raw.lock();
-    std::thread::scope(|scope| scope.spawn(|| lock.take()).join()).expect("takes the lock and ends");
+    raw.lock().take_in_a_thread_that_ends();
     let last = api.key("key-7").expect("a key");
     assert!(last.check(&api.request()).expect("works").is_admitted());
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));

@@ -284,32 +284,46 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
     });
 }
 
-/// Finding 15: what a live process uses is not started cold because its descriptors are gone.
-#[test]
-fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
-    let test = "a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor";
+/// A segment that looks as `disguised` makes it is not started cold while a process uses it that did `lose` something of it.
+fn is_not_started_cold(
+    test: &str,
+    lose: impl Fn(&Path),
+    disguised: impl Fn(&Path),
+    refuses: fn(&OpenError) -> bool,
+) {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
         drop(segment(directory, 1));
         let words = SharedWords::new(1);
         let user = Child::fork(|| {
             let _segment = Segment::open(&path).expect("opens");
-            close_every_descriptor_above_2();
+            lose(&path);
             words[0].store(1, Ordering::SeqCst);
             loop {
                 pause();
             }
         });
-        eventually("it is attached", || words[0].load(Ordering::SeqCst) == 1);
-        // What one sees who comes from elsewhere.
-        RawSegment::open(&path).set_another_boot();
-        assert!(matches!(
-            Segment::open(&path),
-            Err(Error::Open(OpenError::ForeignBoot { .. }))
-        ));
+        eventually("it has lost it", || words[0].load(Ordering::SeqCst) == 1);
+        disguised(&path);
+        let Err(Error::Open(refusal)) = Segment::open(&path) else {
+            panic!("it was opened");
+        };
+        assert!(refuses(&refusal), "{refusal}");
         user.kill();
         drop(Segment::open(&path).expect("starts cold"));
     });
+}
+
+/// Finding 15: what a live process uses is not started cold because its descriptors are gone.
+#[test]
+fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
+    is_not_started_cold(
+        "a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor",
+        |_| close_every_descriptor_above_2(),
+        // What one sees who comes from elsewhere.
+        |path| RawSegment::open(path).set_another_boot(),
+        |refusal| matches!(refusal, OpenError::ForeignBoot { .. }),
+    );
 }
 
 /// Unmaps the page by which this process keeps its byte, as code could that unmaps what it does not know.
@@ -336,31 +350,17 @@ fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
     if !scene::has_mutexes() {
         return;
     }
-    let test = "a_segment_is_not_started_cold_under_a_process_that_lost_its_byte";
-    in_own_process(test, 2 * TIMEOUT, |directory| {
-        let path = directory.join("limits");
-        drop(segment(directory, 1));
-        let words = SharedWords::new(1);
-        let user = Child::fork(|| {
-            let _segment = Segment::open(&path).expect("opens");
-            unmap_what_keeps_the_byte(&path);
-            words[0].store(1, Ordering::SeqCst);
-            loop {
-                pause();
-            }
-        });
-        eventually("it has lost its byte", || words[0].load(Ordering::SeqCst) == 1);
-        assert!(!is_locked(&path, 0));
-        // As for a process that comes from another namespace.
-        let raw = RawSegment::open(&path);
-        raw.set_word(header::PID_NAMESPACE, raw.word(header::PID_NAMESPACE) + 1);
-        assert!(matches!(
-            Segment::open(&path),
-            Err(Error::Open(OpenError::ForeignNamespace { .. }))
-        ));
-        user.kill();
-        drop(Segment::open(&path).expect("starts cold"));
-    });
+    is_not_started_cold(
+        "a_segment_is_not_started_cold_under_a_process_that_lost_its_byte",
+        unmap_what_keeps_the_byte,
+        |path| {
+            assert!(!is_locked(path, 0));
+            // As for a process that comes from another namespace.
+            let raw = RawSegment::open(path);
+            raw.set_word(header::PID_NAMESPACE, raw.word(header::PID_NAMESPACE) + 1);
+        },
+        |refusal| matches!(refusal, OpenError::ForeignNamespace { .. }),
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""A process that is stopped with the lock: what others give back meanwhile, and what they are told."""
+"""A process that is stopped with the lock: what others give back meanwhile, and the errors that they get."""
 
 import contextlib
 import os
@@ -22,13 +22,8 @@ while True:
 """
 
 
-def lock_of(segment: sl.Segment) -> dict[str, object]:
-    """What can be seen of the lock of the first set, without taking it."""
-    return segment.snapshot()["sets"][0]["lock"]
-
-
 @contextlib.contextmanager
-def stopped_with_the_lock(segment: sl.Segment) -> Iterator[subprocess.Popen[bytes]]:
+def stopped_with_the_lock(segment: sl.Segment) -> Iterator[None]:
     """A process that takes and releases the lock, stopped between the two; it goes on at the end."""
     with subprocess.Popen([sys.executable, "-c", ASKS, segment.path]) as process:
         try:
@@ -40,13 +35,13 @@ def stopped_with_the_lock(segment: sl.Segment) -> Iterator[subprocess.Popen[byte
                 process.send_signal(signal.SIGSTOP)
                 _, status = os.waitpid(process.pid, os.WUNTRACED)
                 assert os.WIFSTOPPED(status)
-                if lock_of(segment)["holder_pid"] == process.pid:
+                if segment.snapshot()["sets"][0]["lock"]["holder_pid"] == process.pid:
                     return True
                 process.send_signal(signal.SIGCONT)
                 return False
 
             wait_until(is_stopped_with_it, "it is stopped with the lock")
-            yield process
+            yield
         finally:
             process.send_signal(signal.SIGCONT)
             process.kill()

@@ -41,6 +41,10 @@ pub struct Subject {
 }
 
 impl Subject {
+    fn may_have_credit(self) -> bool {
+        matches!(self.kind, Kind::Rate(_)) && !self.is_keyed
+    }
+
     fn declaration(self, terms: Terms) -> Declaration {
         let window = Duration::from_nanos(terms.window_nanos());
         let limit = match self.kind {
@@ -90,7 +94,7 @@ impl Subject {
         // Of a live limit the size of batches can be changed, and not whether there are any.
         let has_credit = match before {
             Some(before) => before.credit.is_some(),
-            None => matches!(self.kind, Kind::Rate(_)) && !self.is_keyed && dice.below(2) == 0,
+            None => self.may_have_credit() && dice.below(2) == 0,
         };
         let credit = has_credit.then(|| match dice.below(3) {
             0 if self.rule == Rule::Tokens => CreditSize::Auto,
@@ -508,7 +512,7 @@ impl<'a> Scene<'a> {
     /// Looks whether the last batch came back, as it does without being asked for where it is not used. `certainly`: it did,
     /// perhaps with less than a unit.
     fn take_batch_back(&mut self, certainly: bool) {
-        if self.subject.is_keyed || !matches!(self.subject.kind, Kind::Rate(_)) {
+        if !self.subject.may_have_credit() {
             return;
         }
         let refunded = self.counts().refunded - self.refunded;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use shmlimit::{
-    AcquireFuture, Error, Key, OpenError, OpenOptions, Outcome, Permit, PermitError, Request, Segment,
-    SegmentError,
+    AcquireFuture, Error, Key, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
+    Segment, SegmentError,
 };
 
 use crate::World;
@@ -132,12 +132,12 @@ impl<'a> Worker<'a> {
                 std::thread::sleep(Duration::from_micros(self.dice.below(2_000)));
             }
             match self.dice.below(18) {
-                16..=17 => self.use_drawn(),
                 0..=4 => self.use_plain(),
                 5..=8 => self.use_keyed(),
                 9 => self.come_once(),
                 10..=12 => self.use_leased(),
                 13..=14 => self.use_shared(),
+                15..=16 => self.use_drawn(),
                 _ => self.look(),
             }
             truth.check();
@@ -193,6 +193,15 @@ impl<'a> Worker<'a> {
         }
     }
 
+    fn acquire_of(&mut self, longest: Count, set: &'a LimitSet, request: &Request) -> Option<Permit<'a>> {
+        self.acquire(
+            longest,
+            || set.try_acquire(request),
+            |timeout| set.acquire(request, timeout),
+            |timeout| set.acquire_async(request, timeout),
+        )
+    }
+
     /// Polls a future a few times, and drops it if it is not ready by then.
     fn begin_and_cancel(&mut self, mut future: AcquireFuture<'a>) -> Option<Result<Outcome<'a>, Error>> {
         let truth = &self.world.truth;
@@ -221,12 +230,7 @@ impl<'a> Worker<'a> {
         self.plain.set_cost("slots", units).expect("declared");
         self.plain.set_cost("tokens", tokens).expect("declared");
         let request = self.plain.clone();
-        let admitted = self.acquire(
-            Count::LongestWaitForPlain,
-            || set.try_acquire(&request),
-            |timeout| set.acquire(&request, timeout),
-            |timeout| set.acquire_async(&request, timeout),
-        );
+        let admitted = self.acquire_of(Count::LongestWaitForPlain, set, &request);
         let Some(mut permit) = admitted else { return };
         truth.take(Pool::Slots, self.number, units);
         truth.add(Count::AdmittedToPlain);
@@ -312,12 +316,7 @@ impl<'a> Worker<'a> {
         let request = self.leased.clone();
         // What is granted to a waiter is leased from before the call returns.
         let began = boot_time();
-        let admitted = self.acquire(
-            Count::LongestWaitForLeased,
-            || set.try_acquire(&request),
-            |timeout| set.acquire(&request, timeout),
-            |timeout| set.acquire_async(&request, timeout),
-        );
+        let admitted = self.acquire_of(Count::LongestWaitForLeased, set, &request);
         let Some(permit) = admitted else { return };
         truth.lease_until(self.number, began + LEASE - CLOCK_ERROR);
         truth.take(Pool::Leases, self.number, 1);
@@ -326,34 +325,28 @@ impl<'a> Worker<'a> {
     }
 
     fn use_shared(&mut self) {
-        let set = &self.handles.shared;
         let request = self.shared.clone();
-        let admitted = self.acquire(
+        let set = &self.handles.shared;
+        self.use_rate(
+            set,
+            &request,
             Count::LongestWaitForShared,
-            || set.try_acquire(&request),
-            |timeout| set.acquire(&request, timeout),
-            |timeout| set.acquire_async(&request, timeout),
+            Count::AdmittedToShared,
         );
-        if let Some(permit) = admitted {
-            self.world.truth.add(Count::AdmittedToShared);
-            self.holdings.push_back(Holding { permit, pool: None });
-        }
     }
 
     fn use_drawn(&mut self) {
-        let set = &self.handles.drawn;
-        self.drawn
-            .set_cost("calls", 1 + self.dice.below(3))
-            .expect("declared");
+        let cost = 1 + self.dice.below(3);
+        self.drawn.set_cost("calls", cost).expect("declared");
         let request = self.drawn.clone();
-        let admitted = self.acquire(
-            Count::LongestWaitForDrawn,
-            || set.try_acquire(&request),
-            |timeout| set.acquire(&request, timeout),
-            |timeout| set.acquire_async(&request, timeout),
-        );
-        if let Some(permit) = admitted {
-            self.world.truth.add(Count::AdmittedToDrawn);
+        let set = &self.handles.drawn;
+        self.use_rate(set, &request, Count::LongestWaitForDrawn, Count::AdmittedToDrawn);
+    }
+
+    /// Of a set that nothing is held of.
+    fn use_rate(&mut self, set: &'a LimitSet, request: &Request, longest: Count, admitted: Count) {
+        if let Some(permit) = self.acquire_of(longest, set, request) {
+            self.world.truth.add(admitted);
             self.holdings.push_back(Holding { permit, pool: None });
         }
     }

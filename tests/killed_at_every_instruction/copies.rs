@@ -88,8 +88,10 @@ fn loses_less_than_a_batch(
     found: &Result<Vec<u64>, Judgement>,
     ends: &[Result<Vec<u64>, Judgement>; 2],
 ) -> bool {
-    let Ok(found) = found else { return false };
-    ends.iter().flatten().any(|end| {
+    let (Ok(found), [Ok(before), Ok(after)]) = (found, ends) else {
+        return false;
+    };
+    [before, after].into_iter().any(|end| {
         let mut limits = end.iter().zip(found);
         limits.all(|(end, found)| found <= end && found + BATCH > *end)
     })

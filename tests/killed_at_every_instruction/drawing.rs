@@ -15,7 +15,15 @@ fn one_limit() -> SetDeclaration {
 
 /// A batch is as large as the declared ones at first, and smaller then: what costs as much is charged to the limit itself.
 fn one_automatic_limit() -> SetDeclaration {
-    let limit = Limit::rate("tokens", 16 * BATCH, YEAR).credit(Credit::auto());
+    automatic_limit(16 * BATCH)
+}
+
+fn another_automatic_limit() -> SetDeclaration {
+    automatic_limit(32 * BATCH)
+}
+
+fn automatic_limit(capacity: u64) -> SetDeclaration {
+    let limit = Limit::rate("tokens", capacity, YEAR).credit(Credit::auto());
     SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
 }
 
@@ -74,16 +82,14 @@ fn change_automatic(victim: &Victim) {
     let set = victim.set();
     take(&set, BATCH - 1);
     take(&set, 1);
-    let limit = Limit::rate("tokens", 32 * BATCH, YEAR).credit(Credit::auto());
-    victim.apply(SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit));
+    victim.apply(another_automatic_limit());
 }
 
 /// As [`change_automatic`], with units that are left of the batch.
 fn change_with_units_left(victim: &Victim) {
     let set = victim.set();
     take(&set, 3);
-    let limit = Limit::rate("tokens", 32 * BATCH, YEAR).credit(Credit::auto());
-    victim.apply(SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit));
+    victim.apply(another_automatic_limit());
 }
 
 /// A permit of a batch of which `more` is taken before it is settled.

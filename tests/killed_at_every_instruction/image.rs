@@ -16,15 +16,12 @@ use shmlimit::SegmentSnapshot;
 
 use crate::pieces::{Pieces, Table};
 use crate::words::{
-    bucket, control, control_start, counters, entry, header, header_checksum, hold, journal, label, lease,
-    lock_kind, participant, row, ticket,
+    LOCK_WORD_INDEX, bucket, control, control_start, counters, entry, header, header_checksum, hold, journal,
+    label, lease, lock_kind, participant, row, ticket,
 };
 
 /// Every word of a segment.
 pub type Image = Vec<u64>;
-
-/// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
-const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
 
 /// A segment file, mapped by the harness. No other process runs while it is read or written: the others are stopped.
 #[derive(Debug)]

@@ -77,6 +77,11 @@ impl RawLock {
         }
     }
 
+    /// Has a thread take it and end with it: the kernel finds it in the mapping.
+    pub fn take_in_a_thread_that_ends(&self) {
+        std::thread::scope(|scope| scope.spawn(|| self.take()).join()).expect("takes the lock and ends");
+    }
+
     /// Takes it, stops this process, and lets go of it once the process is continued.
     pub fn take_and_stop(&self) {
         self.take();

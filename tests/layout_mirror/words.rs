@@ -42,6 +42,9 @@ pub mod header {
     pub const SIZE: usize = 4096 / 8;
 }
 
+/// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
+pub const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
+
 pub mod lock_kind {
     pub const ROBUST_MUTEX: u64 = 1;
     pub const SLOT: u64 = 2;

@@ -164,7 +164,7 @@ class Counter(Worker):
         return self.limits.try_acquire().successful
 
 worker = Counter.options(mode="thread", limits=limits).init()
-print(sum(worker.admitted().result(timeout=300) for _ in range(10)))
+print(sum(worker.admitted().result(timeout={timeout}) for _ in range(10)))
 worker.stop()
 """
     for imported in (
@@ -172,7 +172,7 @@ worker.stop()
         "from concurry import Worker; from shmlimit.concurry import connect_workers; connect_workers()",
         "from concurry import Worker; limits = LimitSet(limits.limits, shared=True, mode='thread')",
     ):
-        command = [sys.executable, "-c", script.format(imported=imported)]
+        command = [sys.executable, "-c", script.format(imported=imported, timeout=DEADLINE)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=True)
         assert run.stdout == "5\n", run.stderr
 

@@ -112,7 +112,7 @@ impl LeaseRenewal {
     }
 }
 
-/// What has no hold and could not be given back at once.
+/// What was not made use of, and could not be given back at once.
 pub(crate) trait DelayedReturn: fmt::Debug + Send {
     /// Gives it back unless the lock is taken; answers whether to try again.
     fn is_left(&mut self) -> bool;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::acquire::Target;
 use super::decision::{Costs, Decision};
 use crate::engine::definition::plan::Kind;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockWait, LockedShard, MAX_AHEAD};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::error::Error;
@@ -16,8 +16,8 @@ use crate::units::NANOS_PER_SECOND;
 /// For how long anything is throttled at most, in nanoseconds: 31 days.
 const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
 
-/// What a word says beyond this is damage: an hour more, for readings of the clock that are behind the one it was written by.
-const LONGEST_SOUND: u64 = MAX_THROTTLE + 3600 * NANOS_PER_SECOND;
+/// What a word says beyond this is damage. Readings of the clock may be behind the one that it was written by.
+const LONGEST_SOUND: u64 = MAX_THROTTLE + MAX_AHEAD;
 
 impl SegmentEngine {
     /// Admits nothing of the set, or of the key, for so many nanoseconds. What is throttled for longer stays so.

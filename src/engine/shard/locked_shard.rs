@@ -18,7 +18,7 @@ use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
 /// How far ahead of a reading of the clock the latest time of a part may be, in nanoseconds: an hour.
-const MAX_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
+pub(in crate::engine) const MAX_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 
 /// How long calls without a result wait for a lock, in nanoseconds.
 pub(in crate::engine) const BRIEFLY: u64 = 10_000_000;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use layout_mirror::RawSegment;
-use layout_mirror::words::{control, header};
+use layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use serde_json::Value;
 use shmlimit::{Segment, SegmentReader};
 use support::health::{assert_healed, assert_well, findings, heal, shell, the, wait_for};
@@ -27,7 +27,7 @@ fn actor() {
 
 /// The position of a word of the control record of the only set's only shard.
 fn control_word(raw: &RawSegment, word: usize) -> usize {
-    raw.free_hold() - control::FREE_HOLD + word
+    raw.control() + word
 }
 
 #[test]
@@ -188,8 +188,7 @@ fn locks_without_an_owner_are_made_anew() {
     let raw = RawSegment::open(&path);
     let lock = 8 * control_word(&raw, 0) as u64;
     // The thread that the lock names: the largest number there can be, which no system gives out.
-    let word = lock + if cfg!(target_env = "musl") { 4 } else { 0 };
-    raw.set_bytes(word, &0x3fff_fffe_u32.to_ne_bytes());
+    raw.set_bytes(lock + 4 * LOCK_WORD_INDEX as u64, &0x3fff_fffe_u32.to_ne_bytes());
     assert_healed("lock_orphaned", "error", &path);
     assert_well(&path);
     if cfg!(target_env = "gnu") {
