@@ -1,5 +1,6 @@
 //! Many at work on one limit: how much they do together, how evenly, and how long one of them is kept waiting. Beside each
-//! number of processes as many that share nothing, because what is longest between two turns of a processor is not the lock's.
+//! number of processes as many that share nothing, because what is longest between two turns of a processor is not the lock's,
+//! and as many that share a bare robust lock, because what that makes uneven is not the limit's.
 
 use std::path::Path;
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub struct Crowd {
     pub is_of_threads: bool,
     /// On one limit.
     pub on_one_limit: Together,
+    /// As many processes on a bare robust lock.
+    pub on_a_bare_lock: Together,
     /// As many processes that share nothing.
     pub without_a_lock: Together,
 }
@@ -83,25 +86,27 @@ const CROWDS: [(usize, bool); 6] = [
 
 /// Measures every crowd in turn, `rounds` times for `time`.
 pub fn measure(directory: &Path, rounds: usize, time: Duration) -> Vec<Crowd> {
-    let mut results = vec![(Vec::new(), Vec::new()); CROWDS.len()];
+    let mut results = vec![(Vec::new(), Vec::new(), Vec::new()); CROWDS.len()];
     for _ in 0..rounds {
-        for ((count, is_of_threads), (limited, alone)) in CROWDS.into_iter().zip(&mut results) {
+        for ((count, is_of_threads), (limited, bare, alone)) in CROWDS.into_iter().zip(&mut results) {
             let shares = if is_of_threads {
                 threads_side_by_side(directory, count, time)
             } else {
                 side_by_side(directory, Work::OneLimit, count, time)
             };
             limited.push(Together::of(&shares));
+            bare.push(Together::of(&side_by_side(directory, Work::Floor, count, time)));
             alone.push(Together::of(&side_by_side(directory, Work::Alone, count, time)));
         }
     }
     CROWDS
         .into_iter()
         .zip(results)
-        .map(|((count, is_of_threads), (limited, alone))| Crowd {
+        .map(|((count, is_of_threads), (limited, bare, alone))| Crowd {
             count,
             is_of_threads,
             on_one_limit: Together::median(limited),
+            on_a_bare_lock: Together::median(bare),
             without_a_lock: Together::median(alone),
         })
         .collect()
@@ -111,24 +116,27 @@ pub fn measure(directory: &Path, rounds: usize, time: Duration) -> Vec<Crowd> {
 pub fn print(crowds: &[Crowd], rounds: usize, time: Duration) {
     println!("On one limit, try_acquire and drop: {rounds} rounds of {time:?} each by turns, medians.\n");
     println!(
-        "| at once | M op/s in all | Jain's index | without a lock | longest stall | without a lock | ratio |"
+        "| at once | M op/s in all | Jain's index | a bare lock | no lock | longest stall | a bare lock | no lock | ratio |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
     for crowd in crowds {
         let what = if crowd.is_of_threads {
             "threads"
         } else {
             "processes"
         };
-        let (limited, alone) = (crowd.on_one_limit, crowd.without_a_lock);
+        let (limited, bare, alone) = (crowd.on_one_limit, crowd.on_a_bare_lock, crowd.without_a_lock);
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
         println!(
-            "| {} {what} | {:.2} | {:.3} | {:.3} | {:.1} ms | {:.1} ms | {:.2} |",
+            "| {} {what} | {:.2} | {:.3} | {:.3} | {:.3} | {:.1} ms | {:.1} ms | {:.1} ms | {:.2} |",
             crowd.count,
             limited.rate / 1e6,
             limited.jain,
+            bare.jain,
             alone.jain,
-            limited.longest_gap.as_secs_f64() * 1e3,
-            alone.longest_gap.as_secs_f64() * 1e3,
+            millis(limited.longest_gap),
+            millis(bare.longest_gap),
+            millis(alone.longest_gap),
             crowd.stall_ratio(),
         );
     }

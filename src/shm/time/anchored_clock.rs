@@ -18,8 +18,8 @@ pub(crate) const MAX_LAG: u64 = 2 * ERROR;
 const SPAN: u64 = 5_000_000;
 /// Pairs that the rate is measured by are at least so far apart: an anchor that has served for its span has, within its error.
 const MIN_SPAN: u64 = SPAN - SPAN / 16;
-/// An anchor that is older is not followed by another: threads that read the time less often than every millisecond or so
-/// read the system clock, because a pair would cost more than it saves; or the machine was suspended.
+/// An anchor that is older is not followed by another at once: threads that read the time less often than every millisecond
+/// or so read the system clock, because a pair would cost more than it saves.
 const MAX_SPAN: u64 = SPAN + SPAN / 4;
 /// Between two readings of the system clock there may be no more than that for the counter's between them to count.
 const MAX_PAIR_DISTANCE: u64 = 1_000;
@@ -56,7 +56,7 @@ struct Anchor {
     nanos: u64,
     /// Nanoseconds per 2^32 ticks, as measured last; zero where it is not known.
     rate: u64,
-    /// For so many ticks from `counter` on it serves; zero until two measured rates agree.
+    /// For so many ticks from `counter` on it serves; zero until two measured rates agree, and after a pause.
     horizon: u64,
     /// When the system clock is to be compared where the anchor does not serve: by a thread that reads the time so soon
     /// after it.
@@ -111,16 +111,16 @@ impl AnchoredClock {
         }
         let read_before = anchor.nanos.max(anchor.next_pair.saturating_sub(SPAN));
         if now.wrapping_sub(read_before) > MAX_SPAN {
-            self.anchor.set(Anchor::NONE.not_before(now));
+            self.anchor.set(anchor.not_before(now));
             return now;
         }
         let Some(pair) = Pair::read(sources) else {
-            self.anchor.set(Anchor::NONE.not_before(now + SPAN));
+            self.anchor.set(anchor.not_before(now + SPAN));
             return sources.system();
         };
         let measured = anchor.rate_until(&pair);
         let agrees = measured.is_some_and(|rate| agree(anchor.rate, rate));
-        let is_trusted = anchor.rate == 0 || self.note(agrees);
+        let is_trusted = anchor.rate == 0 || measured.is_none() || self.note(agrees);
         let anew = Anchor {
             counter: pair.counter,
             nanos: pair.nanos,
@@ -162,8 +162,13 @@ impl Anchor {
         next_pair: 0,
     };
 
+    /// The same, which does not serve any more: only for the rate to the next pair.
     fn not_before(self, next_pair: u64) -> Self {
-        Self { next_pair, ..self }
+        Self {
+            horizon: 0,
+            next_pair,
+            ..self
+        }
     }
 
     /// For as long as the product of ticks and rate is one of nanoseconds below [`SPAN`], times 2^32.
@@ -172,10 +177,11 @@ impl Anchor {
         Self { horizon, ..self }
     }
 
-    /// The rate from this pair to a later one.
+    /// The rate from this pair to a later one. After a pause, of which the machine may have been suspended for a part, it is the
+    /// rate before, if what is measured agrees with that.
     fn rate_until(&self, pair: &Pair) -> Option<u64> {
         let span = pair.nanos.wrapping_sub(self.nanos);
-        if self.nanos == 0 || !(MIN_SPAN..=2 * MAX_SPAN).contains(&span) {
+        if self.nanos == 0 || span < MIN_SPAN {
             return None;
         }
         let ticks = pair
@@ -183,9 +189,13 @@ impl Anchor {
             .checked_sub(self.counter)
             .filter(|ticks| *ticks > 0)?;
         let rate = (u128::from(span) << 32) / u128::from(ticks);
-        u64::try_from(rate)
+        let rate = u64::try_from(rate)
             .ok()
-            .filter(|rate| (1..=MAX_TICK << 32).contains(rate))
+            .filter(|rate| (1..=MAX_TICK << 32).contains(rate))?;
+        if span <= 2 * MAX_SPAN {
+            return Some(rate);
+        }
+        agree(self.rate, rate).then_some(self.rate)
     }
 }
 
@@ -404,6 +414,38 @@ mod tests {
             machine.pass(SPAN / 2);
             assert_eq!(clock.boot_nanos(&machine), machine.exact());
             assert_eq!(machine.read_system.get(), calls);
+        }
+    }
+
+    #[test]
+    fn after_a_pause_one_comparison_is_enough() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        machine.settle(&clock);
+        for pause in [2 * SPAN, 7 * SPAN, 1_000 * SPAN, 1_000_000 * SPAN] {
+            machine.pass(pause);
+            assert_eq!(clock.boot_nanos(&machine), machine.exact());
+            assert!(!machine.is_counted(&clock), "compared");
+            assert!(machine.is_counted(&clock), "after {pause} ns");
+        }
+    }
+
+    #[test]
+    fn a_suspension_within_a_long_pause_does_not_change_the_rate() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        machine.settle(&clock);
+        // Of a pause this long, too little to be seen in the rate.
+        machine.pass(100_000 * SPAN);
+        machine.now.set(machine.now.get() + (u128::from(50 * SPAN) << 32));
+        for _ in 0..2 {
+            clock.boot_nanos(&machine);
+        }
+        assert!(machine.is_counted(&clock));
+        for _ in 0..10 {
+            machine.pass(SPAN / 11);
+            let before = machine.nanos();
+            let read = clock.boot_nanos(&machine);
+            assert!(read <= machine.nanos(), "ahead by {}", read - machine.nanos());
+            assert!(read + MAX_LAG >= before, "behind by {}", before - read);
         }
     }
 
