@@ -5,42 +5,17 @@
 //!
 //! Unsafe code is in these files alone:
 //!
-//! - `call.rs` is called by the interpreter for every decision, without what surrounds other methods.
-//! - `handle.rs` keeps what borrows from a set beside the set, for callers that have no lifetimes.
-//! - `interruption.rs` releases the interpreter's lock in the middle of a wait.
-//! - `object.rs` makes the objects of every decision, and uses their memory again.
+//! - `interpreter/call.rs` is called by the interpreter for every decision, without what surrounds other methods.
+//! - `handle/mod.rs` keeps what borrows from a set beside the set, for callers that have no lifetimes.
+//! - `interpreter/interruption.rs` releases the interpreter's lock in the middle of a wait.
+//! - `interpreter/object.rs` makes the objects of every decision, and uses their memory again.
 
-mod acquiring;
-mod amount;
-mod call;
-mod check;
-mod clock;
+mod answers;
+mod arguments;
 mod command_line;
-mod declaration;
-mod error;
-mod fleet_thread;
 mod handle;
-mod interruption;
-mod key;
-mod log;
-mod object;
-mod permit;
-mod policy_headers;
-mod pool;
-mod ready;
-mod refusal;
-mod request;
-mod request_log;
-mod reservation;
-mod response;
-mod seconds;
-mod segment;
-mod set;
-mod settlement;
-mod value;
-mod verdict;
-mod waiting;
-mod wake_event;
+mod interpreter;
+mod limits;
 
 use pyo3::prelude::*;
 
@@ -52,41 +27,50 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
-        crate::acquiring::add_to_class(py)?;
-        module.add("Checked", crate::object::class::<crate::check::Checked>(py)?)?;
-        module.add("Permit", crate::object::class::<crate::permit::Permit>(py)?)?;
-        module.add("Refusal", crate::object::class::<crate::refusal::Refusal>(py)?)?;
+        crate::limits::acquiring::add_to_class(py)?;
+        module.add(
+            "Checked",
+            crate::interpreter::object::class::<crate::answers::check::Checked>(py)?,
+        )?;
+        module.add(
+            "Permit",
+            crate::interpreter::object::class::<crate::answers::permit::Permit>(py)?,
+        )?;
+        module.add(
+            "Refusal",
+            crate::interpreter::object::class::<crate::answers::refusal::Refusal>(py)?,
+        )?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
     #[pymodule_export]
-    use crate::check::Forecast;
+    use crate::answers::check::Forecast;
     #[pymodule_export]
-    use crate::clock::VirtualClock;
+    use crate::answers::reservation::Reservation;
+    #[pymodule_export]
+    use crate::answers::settlement::Settlement;
+    #[pymodule_export]
+    use crate::answers::verdict::Verdict;
+    #[pymodule_export]
+    use crate::arguments::declaration::{Declaration, bound};
     #[pymodule_export]
     use crate::command_line::limitctl;
     #[pymodule_export]
-    use crate::declaration::{Declaration, bound};
+    use crate::handle::fleet_thread::start_fleet_threads_after_fork;
     #[pymodule_export]
-    use crate::fleet_thread::start_fleet_threads_after_fork;
+    use crate::interpreter::ready::Ready;
     #[pymodule_export]
-    use crate::policy_headers::PolicyHeaders;
+    use crate::limits::clock::VirtualClock;
     #[pymodule_export]
-    use crate::pool::Pool;
+    use crate::limits::policy_headers::PolicyHeaders;
     #[pymodule_export]
-    use crate::ready::Ready;
+    use crate::limits::pool::Pool;
     #[pymodule_export]
-    use crate::reservation::Reservation;
+    use crate::limits::segment::{Segment, remove};
     #[pymodule_export]
-    use crate::segment::{Segment, remove};
+    use crate::limits::set::Limits;
     #[pymodule_export]
-    use crate::set::Limits;
+    use crate::limits::waiting::Waiting;
     #[pymodule_export]
-    use crate::settlement::Settlement;
-    #[pymodule_export]
-    use crate::verdict::Verdict;
-    #[pymodule_export]
-    use crate::waiting::Waiting;
-    #[pymodule_export]
-    use crate::wake_event::WakeEvent;
+    use crate::limits::wake_event::WakeEvent;
 }

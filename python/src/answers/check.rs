@@ -7,12 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use shmlimit::RefusalReason;
 
-use crate::amount::natural_of;
+use crate::answers::verdict;
+use crate::arguments::amount::natural_of;
 use crate::handle::{Handle, WithHandle};
-use crate::object::{self, Class, Content};
-use crate::seconds::seconds;
-use crate::value::{self, Fields, field};
-use crate::verdict;
+use crate::interpreter::object::{self, Class, Content};
+use crate::interpreter::seconds::seconds;
+use crate::interpreter::value::{self, Fields, field};
 
 /// The answer to a check or a debit.
 pub struct Checked {

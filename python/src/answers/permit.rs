@@ -10,14 +10,18 @@ use pyo3::types::{PyBool, PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi, intern};
 use shmlimit::{Error, Outcome, RefusalReason};
 
-use crate::call::{self, Arguments, Method};
-use crate::error::{OrRaise, exception_of};
+use crate::answers::refusal::Refusal;
+use crate::answers::settlement::Settlement;
+use crate::answers::verdict;
+use crate::arguments::request;
+use crate::arguments::response;
 use crate::handle::WithHandle;
-use crate::object::{self, Class, Content};
-use crate::ready::Ready;
-use crate::refusal::Refusal;
-use crate::settlement::Settlement;
-use crate::{log, request, response, seconds, verdict};
+use crate::interpreter::call::{self, Arguments, Method};
+use crate::interpreter::error::{OrRaise, exception_of};
+use crate::interpreter::log;
+use crate::interpreter::object::{self, Class, Content};
+use crate::interpreter::ready::Ready;
+use crate::interpreter::seconds;
 
 /// What an admitted request holds.
 pub struct Permit {

@@ -5,11 +5,11 @@ use std::ffi::CStr;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::error::exception_of;
+use crate::answers::verdict;
 use crate::handle::WithHandle;
-use crate::object::{self, Class, Content};
-use crate::seconds::seconds;
-use crate::verdict;
+use crate::interpreter::error::exception_of;
+use crate::interpreter::object::{self, Class, Content};
+use crate::interpreter::seconds::seconds;
 
 /// A request was refused: nothing was taken. What it says is worked out when it is asked.
 pub struct Refusal {

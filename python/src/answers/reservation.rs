@@ -3,12 +3,12 @@
 use pyo3::prelude::*;
 use shmlimit::ReserveOutcome;
 
-use crate::error::{OrRaise, exception};
+use crate::answers::permit::Permit;
+use crate::answers::refusal::Refusal;
 use crate::handle::WithHandle;
-use crate::object;
-use crate::permit::Permit;
-use crate::refusal::Refusal;
-use crate::seconds::seconds;
+use crate::interpreter::error::{OrRaise, exception};
+use crate::interpreter::object;
+use crate::interpreter::seconds::seconds;
 
 /// What has been charged and may be used after a delay. Garbage-collected, it stays charged.
 #[pyclass(module = "shmlimit._native")]

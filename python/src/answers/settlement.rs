@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::amount::natural_of;
+use crate::arguments::amount::natural_of;
 use crate::handle::Handle;
-use crate::value::{self, Fields, field};
+use crate::interpreter::value::{self, Fields, field};
 
 /// What settling a permit changed, by limit.
 #[pyclass(frozen, module = "shmlimit._native")]

@@ -3,10 +3,10 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::amount::natural_of;
+use crate::arguments::amount::natural_of;
 use crate::handle::Handle;
-use crate::seconds::seconds;
-use crate::value::{self, Fields, field};
+use crate::interpreter::seconds::seconds;
+use crate::interpreter::value::{self, Fields, field};
 
 /// What one limit says, and how it stands.
 #[pyclass(frozen, module = "shmlimit._native")]

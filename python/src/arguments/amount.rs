@@ -7,8 +7,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyString, PyType};
 use shmlimit::Limit;
 
-use crate::error::exception;
 use crate::handle::Handle;
+use crate::interpreter::error::exception;
 
 /// An amount as it was given.
 pub enum Amount {

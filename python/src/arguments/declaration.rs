@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
-use crate::error::{OrRaise, exception};
+use crate::interpreter::error::{OrRaise, exception};
 
 /// What a segment is to hold, validated.
 #[pyclass(frozen, module = "shmlimit._native")]
@@ -60,7 +60,7 @@ impl Declaration {
 
     /// The same as JSON with the fields of the TOML.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        crate::segment::json(py, &self.declaration)
+        crate::limits::segment::json(py, &self.declaration)
     }
 
     /// Where the segment's file is to be, where that is declared.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 use pyo3::{PyTypeInfo, intern};
 
-use crate::error::exception;
+use crate::interpreter::error::exception;
 
 /// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits, an address as it is written.
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {

@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use shmlimit::Request;
 
-use crate::amount::{Amount, counts_in_parts};
-use crate::error::{OrRaise, exception};
+use crate::arguments::amount::{Amount, counts_in_parts};
 use crate::handle::Handle;
-use crate::log;
+use crate::interpreter::error::{OrRaise, exception};
+use crate::interpreter::log;
 
 /// As [`prepare`], for a key that is to be in a tier, and to have capacities of its own, where these are named.
 #[inline]

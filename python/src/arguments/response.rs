@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use shmlimit::tower::throttled_by;
 
-use crate::seconds;
+use crate::interpreter::seconds;
 
 /// For how long a response says that its server takes nothing; none where it does not.
 ///

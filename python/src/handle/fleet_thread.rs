@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use shmlimit_fleet::Refresher;
 
-use crate::log;
+use crate::interpreter::log;
 
 /// The threads of this process, which a forked child starts anew. It is only locked by who holds the interpreter's lock and
 /// keeps that meanwhile; so does who forks, and the child finds it open.

@@ -1,14 +1,17 @@
 //! A set as all objects that come of it share it.
 #![allow(unsafe_code)]
 
+pub(crate) mod fleet_thread;
+pub(crate) mod request_log;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use shmlimit::{Limit, LimitPool, LimitSet, Request};
 
-use crate::fleet_thread::FleetThread;
-use crate::request_log::RequestLog;
+use crate::handle::fleet_thread::FleetThread;
+use crate::handle::request_log::RequestLog;
 
 /// A set, and what was worked out for it once. It is an object so that who keeps it counts references as the interpreter
 /// does, which costs no instruction that other processors wait for; it refers to no other object.

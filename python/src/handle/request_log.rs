@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shmlimit::{OpenOptions, RequestEvent, RequestEventKind};
 
-use crate::log;
-use crate::seconds::seconds;
+use crate::interpreter::log;
+use crate::interpreter::seconds::seconds;
 
 /// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library
 /// tells of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.

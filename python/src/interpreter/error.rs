@@ -14,7 +14,7 @@ use shmlimit::{
     SegmentError,
 };
 
-use crate::log;
+use crate::interpreter::log;
 
 /// The exception for an error of the library.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {

@@ -15,7 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi};
 
-use crate::call;
+use crate::interpreter::call;
 
 /// What an object of such a class consists of.
 pub trait Content: Send + Sized + 'static {

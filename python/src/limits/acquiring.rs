@@ -8,13 +8,16 @@ use pyo3::types::{PyString, PyStringMethods};
 use pyo3::{Borrowed, intern};
 use shmlimit::{Error, Key, Outcome};
 
-use crate::call::{self, Arguments, Method};
-use crate::check::Checked;
-use crate::error::OrRaise;
+use crate::answers::check::Checked;
+use crate::answers::permit;
+use crate::arguments::key;
+use crate::arguments::request;
 use crate::handle::WithHandle;
-use crate::interruption::Interruption;
-use crate::set::Limits;
-use crate::{key, permit, request, seconds};
+use crate::interpreter::call::{self, Arguments, Method};
+use crate::interpreter::error::OrRaise;
+use crate::interpreter::interruption::Interruption;
+use crate::interpreter::seconds;
+use crate::limits::set::Limits;
 
 /// Puts these methods into the class.
 pub fn add_to_class(py: Python<'_>) -> PyResult<()> {

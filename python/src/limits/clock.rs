@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::seconds::{duration, seconds};
+use crate::interpreter::seconds::{duration, seconds};
 
 /// A clock that stands still until it is moved.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shmlimit::http::{Advertise, Fields, Problem};
 
-use crate::check::{Checked, CheckedMethods};
-use crate::error::chosen;
-use crate::permit::{Permit, PermitMethods};
-use crate::refusal::{Refusal, RefusalMethods};
-use crate::set::Limits;
+use crate::answers::check::{Checked, CheckedMethods};
+use crate::answers::permit::{Permit, PermitMethods};
+use crate::answers::refusal::{Refusal, RefusalMethods};
+use crate::interpreter::error::chosen;
+use crate::limits::set::Limits;
 
 /// The header fields and the problems of responses to requests that a set of limits decides.
 ///

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy, RequestError};
 
-use crate::error::{OrRaise, chosen, raised};
+use crate::answers::permit;
+use crate::arguments::request;
 use crate::handle::{Handle, PoolHandle, WithHandle};
-use crate::interruption::Interruption;
-use crate::set::Limits;
-use crate::waiting::{PoolFuture, Waiting};
-use crate::{permit, request, seconds};
+use crate::interpreter::error::{OrRaise, chosen, raised};
+use crate::interpreter::interruption::Interruption;
+use crate::interpreter::seconds;
+use crate::limits::set::Limits;
+use crate::limits::waiting::{PoolFuture, Waiting};
 
 /// A chooser over several sets, of this process alone.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

@@ -8,12 +8,14 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use shmlimit::{Error, OpenError, OpenOptions, Removal, RemovalCause};
 
-use crate::clock::VirtualClock;
-use crate::declaration::Declaration;
-use crate::error::{OrRaise, chosen, exception, raised, raised_saying};
-use crate::fleet_thread::{self, FleetThread};
-use crate::request_log::RequestLog;
-use crate::{key, log, seconds};
+use crate::arguments::declaration::Declaration;
+use crate::arguments::key;
+use crate::handle::fleet_thread::{self, FleetThread};
+use crate::handle::request_log::RequestLog;
+use crate::interpreter::error::{OrRaise, chosen, exception, raised, raised_saying};
+use crate::interpreter::log;
+use crate::interpreter::seconds;
+use crate::limits::clock::VirtualClock;
 
 /// A segment that this process is attached to.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

@@ -8,13 +8,18 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet};
 
-use crate::amount::natural_of;
-use crate::check::{Checked, forecasts};
-use crate::error::{OrRaise, exception};
+use crate::answers::check::{Checked, forecasts};
+use crate::answers::reservation;
+use crate::answers::verdict;
+use crate::arguments::amount::natural_of;
+use crate::arguments::key;
+use crate::arguments::request;
+use crate::arguments::response;
 use crate::handle::{Handle, WithHandle};
-use crate::segment::Segment;
-use crate::waiting::Waiting;
-use crate::{key, request, reservation, response, seconds, verdict};
+use crate::interpreter::error::{OrRaise, exception};
+use crate::interpreter::seconds;
+use crate::limits::segment::Segment;
+use crate::limits::waiting::Waiting;
 
 /// A set of limits that are taken together.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use pyo3::prelude::*;
 use shmlimit::{AcquireFuture, Chosen, Error, Outcome};
 
-use crate::error::{OrRaise, exception};
+use crate::answers::permit;
 use crate::handle::{Handle, PoolHandle, WithHandle};
-use crate::permit;
-use crate::wake_event::WakeEvent;
+use crate::interpreter::error::{OrRaise, exception};
+use crate::limits::wake_event::WakeEvent;
 
 /// A wait for one of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;

@@ -1,0 +1,10 @@
+//! What this module needs of the interpreter: calls, objects, errors, times, the logger.
+
+pub(crate) mod call;
+pub(crate) mod error;
+pub(crate) mod interruption;
+pub(crate) mod log;
+pub(crate) mod object;
+pub(crate) mod ready;
+pub(crate) mod seconds;
+pub(crate) mod value;

@@ -1,0 +1,10 @@
+//! What Python code opens and asks: segments, sets, pools.
+
+pub(crate) mod acquiring;
+pub(crate) mod clock;
+pub(crate) mod policy_headers;
+pub(crate) mod pool;
+pub(crate) mod segment;
+pub(crate) mod set;
+pub(crate) mod waiting;
+pub(crate) mod wake_event;
