@@ -30,7 +30,7 @@ const LOADS_OF_OWN_MEMORY: &[&str] = &[
     "src/engine/credit/batches.rs",
     "src/engine/definition/change/versions.rs",
     "src/shm/file/descriptor.rs",
-    "src/shm/lock/image_lock.rs",
+    "src/shm/process/image_lock.rs",
     "src/shm/process/fork_identity.rs",
     "src/shm/process/participant.rs",
     "src/shm/wake/death_watch.rs",

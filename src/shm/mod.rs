@@ -9,7 +9,7 @@
 //! - `process/fork_identity.rs` (the page that a fork wipes)
 //! - `wake/futex.rs` (system calls on one half of a 64-bit word)
 //! - `lock/guard.rs` (the end of a lock that is held)
-//! - `lock/image_lock.rs` (the page that keeps a lock)
+//! - `process/image_lock.rs` (the page that keeps a lock)
 //! - `layout/records.rs` (the marker for records)
 //! - `layout/prefetch.rs` (a processor's instruction)
 //! - `process/process_identity.rs` (the kernel's random bytes)

@@ -11,8 +11,8 @@ use super::shared_segment::SharedSegment;
 use crate::api::declaration::{Checkpoint, Declaration};
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::attach::Admission;
-use crate::shm::file::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
-use crate::shm::file::create::restore;
+use crate::shm::file::creation::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
+use crate::shm::file::creation::create::restore;
 use crate::shm::process::background_thread;
 use crate::shm::process::participant::ChildJoined;
 

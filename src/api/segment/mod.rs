@@ -28,7 +28,7 @@ use crate::error::{
     DeclarationError, Difference, Error, OpenError, RemovalCause, RequestError, SegmentError,
 };
 use crate::shm::file::attach::{Admission, attach};
-use crate::shm::file::create::{Blueprint, create};
+use crate::shm::file::creation::create::{Blueprint, create};
 use crate::shm::file::remove::{finish_removal, remove};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;

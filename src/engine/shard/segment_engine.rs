@@ -13,7 +13,7 @@ use crate::engine::recover::removal_watch::RemovalWatch;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::file::attach::Attached;
-use crate::shm::file::checkpoint_file::TakenAt;
+use crate::shm::file::creation::checkpoint_file::TakenAt;
 use crate::shm::file::region::{MappedRecord, OutOfRegion, Region};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::file::verified::CreationOptions;

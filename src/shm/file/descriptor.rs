@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-use crate::shm::lock::file_lock::ByteRange;
+use crate::shm::file::file_lock::ByteRange;
 
 /// Numbers below are the standard streams: what is printed to a closed one must not be written into the segment.
 const FIRST_PRIVATE_NUMBER: RawFd = 3;
@@ -163,7 +163,7 @@ impl Drop for Descriptor {
 #[cfg(test)]
 mod tests {
     use super::super::descriptor::*;
-    use crate::shm::lock::file_lock::try_lock;
+    use crate::shm::file::file_lock::try_lock;
 
     #[test]
     fn a_number_that_other_code_closed_and_reused_is_no_answer_until_it_is_replaced() {

@@ -1,10 +1,9 @@
-//! The file: creating it, attaching to it, what of it is mapped, and removing it.
+//! The file: creating it, attaching to it, what of it is mapped and locked, and removing it.
 
 pub(crate) mod attach;
-pub(crate) mod checkpoint_file;
-mod construction;
-pub(crate) mod create;
+pub(crate) mod creation;
 pub(crate) mod descriptor;
+pub(crate) mod file_lock;
 pub(crate) mod file_system;
 pub(crate) mod region;
 pub(crate) mod removal;

@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::region::OutOfRegion;
 use crate::error::{Error, OpenError, SegmentError};
-use crate::shm::lock::file_lock::{ByteRange, try_lock, unlock};
+use crate::shm::file::file_lock::{ByteRange, try_lock, unlock};
 
 /// How long to wait for another process that is attaching.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,9 +1,7 @@
 //! Locks, and the journal that makes changes under them whole.
 
 pub(crate) mod dispatch;
-pub(crate) mod file_lock;
 pub(crate) mod guard;
-pub(crate) mod image_lock;
 pub(crate) mod journal;
 pub(crate) mod lock_holder;
 pub(crate) mod robust_mutex;

@@ -16,11 +16,11 @@ use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces, is_same_file, is_same_place, load_pair};
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
+use crate::shm::file::file_lock::{ByteRange, is_locked_by_others};
 use crate::shm::file::region::{OutOfRegion, load_acquire};
 use crate::shm::file::segment_file::{damaged, identity, io_error};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::records::{Header, SET_UNCHECKED, SetControl};
-use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 

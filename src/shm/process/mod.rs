@@ -5,6 +5,7 @@ pub(crate) mod background_thread;
 pub(crate) mod cold_start;
 pub(crate) mod fork_identity;
 pub(crate) mod host;
+pub(crate) mod image_lock;
 pub(crate) mod participant;
 pub(crate) mod process_identity;
 pub(crate) mod same_place;

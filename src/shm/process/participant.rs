@@ -22,13 +22,13 @@ use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces};
 use crate::error::{Error, OpenError, ProcessId, RemovalCause, SegmentError};
 use crate::shm::file::descriptor::{Descriptor, FileIdentity};
+use crate::shm::file::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
 use crate::shm::file::removal::look_for_removal;
 use crate::shm::file::segment_file::{AttachLock, damaged, open_again};
 use crate::shm::layout::records::{Header, Participant};
 use crate::shm::lock::dispatch::LockKind;
-use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others, try_lock};
-use crate::shm::lock::image_lock::ImageLock;
+use crate::shm::process::image_lock::ImageLock;
 use crate::shm::time::clock::utc_nanos;
 use crate::shm::wake::wake_list::WakeList;
 

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::segment_file::{io_error, open_for_writing};
 use crate::error::{Error, OpenError};
-use crate::shm::lock::file_lock::{ByteRange, try_lock};
+use crate::shm::file::file_lock::{ByteRange, try_lock};
+use crate::shm::file::segment_file::{io_error, open_for_writing};
 use crate::shm::process::host::own_start_time;
 
 /// Ends the name of a segment under construction.

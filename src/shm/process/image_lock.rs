@@ -82,8 +82,8 @@ mod tests {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork, pipe, read};
 
-    use super::super::file_lock::{ByteRange, is_locked_by_others, try_lock};
-    use super::super::image_lock::*;
+    use super::*;
+    use crate::shm::file::file_lock::{ByteRange, is_locked_by_others, try_lock};
     use crate::shm::process::fork_identity::IdentityPage;
 
     fn open(path: &std::path::Path) -> File {

@@ -17,13 +17,13 @@ use siphasher::sip::SipHasher13;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::construction::{place_of, remove_abandoned, start_construction};
-use super::file_system::{allocate, ensure_local};
-use super::region::Region;
-use super::segment_file::{damaged, io_error, open_for_reading, open_for_writing};
-use super::verified::check_trust;
 use crate::error::{Error, OpenError};
+use crate::shm::file::file_lock::{ByteRange, try_lock_for_process};
+use crate::shm::file::file_system::{allocate, ensure_local};
+use crate::shm::file::region::Region;
+use crate::shm::file::segment_file::{damaged, io_error, open_for_reading, open_for_writing};
+use crate::shm::file::verified::check_trust;
 use crate::shm::layout::geometry::MAX_BYTES;
-use crate::shm::lock::file_lock::{ByteRange, try_lock_for_process};
 use crate::shm::process::fork_identity::IdentityPage;
 
 /// `SHMLCKPT`, as the bytes lie in the file.

@@ -11,12 +11,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::checkpoint_file::{SavedImages, TakenAt};
 use super::construction::{Construction, place_of, remove_abandoned, start_construction};
-use super::descriptor::FileIdentity;
-use super::file_system::{allocate, ensure_local};
-use super::region::{OutOfRegion, Region};
-use super::segment_file::{damaged, io_error};
-use super::verified::{Verified, check_header, header_checksum, verify};
 use crate::error::{Error, OpenError};
+use crate::shm::file::descriptor::FileIdentity;
+use crate::shm::file::file_system::{allocate, ensure_local};
+use crate::shm::file::region::{OutOfRegion, Region};
+use crate::shm::file::segment_file::{damaged, io_error};
+use crate::shm::file::verified::{Verified, check_header, header_checksum, verify};
 use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{
