@@ -9,7 +9,7 @@ use nix::unistd::{Gid, Group, Uid, User};
 use serde::Serialize;
 
 use super::finding::{Finding, Severity};
-use super::mounts::mount_of;
+use super::host::mounts::mount_of;
 use super::remedy::quoted;
 use crate::text::human;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shmlimit::{ProcessId, ShardDiagnosis, ShardPoison};
 
 use super::finding::{Finding, Severity};
-use super::process::{table_is_whole, thread_activity};
+use super::host::process::{table_is_whole, thread_activity};
 use super::remedy::Remedies;
 use super::segment::Look;
 use crate::text::{human, process};

@@ -1,15 +1,12 @@
 //! What can be wrong with a segment, and with the host that it is on. Nothing here locks or changes anything.
 
-mod cgroup;
 mod file;
 mod finding;
 mod holders;
 mod host;
 mod leases;
 mod locks;
-mod mounts;
 mod place;
-mod process;
 mod queues;
 mod remedy;
 mod segment;

@@ -9,8 +9,8 @@ use shmlimit::{Error, OpenError, SegmentError};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
-use super::mounts::mount_of;
-use super::process::users_of;
+use super::host::mounts::mount_of;
+use super::host::process::users_of;
 use super::remedy::{Remedies, end, quoted};
 use super::segment::Look;
 use crate::exit::Failure;

@@ -9,7 +9,7 @@ use shmlimit::{Diagnosis, Error, SegmentReader, SegmentSnapshot};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
-use super::process::activity;
+use super::host::process::activity;
 use super::remedy::Remedies;
 use super::{holders, leases, locks, place, queues};
 

@@ -1,12 +1,17 @@
 //! The host, as far as segments depend on it: kernel, C library, namespaces, clock source, memory.
 
+mod cgroup;
+pub(super) mod mounts;
+pub(super) mod process;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use serde::Serialize;
 
-use super::cgroup::{self, MemoryLimit};
-use super::finding::{Finding, Severity};
+use cgroup::MemoryLimit;
+
+use crate::diagnosis::finding::{Finding, Severity};
 
 /// Where the kernel says what it tells the time by.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::finding::{Finding, Severity};
 use super::mounts::{Mount, mounts};
-use super::remedy::quoted;
+use crate::diagnosis::finding::{Finding, Severity};
+use crate::diagnosis::remedy::quoted;
 use crate::text::human;
 
 /// A limit is near when so many parts of a hundred are used.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::sys::stat::{major, minor};
 
-use super::remedy::go_on;
+use crate::diagnosis::remedy::go_on;
 
 /// What a process or a thread is doing, as the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
