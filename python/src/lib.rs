@@ -15,7 +15,7 @@ mod arguments;
 mod command_line;
 mod handle;
 mod interpreter;
-mod limits;
+mod segments;
 
 use pyo3::prelude::*;
 
@@ -27,7 +27,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
-        crate::limits::acquiring::add_to_class(py)?;
+        crate::segments::acquiring::add_to_class(py)?;
         module.add(
             "Checked",
             crate::interpreter::object::class::<crate::answers::check::Checked>(py)?,
@@ -60,17 +60,17 @@ mod _native {
     #[pymodule_export]
     use crate::interpreter::ready::Ready;
     #[pymodule_export]
-    use crate::limits::clock::VirtualClock;
+    use crate::segments::clock::VirtualClock;
     #[pymodule_export]
-    use crate::limits::policy_headers::PolicyHeaders;
+    use crate::segments::policy_headers::PolicyHeaders;
     #[pymodule_export]
-    use crate::limits::pool::Pool;
+    use crate::segments::pool::Pool;
     #[pymodule_export]
-    use crate::limits::segment::{Segment, remove};
+    use crate::segments::segment::{Segment, remove};
     #[pymodule_export]
-    use crate::limits::set::Limits;
+    use crate::segments::set::Limits;
     #[pymodule_export]
-    use crate::limits::waiting::Waiting;
+    use crate::segments::waiting::Waiting;
     #[pymodule_export]
-    use crate::limits::wake_event::WakeEvent;
+    use crate::segments::wake_event::WakeEvent;
 }

@@ -60,7 +60,7 @@ impl Declaration {
 
     /// The same as JSON with the fields of the TOML.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        crate::limits::segment::json(py, &self.declaration)
+        crate::segments::segment::json(py, &self.declaration)
     }
 
     /// Where the segment's file is to be, where that is declared.

@@ -17,7 +17,7 @@ use crate::interpreter::call::{self, Arguments, Method};
 use crate::interpreter::error::OrRaise;
 use crate::interpreter::interruption::Interruption;
 use crate::interpreter::seconds;
-use crate::limits::set::Limits;
+use crate::segments::set::Limits;
 
 /// Puts these methods into the class.
 pub fn add_to_class(py: Python<'_>) -> PyResult<()> {

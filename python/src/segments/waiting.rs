@@ -11,7 +11,7 @@ use shmlimit::{AcquireFuture, Chosen, Error, Outcome};
 use crate::answers::permit;
 use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::interpreter::error::{OrRaise, exception};
-use crate::limits::wake_event::WakeEvent;
+use crate::segments::wake_event::WakeEvent;
 
 /// A wait for one of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;

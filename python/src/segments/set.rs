@@ -18,8 +18,8 @@ use crate::arguments::response;
 use crate::handle::{Handle, WithHandle};
 use crate::interpreter::error::{OrRaise, exception};
 use crate::interpreter::seconds;
-use crate::limits::segment::Segment;
-use crate::limits::waiting::Waiting;
+use crate::segments::segment::Segment;
+use crate::segments::waiting::Waiting;
 
 /// A set of limits that are taken together.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

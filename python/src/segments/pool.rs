@@ -11,8 +11,8 @@ use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::interpreter::error::{OrRaise, chosen, raised};
 use crate::interpreter::interruption::Interruption;
 use crate::interpreter::seconds;
-use crate::limits::set::Limits;
-use crate::limits::waiting::{PoolFuture, Waiting};
+use crate::segments::set::Limits;
+use crate::segments::waiting::{PoolFuture, Waiting};
 
 /// A chooser over several sets, of this process alone.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

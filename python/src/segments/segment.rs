@@ -15,7 +15,7 @@ use crate::handle::request_log::RequestLog;
 use crate::interpreter::error::{OrRaise, chosen, exception, raised, raised_saying};
 use crate::interpreter::log;
 use crate::interpreter::seconds;
-use crate::limits::clock::VirtualClock;
+use crate::segments::clock::VirtualClock;
 
 /// A segment that this process is attached to.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]

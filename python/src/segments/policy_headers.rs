@@ -11,7 +11,7 @@ use crate::answers::check::{Checked, CheckedMethods};
 use crate::answers::permit::{Permit, PermitMethods};
 use crate::answers::refusal::{Refusal, RefusalMethods};
 use crate::interpreter::error::chosen;
-use crate::limits::set::Limits;
+use crate::segments::set::Limits;
 
 /// The header fields and the problems of responses to requests that a set of limits decides.
 ///
