@@ -1,9 +1,14 @@
 //! What the time is read from, and that a caller that waits for as long as a refusal says is admitted by either.
 
+mod scene;
+
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use shmlimit::{ClockSource, Declaration, Error, Limit, OpenError, Segment, SegmentReader, SetDeclaration};
+use scene::process::{Child, TIMEOUT, in_own_process};
+use shmlimit::{
+    ClockSource, Declaration, Error, Limit, LimitSet, OpenError, Segment, SegmentReader, SetDeclaration,
+};
 
 fn declared(clock: ClockSource) -> Declaration {
     let calls = Limit::calls("calls", 4, Duration::from_millis(1)).burst(1);
@@ -12,33 +17,54 @@ fn declared(clock: ClockSource) -> Declaration {
         .add_set(SetDeclaration::new("set").add_limit(calls))
 }
 
+/// Is refused so many times, waits each time for as long as it is told, and is admitted.
+fn wait_as_told(set: &LimitSet, times: usize) {
+    let (mut refused, request) = (0, set.request());
+    while refused < times {
+        let checked = set.check(&request).expect("works");
+        if checked.is_admitted() {
+            continue;
+        }
+        refused += 1;
+        let wait = checked.retry_after().expect("time helps");
+        // A sleep would be longer.
+        let begin = Instant::now();
+        while begin.elapsed() < wait {
+            spin_loop();
+        }
+        let again = set.check(&request).expect("works");
+        assert!(
+            again.is_admitted(),
+            "told to wait for another {:?}",
+            again.retry_after()
+        );
+    }
+}
+
 #[test]
 fn a_caller_that_waits_for_as_long_as_it_was_told_is_admitted() {
     for clock in [ClockSource::Counter, ClockSource::System] {
         let directory = tempfile::tempdir().expect("a directory");
         let segment = Segment::create(directory.path().join("limits"), &declared(clock)).expect("created");
-        let set = segment.set("set").expect("declared");
-        let (mut refused, request) = (0, set.request());
-        while refused < 200 {
-            let checked = set.check(&request).expect("works");
-            if checked.is_admitted() {
-                continue;
-            }
-            refused += 1;
-            let wait = checked.retry_after().expect("time helps");
-            // A sleep would be longer.
-            let begin = Instant::now();
-            while begin.elapsed() < wait {
-                spin_loop();
-            }
-            let again = set.check(&request).expect("works");
-            assert!(
-                again.is_admitted(),
-                "{clock:?}: told to wait for another {:?}",
-                again.retry_after()
-            );
-        }
+        wait_as_told(&segment.set("set").expect("declared"), 200);
     }
+}
+
+#[test]
+fn a_forked_child_goes_on_by_the_counter_of_its_parent() {
+    in_own_process(
+        "a_forked_child_goes_on_by_the_counter_of_its_parent",
+        TIMEOUT,
+        |directory| {
+            let declaration = declared(ClockSource::Counter);
+            let segment = Segment::create(directory.join("limits"), &declaration).expect("created");
+            let set = segment.set("set").expect("declared");
+            // Until the counter serves.
+            wait_as_told(&set, 200);
+            Child::fork(|| wait_as_told(&set, 200)).succeed();
+            wait_as_told(&set, 20);
+        },
+    );
 }
 
 #[test]

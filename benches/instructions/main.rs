@@ -172,12 +172,13 @@ fn report(counts: &[(&'static str, Count)], file: &Path) -> ExitCode {
     for (name, Count { own, elsewhere }) in counts {
         let before = kept.get(*name).copied();
         let grown = before.is_some_and(|before| *own > before + before / TOLERATED_GROWTH);
-        has_grown |= grown;
+        let is_new = before.is_none() && !kept.is_empty();
+        has_grown |= grown || is_new;
         let before = before.map_or_else(|| "-".to_owned(), |before| before.to_string());
-        let verdict = if grown {
-            "  <- has grown by more than a tenth"
-        } else {
-            ""
+        let verdict = match (grown, is_new) {
+            (true, _) => "  <- has grown by more than a tenth",
+            (_, true) => "  <- is compared with nothing",
+            _ => "",
         };
         println!("{own:>9} {before:>9} {elsewhere:>9}  {name}{verdict}");
     }

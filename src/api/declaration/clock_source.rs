@@ -13,9 +13,10 @@ pub enum ClockSource {
     /// before it follows. Where the kernel does not keep its own time by the counter, or a process may not read it, this is
     /// [`System`](Self::System).
     ///
-    /// Not covered: a virtual machine that is moved to another host, for up to 5 ms; and a clock that the kernel adjusts by
-    /// more than 500 millionths to make up for a wrong time, during which a reading may be ahead by up to 0.5 ms. Whether the
-    /// kernel keeps its time by the counter is asked once in a process.
+    /// Not covered: a virtual machine that is moved to a host whose counter is another, of which each thread learns 5 ms after its
+    /// first readings there; and a clock that the kernel adjusts by more than 500 millionths to make up for a wrong time, during
+    /// which a reading may be ahead by up to 0.5 ms. A counter that stops for good stops the kernel's own clock as well. Whether
+    /// the kernel keeps its time by the counter is asked once in a process.
     #[default]
     Counter,
     /// From the system's clock.

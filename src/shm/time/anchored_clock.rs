@@ -27,6 +27,10 @@ const MAX_PAIR_DISTANCE: u64 = 1_000;
 const TRIES: usize = 3;
 /// Rates measured one after the other may differ by a part in so many; a clock whose rate is adjusted faster is not followed.
 const RATE_TOLERANCE: u64 = 1_000;
+/// After a longer pause the rate is measured anew: of so short a one, the average over it is that of its end, nearly.
+const MAX_PAUSE: u64 = 200 * SPAN;
+/// The average over a pause may differ from the rate before by a part in so many for that to serve on.
+const PAUSE_TOLERANCE: u64 = 4_000;
 /// What is measured of a counter whose ticks are longer, in nanoseconds, is not exact enough.
 const MAX_TICK: u64 = 100;
 /// After so many rates that do not agree with the one before, the counter is not used any more by the thread.
@@ -118,9 +122,17 @@ impl AnchoredClock {
             self.anchor.set(anchor.not_before(now + SPAN));
             return sources.system();
         };
-        let measured = anchor.rate_until(&pair);
-        let agrees = measured.is_some_and(|rate| agree(anchor.rate, rate));
-        let is_trusted = anchor.rate == 0 || measured.is_none() || self.note(agrees);
+        let is_after_pause = pair.nanos.wrapping_sub(anchor.nanos) > 2 * MAX_SPAN;
+        let (measured, agrees) = if is_after_pause {
+            let rate = anchor.rate_over_pause(&pair);
+            (rate, rate.is_some())
+        } else {
+            let rate = anchor.rate_until(&pair);
+            let agrees = rate.is_some_and(|rate| agree(anchor.rate, rate, RATE_TOLERANCE));
+            (rate, agrees)
+        };
+        // In a pause the machine may have been suspended, which says nothing of the counter.
+        let is_trusted = anchor.rate == 0 || is_after_pause && !agrees || self.note(agrees);
         let anew = Anchor {
             counter: pair.counter,
             nanos: pair.nanos,
@@ -177,8 +189,7 @@ impl Anchor {
         Self { horizon, ..self }
     }
 
-    /// The rate from this pair to a later one. After a pause, of which the machine may have been suspended for a part, it is the
-    /// rate before, if what is measured agrees with that.
+    /// The rate from this pair to a later one.
     fn rate_until(&self, pair: &Pair) -> Option<u64> {
         let span = pair.nanos.wrapping_sub(self.nanos);
         if self.nanos == 0 || span < MIN_SPAN {
@@ -189,13 +200,17 @@ impl Anchor {
             .checked_sub(self.counter)
             .filter(|ticks| *ticks > 0)?;
         let rate = (u128::from(span) << 32) / u128::from(ticks);
-        let rate = u64::try_from(rate)
+        u64::try_from(rate)
             .ok()
-            .filter(|rate| (1..=MAX_TICK << 32).contains(rate))?;
-        if span <= 2 * MAX_SPAN {
-            return Some(rate);
-        }
-        agree(self.rate, rate).then_some(self.rate)
+            .filter(|rate| (1..=MAX_TICK << 32).contains(rate))
+    }
+
+    /// The rate before a pause, if it was that of the pause as well. What was measured over the pause is not: for a part of
+    /// it the machine may have been suspended.
+    fn rate_over_pause(&self, pair: &Pair) -> Option<u64> {
+        let average = self.rate_until(pair)?;
+        let is_short = pair.nanos - self.nanos <= MAX_PAUSE;
+        (is_short && agree(self.rate, average, PAUSE_TOLERANCE)).then_some(self.rate)
     }
 }
 
@@ -216,8 +231,9 @@ impl Pair {
     }
 }
 
-fn agree(rate: u64, other: u64) -> bool {
-    rate.abs_diff(other) <= rate / RATE_TOLERANCE
+/// Whether two rates differ by a part in `tolerance` at most.
+fn agree(rate: u64, other: u64, tolerance: u64) -> bool {
+    rate.abs_diff(other) <= rate / tolerance
 }
 
 #[cfg(test)]
@@ -370,25 +386,42 @@ mod tests {
 
     #[test]
     fn counters_of_two_processors_that_differ_are_given_up_after_a_few_comparisons() {
-        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
-        let apart = 40_000_000_u128 << 32;
-        for step in 0..10_u64 {
-            // The thread moves to the other processor and back again.
-            let ticks = machine.ticks.get();
-            machine.ticks.set(if step % 2 == 0 {
-                ticks + apart
-            } else {
-                ticks - apart
-            });
-            machine.settle(&clock);
+        // In thousandths of a span: how far they are apart, and for how long the thread is on one of them.
+        for apart in [500, 1_500, 8_000] {
+            for stay in [3_100, 3_400, 3_700, 4_000, 4_300, 11_000, 60_500] {
+                let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+                let apart = u128::from(SPAN * apart / 1_000) << 32;
+                let settle = |moves: u64, must_be_counted: Option<bool>| {
+                    for step in 0..moves {
+                        // The thread moves to the other processor and back again.
+                        let ticks = machine.ticks.get();
+                        machine.ticks.set(if step % 2 == 0 {
+                            ticks + apart
+                        } else {
+                            ticks - apart
+                        });
+                        for _ in 0..stay / 20 {
+                            machine.pass(SPAN / 50);
+                            let is_counted = machine.is_counted(&clock);
+                            assert!(must_be_counted.is_none_or(|must| must == is_counted));
+                        }
+                    }
+                };
+                settle(40, None);
+                settle(20, Some(false));
+            }
         }
-        for _ in 0..10 {
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_again_and_again_is_given_up() {
+        let (machine, clock) = (Machine::new(3_000_000_000), AnchoredClock::new());
+        for _ in 0..20 {
             machine.settle(&clock);
-            assert!(
-                !machine.is_counted(&clock),
-                "rates that do not agree were believed again"
-            );
+            machine.ticks.set(1 << 32);
         }
+        machine.settle(&clock);
+        assert!(!machine.is_counted(&clock));
     }
 
     #[test]
@@ -421,21 +454,28 @@ mod tests {
     fn after_a_pause_one_comparison_is_enough() {
         let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
         machine.settle(&clock);
-        for pause in [2 * SPAN, 7 * SPAN, 1_000 * SPAN, 1_000_000 * SPAN] {
+        for pause in [2 * SPAN, 7 * SPAN, 190 * SPAN] {
             machine.pass(pause);
             assert_eq!(clock.boot_nanos(&machine), machine.exact());
             assert!(!machine.is_counted(&clock), "compared");
             assert!(machine.is_counted(&clock), "after {pause} ns");
         }
+        machine.pass(1_000 * SPAN);
+        for _ in 0..3 {
+            assert!(
+                !machine.is_counted(&clock),
+                "what was long ago says nothing of now"
+            );
+        }
     }
 
     #[test]
-    fn a_suspension_within_a_long_pause_does_not_change_the_rate() {
+    fn a_suspension_within_a_pause_does_not_change_the_rate() {
         let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
         machine.settle(&clock);
-        // Of a pause this long, too little to be seen in the rate.
-        machine.pass(100_000 * SPAN);
-        machine.now.set(machine.now.get() + (u128::from(50 * SPAN) << 32));
+        // Too little of the pause to be seen.
+        machine.pass(190 * SPAN);
+        machine.now.set(machine.now.get() + (u128::from(SPAN / 25) << 32));
         for _ in 0..2 {
             clock.boot_nanos(&machine);
         }
@@ -486,7 +526,10 @@ mod tests {
                 (
                     -250_i64..=250,
                     10_u64..400,
-                    proptest::collection::vec(prop_oneof![50 => 0_u64..300_000, 1 => 0_u64..30_000_000], 1..300),
+                    proptest::collection::vec(
+                        prop_oneof![50 => 0_u64..300_000, 1 => 0_u64..30_000_000, 1 => 0_u64..1_500_000_000],
+                        1..300,
+                    ),
                 ),
                 1..6,
             ),
@@ -516,5 +559,9 @@ mod tests {
         let of_pairs = of_a_pair + 2 * of_a_pair * SPAN / super::MIN_SPAN;
         let of_adjustments = SPAN / 1_000_000 * 500;
         assert!(of_pairs + of_adjustments <= ERROR);
+        // After a pause, which is of two spans and a half at least: the rate before is as near to the average as is agreed.
+        let of_average = 2 * of_a_pair * SPAN / (2 * super::MAX_SPAN);
+        let of_agreement = SPAN / super::PAUSE_TOLERANCE;
+        assert!(of_a_pair + of_average + of_agreement + of_adjustments <= ERROR);
     }
 }
