@@ -2,6 +2,9 @@
 # The pure parts under Miri, which finds undefined behaviour: rules, queue, tables, declarations, and the layout's records
 # and places. Miri knows no robust mutex and no file that is mapped, so the rest is for the other tests. Random tests try
 # few cases there. With --thorough all of that, otherwise tables and units.
+#
+# Then what works without the lock, or is the lock, by several threads: Miri lets a load see any store that the memory model
+# allows it to see, and not only those that an x86_64 processor would show. Each seed is another course of it.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -12,8 +15,10 @@ if ! cargo +nightly miri --version >/dev/null 2>&1; then
 fi
 
 if [ "${1:-}" = --thorough ]; then
+    seeds=64
     set -- limit:: queue:: table:: api::declaration:: units:: shm::layout::
 else
+    seeds=4
     set -- table:: units::
 fi
 # Tests read files. The model of the queue's protocol, the simulations of adaptive limits and the search of all that can be
@@ -23,3 +28,7 @@ PROPTEST_CASES=2
 export MIRIFLAGS PROPTEST_CASES
 step cargo +nightly miri test --locked --lib -- "$@" --skip queue::tests::model --skip limit::tests::adaptive_tests \
     --skip limit::tests::window_bound_tests
+
+describe "orders of memory under Miri"
+step env MIRIFLAGS="$MIRIFLAGS -Zmiri-many-seeds=0..$seeds -Zmiri-preemption-rate=0.15" cargo +nightly miri test --locked --lib -- \
+    a_reader_beside_a_writer what_threads_spend threads_exclude_each_other

@@ -165,6 +165,39 @@ mod tests {
 
     use super::super::credit_word::*;
     use crate::engine::definition::plan::MAX_BATCH;
+    use crate::shm::file::region::load_acquire;
+
+    #[test]
+    fn what_threads_spend_was_charged_and_is_taken_back_by_none() {
+        const TAG: u64 = 3;
+        const DRAWS: u64 = if cfg!(miri) { 10 } else { 10_000 };
+        const UNITS: u64 = 4;
+        let word = AtomicU64::new(CreditWord::new(TAG, 0).to_word());
+        let (charged, is_over) = (AtomicU64::new(0), AtomicU64::new(0));
+        let spend = || {
+            let mut spent = 0;
+            while load_acquire(&is_over) == 0 {
+                while CreditWord::spend(&word, TAG, 1).is_some() {
+                    spent += 1;
+                    assert!(charged.load(Ordering::Relaxed) >= spent, "not charged before");
+                }
+                std::thread::yield_now();
+            }
+            spent
+        };
+        let (spent, left) = std::thread::scope(|scope| {
+            let spenders = [scope.spawn(spend), scope.spawn(spend)];
+            // As under the lock: what is charged is charged before it can be spent.
+            for draw in 1..=DRAWS {
+                charged.store(draw * UNITS, Ordering::Relaxed);
+                assert_eq!(CreditWord::put_back(&word, TAG, UNITS, u64::MAX).0, UNITS);
+            }
+            let left = CreditWord::take(&word).units();
+            is_over.store(1, Ordering::Release);
+            (spenders.map(|spender| spender.join().expect("no panic")), left)
+        });
+        assert_eq!(spent[0] + spent[1] + left, DRAWS * UNITS);
+    }
 
     proptest! {
         #[test]

@@ -293,6 +293,7 @@ fn fence_before_change() {
 #[cfg(test)]
 mod tests {
     use super::super::journal::*;
+    use crate::shm::file::region::load_acquire;
     use crate::shm::layout::records::SharedRecord;
 
     /// An extent as `geometry.rs` lays it out: definition, lock, journal word, a word, entries, a word.
@@ -539,6 +540,41 @@ mod tests {
             drop(extent.journal().begin());
             assert!(extent.journal().unchanged_since(sequence));
         }
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_uses_no_half_of_a_change() {
+        const CHANGES: u64 = if cfg!(miri) { 20 } else { 20_000 };
+        let extent = Extent::new();
+        let words = [BEFORE_ENTRIES, AFTER_ENTRIES].map(|index| &extent.words()[index]);
+        let committed = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for change in 1..=CHANGES {
+                    let mut transaction = extent.journal().begin();
+                    for word in words {
+                        transaction.store(word, change);
+                    }
+                    transaction.commit().expect("room");
+                    committed.store(change, Ordering::Release);
+                }
+            });
+            loop {
+                let done = load_acquire(&committed);
+                let journal = extent.journal();
+                if let Some(sequence) = journal.sequence_if_idle() {
+                    let seen = words.map(|word| word.load(Ordering::Relaxed));
+                    if journal.unchanged_since(sequence) {
+                        assert_eq!(seen[0], seen[1], "halves of two changes");
+                        assert!(seen[0] >= done, "older than what was committed before the look");
+                    }
+                }
+                if done == CHANGES {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        });
     }
 
     #[test]
