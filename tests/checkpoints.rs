@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fastrand::Rng;
 use layout_mirror::RawSegment;
 use nix::fcntl::FcntlArg;
 use scene::expect_permit;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Checkpoint, Declaration, DeclarationError, Error, Limit, OpenError, Segment, SegmentReader,
     SetDeclaration,
@@ -194,7 +195,7 @@ fn writers_that_are_killed_leave_a_whole_checkpoint_no_older_than_the_last_that_
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
         // Calls taken by the beginning of the last checkpoint that was ended, and checkpoints ended.
         let words = SharedWords::new(2);
-        let mut dice = Dice(0x5eed);
+        let mut dice = Rng::with_seed(0x5eed);
         for _ in 0..ROUNDS {
             let before = words[1].load(Ordering::Acquire);
             let writer = Child::fork(|| {
@@ -207,11 +208,11 @@ fn writers_that_are_killed_leave_a_whole_checkpoint_no_older_than_the_last_that_
                     }
                 }
             });
-            let more = dice.below(3);
+            let more = dice.u64(..3);
             eventually("checkpoints were written", || {
                 words[1].load(Ordering::Acquire) > before + more
             });
-            for _ in 0..dice.below(20_000) {
+            for _ in 0..dice.u64(..20_000) {
                 std::hint::spin_loop();
             }
             writer.kill();

@@ -9,13 +9,14 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fastrand::Rng;
 use layout_mirror::RawSegment;
 use layout_mirror::words::{header, participant};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
 use scene::expect_permit;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -242,11 +243,11 @@ fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
         let segment = create(&path);
         assert_eq!(use_up(&segment), 10);
         drop(segment);
-        let mut dice = Dice(7);
+        let mut dice = Rng::with_seed(7);
         let raw = RawSegment::open(&path);
         for round in 0..50 {
             raw.set_another_boot();
-            let fuse = Duration::from_micros(dice.below(3000));
+            let fuse = Duration::from_micros(dice.u64(..3000));
             let mut child = Child::fork(|| {
                 std::thread::spawn(move || {
                     std::thread::sleep(fuse);

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nix::fcntl::{FcntlArg, fcntl};
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SegmentError, SetDeclaration};
 
 const PROCESSES: usize = 32;
@@ -174,7 +175,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
         let neighbour = directory.join("limits.2");
         drop(Segment::create(&neighbour, &declaration()).expect("a segment"));
         let words = SharedWords::new(1);
-        let mut dice = Dice(u64::from(std::process::id()));
+        let mut dice = Rng::with_seed(u64::from(std::process::id()));
         let mut abandoned = 0;
         for _ in 0..ATTEMPTS {
             let before = words[0].load(Ordering::SeqCst);
@@ -187,7 +188,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
             });
             eventually("the child creates", || words[0].load(Ordering::SeqCst) > before);
             // Not to synchronise: to end at any moment of a creation.
-            std::thread::sleep(Duration::from_micros(dice.below(300)));
+            std::thread::sleep(Duration::from_micros(dice.u64(..300)));
             child.kill();
             let unfinished = names_in(directory).iter().any(|name| name.starts_with('.'));
             abandoned += u64::from(unfinished);

@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use scene::clock::Scene;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use scene::{create, create_in, expect_permit, queued};
 use shmlimit::{Keyed, Limit, LimitSet, Permit, RefusalReason, Segment, SetDeclaration};
 
@@ -346,7 +347,7 @@ async fn take_a_turn_or_time_out(
 }
 
 fn timeout(seed: u64) -> Duration {
-    Duration::from_micros(Dice(seed).below(20_000))
+    Duration::from_micros(Rng::with_seed(seed).u64(..20_000))
 }
 
 fn thousand_under_tokio(set: &LimitSet, words: &Arc<SharedWords>) {

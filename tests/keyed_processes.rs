@@ -10,8 +10,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nix::time::{ClockId, clock_gettime};
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason, Segment,
     SetDeclaration, WhenFull,
@@ -111,14 +112,14 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
         let held = SharedWords::new(KEYS as usize);
         in_processes(|process| {
             let log = Log::of(&logs, process, OPERATIONS);
-            let mut dice = Dice(SEED + process as u64);
+            let mut dice = Rng::with_seed(SEED + process as u64);
             let request = set.request();
             let mut permits = VecDeque::new();
             for _ in 0..OPERATIONS {
-                let number = if dice.below(2) == 0 {
-                    dice.below(HOT)
+                let number = if dice.u64(..2) == 0 {
+                    dice.u64(..HOT)
                 } else {
-                    dice.below(KEYS)
+                    dice.u64(..KEYS)
                 };
                 let before = boot_nanos();
                 let outcome = set
@@ -190,13 +191,13 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
 /// What four processes are given of each of so many keys, in equal parts of the victims and of the others.
 fn flood(set: &LimitSet, given: &SharedWords, victims: u64, others: u64, operations: usize) {
     in_processes(|process| {
-        let mut dice = Dice(SEED + process as u64);
+        let mut dice = Rng::with_seed(SEED + process as u64);
         let request = set.request();
         for operation in 0..operations as u64 {
             let number = if operation % 2 == 0 {
-                dice.below(victims)
+                dice.u64(..victims)
             } else {
-                victims + dice.below(others)
+                victims + dice.u64(..others)
             };
             if ask(set, number, &request) {
                 given[number as usize].fetch_add(1, Ordering::Relaxed);
@@ -306,13 +307,13 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
         let regained = &words[PROCESSES];
         let start = |process: usize, seed: u64| {
             Child::fork(|| {
-                let mut dice = Dice(seed);
+                let mut dice = Rng::with_seed(seed);
                 loop {
-                    let limited = dice.below(LIMITED);
-                    if dice.below(4) == 0 && ask(&set, limited, &request) {
+                    let limited = dice.u64(..LIMITED);
+                    if dice.u64(..4) == 0 && ask(&set, limited, &request) {
                         regained.fetch_add(1, Ordering::Relaxed);
                     }
-                    ask(&set, LIMITED + dice.roll() % 1_000_000, &request);
+                    ask(&set, LIMITED + dice.u64(..) % 1_000_000, &request);
                     words[process].fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -320,12 +321,12 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
         let mut children: Vec<Child> = (0..PROCESSES)
             .map(|process| start(process, SEED + process as u64))
             .collect();
-        let mut dice = Dice(SEED);
+        let mut dice = Rng::with_seed(SEED);
         for kill in 0..KILLS {
-            let process = dice.below(PROCESSES as u64) as usize;
-            let goal = words[process].load(Ordering::Relaxed) + 1 + dice.below(40);
+            let process = dice.u64(..PROCESSES as u64) as usize;
+            let goal = words[process].load(Ordering::Relaxed) + 1 + dice.u64(..40);
             eventually("it asks", || words[process].load(Ordering::Relaxed) >= goal);
-            let replacement = start(process, dice.roll().wrapping_add(kill));
+            let replacement = start(process, dice.u64(..).wrapping_add(kill));
             std::mem::replace(&mut children[process], replacement).kill();
         }
         children.into_iter().for_each(Child::kill);
@@ -380,8 +381,8 @@ fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u
 #[test]
 fn chosen_keys_fill_the_table_no_differently_from_random_ones() {
     const MAX: u64 = 1_000;
-    let mut dice = Dice(SEED);
-    let random = fill(MAX, |_, _| dice.roll().to_le_bytes().to_vec());
+    let mut dice = Rng::with_seed(SEED);
+    let random = fill(MAX, |_, _| dice.u64(..).to_le_bytes().to_vec());
     let sequential = fill(MAX, |number, _| number.to_string().into_bytes());
     let with_a_prefix = fill(MAX, |number, _| format!("{:0>200}", number).into_bytes());
     // In the bits that a hash without a seed would take its buckets from, all the same.

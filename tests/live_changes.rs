@@ -5,8 +5,9 @@ mod scene;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fastrand::Rng;
 use scene::clock::{NANOSECOND, NEW_YEAR, Scene};
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
     Permit, RequestError, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
@@ -367,7 +368,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
                 let key = set.key(name(number)).expect("a key");
                 assert!(key.check(&request).expect("works").is_admitted());
             }
-            let mut dice = Dice(20_260_101);
+            let mut dice = Rng::with_seed(20_260_101);
             for _ in 0..40 {
                 let child = Child::fork(|| {
                     let opened = Segment::open(segment.path()).expect("opens");
@@ -375,7 +376,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
                         opened.apply(&of(1000 + 1000 * (round % 2))).expect("applies");
                     }
                 });
-                std::thread::sleep(Duration::from_micros(2_000 + dice.below(8_000)));
+                std::thread::sleep(Duration::from_micros(2_000 + dice.u64(..8_000)));
                 child.kill();
                 let in_force = segment.declaration_in_force().expect("works");
                 assert!(

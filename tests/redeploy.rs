@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fastrand::Rng;
 use scene::expect_permit;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenError, OpenOptions,
     Segment, SegmentError, SegmentReader, SetDeclaration,
@@ -405,7 +406,7 @@ fn a_process_killed_while_it_applies_leaves_each_set_as_one_declaration_or_the_o
         let of = |version: u64| declaring(&sets, 10 + version % 2 * 10).version(version);
         drop(open(&path, OnMismatch::Apply, &of(1)).expect("created"));
         let words = SharedWords::new(1);
-        let mut dice = Dice(20_261_123);
+        let mut dice = Rng::with_seed(20_261_123);
         for _ in 0..60 {
             let before = words[0].load(Ordering::SeqCst);
             let child = Child::fork(|| {
@@ -416,7 +417,7 @@ fn a_process_killed_while_it_applies_leaves_each_set_as_one_declaration_or_the_o
             });
             eventually("it applies", || words[0].load(Ordering::SeqCst) > before);
             // Not to synchronise: to end at any moment of a change.
-            std::thread::sleep(Duration::from_micros(dice.below(3000)));
+            std::thread::sleep(Duration::from_micros(dice.u64(..3000)));
             child.kill();
             for (capacity, version, edited) in in_force(&path) {
                 let version = version.expect("each has one");

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use fastrand::Rng;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Declaration, DeclarationError, Error, Keyed, Limit, OnMismatch, OpenError, OpenOptions,
     RequestError, Segment, SegmentReader, SetDeclaration,
@@ -57,11 +58,11 @@ fn assert_one_set_for_each_name(segment: &Segment, made: usize) {
 }
 
 /// Asks for the sets `operation-0` and on, in an order of its own, and answers what each admitted.
-fn ask_for_all(path: &Path, sets: usize, dice: &mut Dice, admitted: &SharedWords) {
+fn ask_for_all(path: &Path, sets: usize, dice: &mut Rng, admitted: &SharedWords) {
     let segment = Segment::open(path).expect("attaches");
     let mut order: Vec<usize> = (0..sets).collect();
     for last in (1..sets).rev() {
-        order.swap(last, dice.below(last as u64 + 1) as usize);
+        order.swap(last, dice.u64(..last as u64 + 1) as usize);
     }
     for number in order {
         let taken = use_up(&segment, &format!("operation-{number}"));
@@ -82,7 +83,7 @@ fn processes_that_ask_for_a_name_at_the_same_time_share_one_set() {
                 Child::fork(|| {
                     ready[0].fetch_add(1, Ordering::SeqCst);
                     eventually("all are ready", || ready[0].load(Ordering::SeqCst) == 8);
-                    ask_for_all(&path, SETS, &mut Dice(seed), &admitted);
+                    ask_for_all(&path, SETS, &mut Rng::with_seed(seed), &admitted);
                 })
             })
             .collect();
@@ -101,7 +102,7 @@ fn processes_that_are_killed_while_they_ask_leave_no_name_twice_and_no_copy_unus
     let test = "processes_that_are_killed_while_they_ask_leave_no_name_twice_and_no_copy_unusable";
     in_own_process(test, 5 * TIMEOUT, |directory| {
         const SETS: usize = 12;
-        let mut dice = Dice(u64::from(std::process::id()));
+        let mut dice = Rng::with_seed(u64::from(std::process::id()));
         for round in 0..40 {
             let path = directory.join(format!("limits-{round}"));
             let segment = Segment::create(&path, &declaration(SETS as u32)).expect("a segment");
@@ -118,7 +119,7 @@ fn processes_that_are_killed_while_they_ask_leave_no_name_twice_and_no_copy_unus
                     })
                 })
                 .collect();
-            let seen = dice.below(4 * SETS as u64);
+            let seen = dice.u64(..4 * SETS as u64);
             eventually("they have asked for some", || {
                 asked[0].load(Ordering::SeqCst) >= seen
             });

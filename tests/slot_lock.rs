@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use layout_mirror::RawSegment;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use scene::expect_permit;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Declaration, Error, Limit, LimitSet, LockKind, OpenError, OpenOptions, ProcessId, Removal, Segment,
     SegmentError, SegmentReader, SetDeclaration,
@@ -81,7 +82,7 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
         let segment = create(&path);
         let api = open_for(&path, TIMEOUT);
         let raw = RawSegment::open(&path);
-        let mut dice = Dice(u64::from(std::process::id()));
+        let mut dice = Rng::with_seed(u64::from(std::process::id()));
         let mut times = Vec::new();
         for _ in 0..DEATHS {
             let words = SharedWords::new(1);
@@ -98,7 +99,7 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
                 });
                 eventually("it waits", || raw.has_lock_waiters());
                 // Not to synchronise: at any time between two of its questions.
-                std::thread::sleep(Duration::from_micros(dice.below(10_000)));
+                std::thread::sleep(Duration::from_micros(dice.u64(..10_000)));
                 let killed = Instant::now();
                 holder.kill();
                 times.push(waiter.join().expect("takes the lock over") - killed);

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use layout_mirror::RawSegment;
 use nix::sys::signal::{Signal, raise};
 use scene::expect_permit;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -223,11 +224,11 @@ fn a_killed_holder_is_recovered_from_by_whoever_comes_next() {
 
 /// Acquires and gives back for ever.
 fn work(api: &LimitSet) -> ! {
-    let mut dice = Dice(1);
+    let mut dice = Rng::with_seed(1);
     let mut request = api.request().with("tokens", 0).expect("declared");
     loop {
         request
-            .set_cost("slots", 1 + dice.below(SLOTS))
+            .set_cost("slots", 1 + dice.u64(..SLOTS))
             .expect("declared");
         let mut permit = expect_permit(api.try_acquire(&request));
         permit.settle([("tokens", 0)]).expect("works");

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use fastrand::Rng;
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Credit, Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration,
     VirtualClock,
@@ -77,24 +78,24 @@ fn trace(directory: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(
     let posts: Vec<Post<'_>> = words.chunks(Post::WORDS).map(Post).collect();
     let start = |post: &Post<'_>| Child::fork(|| post.obey(&set, &clock));
     let mut children: Vec<Option<Child>> = posts.iter().map(|post| Some(start(post))).collect();
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let mut now = NEW_YEAR;
     let mut admitted = Vec::new();
     for step in 1..=STEPS as u64 {
-        now += match dice.below(8) {
-            0 => dice.below(window),
+        now += match dice.u64(..8) {
+            0 => dice.u64(..window),
             1 | 2 => 0,
-            _ => dice.below(window / 16),
+            _ => dice.u64(..window / 16),
         };
-        let process = dice.below(PROCESSES as u64) as usize;
-        if dice.below(60) == 0 {
+        let process = dice.u64(..PROCESSES as u64) as usize;
+        if dice.u64(..60) == 0 {
             children[process].take().expect("alive").kill();
             clock.advance_to(Duration::from_nanos(now));
             segment.recover().expect("works");
             children[process] = Some(start(&posts[process]));
         }
-        let cost = if dice.below(3) == 0 {
-            1 + dice.below(BATCH + 1)
+        let cost = if dice.u64(..3) == 0 {
+            1 + dice.u64(..BATCH + 1)
         } else {
             1
         };
@@ -267,20 +268,20 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
             .create(directory.path().join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
-        let mut dice = Dice(seed);
+        let mut dice = Rng::with_seed(seed);
         let mut now = NEW_YEAR;
         // When it was admitted, and what it has used.
         let mut used: Vec<(u64, u64)> = Vec::new();
         let mut held = Vec::new();
         for _ in 0..20 * STEPS {
-            now += match dice.below(40) {
-                0 => dice.below(2 * WINDOW),
+            now += match dice.u64(..40) {
+                0 => dice.u64(..2 * WINDOW),
                 1..20 => 0,
-                _ => dice.below(WINDOW / 32),
+                _ => dice.u64(..WINDOW / 32),
             };
             clock.advance_to(Duration::from_nanos(now));
             // Long pauses, and then many at once that have used nothing.
-            let gives_back = if dice.below(300) == 0 { held.len() } else { 0 };
+            let gives_back = if dice.u64(..300) == 0 { held.len() } else { 0 };
             for _ in 0..gives_back {
                 let (mut permit, position): (shmlimit::Permit<'_>, usize) = held.remove(0);
                 permit.settle([("calls", 0)]).expect("works");
@@ -289,7 +290,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
                     used.push((now, 1));
                 }
             }
-            let cost = 1 + dice.below(BATCH + 1);
+            let cost = 1 + dice.u64(..BATCH + 1);
             let request = set.request().with("calls", cost).expect("declared");
             if let Ok(permit) = set.try_acquire(&request).expect("works").into_result() {
                 held.push((permit, used.len()));
@@ -324,7 +325,7 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
         let set = segment.set("api").expect("declared");
         // Before each request and after it, so that one that is admitted at the kill counts as either.
         let words = SharedWords::new(2);
-        let mut dice = Dice(42);
+        let mut dice = Rng::with_seed(42);
         let mut unsure = 0;
         for _ in 0..KILLS {
             let begun = words[0].load(Ordering::Relaxed);
@@ -336,7 +337,7 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
                     }
                 }
             });
-            let enough = begun + 1 + dice.below(200);
+            let enough = begun + 1 + dice.u64(..200);
             eventually("it works", || words[0].load(Ordering::Relaxed) >= enough);
             child.kill();
             unsure += words[0].load(Ordering::Relaxed) - words[1].load(Ordering::Relaxed) - unsure;

@@ -20,6 +20,7 @@ use crate::client::{self, Tally};
 use crate::crew::{Crew, wait_for_signal};
 use crate::demonstration::ClientProcess;
 use crate::options::Options;
+use crate::report::print;
 use crate::rules::AllRules;
 use crate::table::thousands;
 use crate::{Failure, SegmentFile, worker};
@@ -244,16 +245,7 @@ pub fn run(store: &str, options: &Options, signals: &SigSet) -> Result<ExitCode,
     }
     let elapsed = began.elapsed();
     let report = report(&mut hosts, &rules, elapsed, killed, own.is_some())?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{report}");
-    }
-    Ok(if report.held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    print(&report, report.held, options.json)
 }
 
 fn start<'a>(

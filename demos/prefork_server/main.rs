@@ -36,7 +36,7 @@ use shmlimit::Segment;
 
 use crew::{Crew, Replaced};
 use options::Options;
-use report::Report;
+use report::{Report, print};
 use rules::AllRules;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -95,16 +95,7 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
         return Err("interrupted".into());
     };
     let report = Report::new(&segment.0, &rules, &findings)?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{report}");
-    }
-    Ok(if report.held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    print(&report, report.held, options.json)
 }
 
 fn announce_demonstration(segment: &Segment, rules: &AllRules, options: &Options) {

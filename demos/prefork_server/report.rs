@@ -1,6 +1,8 @@
 //! What the demonstration found, next to what the limits allow.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,6 +14,20 @@ use crate::demonstration::{Findings, Killed};
 use crate::keys::KeyTally;
 use crate::rules::{AllRules, Rules};
 use crate::table::thousands;
+
+/// Prints a report, and says how the program ends by it.
+pub fn print(report: &(impl Serialize + Display), is_held: bool, as_json: bool) -> Result<ExitCode, Failure> {
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{report}");
+    }
+    Ok(if is_held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
 
 /// Everything that is printed.
 #[derive(Clone, Debug, Serialize)]

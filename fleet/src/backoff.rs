@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
@@ -9,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// not come back in the same instant.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    random: u64,
+    random: Rng,
     failures: u32,
 }
 
@@ -18,7 +20,7 @@ impl Backoff {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
-            random: seed,
+            random: Rng::with_seed(seed),
             failures: 0,
         }
     }
@@ -38,13 +40,7 @@ impl Backoff {
 
     /// A random part of a duration.
     pub fn up_to(&mut self, longest: Duration) -> Duration {
-        // SplitMix64.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        let nanos = longest.as_nanos() * u128::from(mixed) / (1 << 64);
+        let nanos = longest.as_nanos() * u128::from(self.random.u64(..)) / (1 << 64);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }

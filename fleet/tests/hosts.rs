@@ -8,11 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use fastrand::Rng;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use scene::proxy::Proxy;
-use scene::{PASSWORD, Random, Server, patient, server_program, wait_for};
+use scene::{PASSWORD, Server, patient, server_program, wait_for};
 use shmlimit::{
     Declaration, FleetLease, Limit, LimitSet, Outage, Outcome, RefusalReason, Segment, SetDeclaration, Window,
 };
@@ -233,7 +234,7 @@ fn admits_no_more_than_declared_while_processes_and_servers_die() {
         (0..processes).map(move |_| (path.clone(), spawn_worker(&path)))
     });
     let mut workers = Workers(workers.collect());
-    let mut random = Random::new(18);
+    let mut random = Rng::with_seed(18);
     let sum = || segments.iter().map(admitted).sum::<u64>();
     let mut phases = Vec::new();
     for phase in 0..6 {
@@ -246,7 +247,7 @@ fn admits_no_more_than_declared_while_processes_and_servers_die() {
         }
         let phase_begun = Instant::now();
         while phase_begun.elapsed() < 2 * SECOND {
-            let index = random.below((hosts * processes) as u64) as usize;
+            let index = random.u64(..(hosts * processes) as u64) as usize;
             workers.replace(index);
             thread::sleep(Duration::from_millis(100));
         }

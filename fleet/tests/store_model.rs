@@ -7,8 +7,9 @@ mod scene;
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use redis::Connection;
-use scene::{Random, Server, server_program};
+use scene::{Server, server_program};
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit::{Kind, Weekday, Window};
 use shmlimit_fleet::model::StoreModel;
@@ -68,17 +69,17 @@ struct Host {
 }
 
 impl Host {
-    fn spend(&mut self, now: u64, random: &mut Random) -> u64 {
+    fn spend(&mut self, now: u64, random: &mut Rng) -> u64 {
         if now >= self.expiry {
             self.held = 0;
         }
-        let spent = random.below(self.held.min(self.demand) + 1);
+        let spent = random.u64(..self.held.min(self.demand) + 1);
         self.held -= spent;
         self.spent += spent;
         spent
     }
 
-    fn ask(&mut self, key: &str, declared: &LeasedLimit, random: &mut Random) -> LeaseRequest {
+    fn ask(&mut self, key: &str, declared: &LeasedLimit, random: &mut Rng) -> LeaseRequest {
         if let Some(asked) = &self.asked {
             return asked.clone();
         }
@@ -92,12 +93,12 @@ impl Host {
             spent: self.spent,
             refunded: self.refunded,
             // Now and then it returns a part.
-            held: if random.one_in(4) {
-                random.below(self.held + 1)
+            held: if random.u64(..4) == 0 {
+                random.u64(..self.held + 1)
             } else {
                 self.held
             },
-            wanted: random.below(self.demand + 1),
+            wanted: random.u64(..self.demand + 1),
             grant_number: self.grant_number,
         };
         self.held = request.held;
@@ -192,61 +193,61 @@ fn trace(
     (seed, is_rough): (u64, bool),
     seen: &mut Seen,
 ) {
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let mut version = 0;
     let mut declared = LeasedLimit {
         kind: Kind::Rate,
         unit: "1".to_owned(),
         rule: rule.clone(),
-        lease: Duration::from_millis(500 + random.below(3_000)),
+        lease: Duration::from_millis(500 + random.u64(..3_000)),
     };
     let key = format!("test/{seed}/{rule:?}/{is_rough}");
     let mut run = "1".to_owned();
-    let mut now = START + random.below(200_000_000_000);
+    let mut now = START + random.u64(..200_000_000_000);
     let begun = now;
     let mut model = StoreModel::new();
     let mut admitted = 0;
-    let mut hosts: Vec<Host> = (0..2 + random.below(6))
+    let mut hosts: Vec<Host> = (0..2 + random.u64(..6))
         .map(|id| Host {
             id: id + 1,
             sequence: 0,
-            spent: random.below(3) * ((1 << 52) - 100),
+            spent: random.u64(..3) * ((1 << 52) - 100),
             refunded: 0,
             held: 0,
             expiry: 0,
             asked: None,
-            demand: 1 << random.below(12),
+            demand: 1 << random.u64(..12),
             grant_number: 0,
         })
         .collect();
     for step in 0..STEPS {
         let context = format!("seed {seed}, {rule:?}, step {step}");
-        now += match random.below(20) {
-            0 => random.below(40_000_000),
-            1 => random.below(8_000_000),
-            _ => random.below(200_000),
+        now += match random.u64(..20) {
+            0 => random.u64(..40_000_000),
+            1 => random.u64(..8_000_000),
+            _ => random.u64(..200_000),
         };
         if is_rough {
             for host in &mut hosts {
-                if random.one_in(20) {
-                    host.refunded += random.below(host.demand);
+                if random.u64(..20) == 0 {
+                    host.refunded += random.u64(..host.demand);
                 }
             }
-            match random.below(60) {
-                0 => now -= random.below(5_000_000),
+            match random.u64(..60) {
+                0 => now -= random.u64(..5_000_000),
                 1 => run.push('1'),
                 2 => version += 1,
                 3 => {
                     declared.lease += Duration::from_millis(1);
-                    version += random.below(2);
+                    version += random.u64(..2);
                 }
                 _ => {}
             }
         }
-        let number = random.below(hosts.len() as u64);
+        let number = random.u64(..hosts.len() as u64);
         let host = &mut hosts[usize::try_from(number).expect("small")];
         admitted += host.spend(now, &mut random);
-        if random.one_in(200) {
+        if random.u64(..200) == 0 {
             // A host that dies: another begins in its place.
             *host = Host {
                 id: host.id + 1_000,
@@ -262,12 +263,12 @@ fn trace(
         }
         let is_repeat = host.asked.is_some();
         let mut request = host.ask(&key, &declared, &mut random);
-        if is_rough && random.one_in(50) {
-            request.sequence = request.sequence.saturating_sub(1 + random.below(2));
-        } else if is_rough && random.one_in(50) {
+        if is_rough && random.u64(..50) == 0 {
+            request.sequence = request.sequence.saturating_sub(1 + random.u64(..2));
+        } else if is_rough && random.u64(..50) == 0 {
             request.spent = request.spent.wrapping_sub(1_000_000);
         }
-        if random.one_in(6) {
+        if random.u64(..6) == 0 {
             continue; // lost on its way: it is repeated later
         }
         let terms = Terms::new(&request.declared, version).expect("countable");
@@ -288,7 +289,7 @@ fn trace(
             assert!(used <= burst, "{context}: {used} of {burst}");
         }
         if let StoreAnswer::Granted(grant) = &real
-            && !random.one_in(6)
+            && random.u64(..6) != 0
             && host.asked.as_ref() == Some(&request)
         {
             host.install(now, grant);

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use fastrand::Rng;
 use shmlimit::{
     Adaptive, Algorithm, Align, Credit, Declaration, Error, Keyed, Limit, LimitCounts, LimitSet, OpenOptions,
     Permit, Request, RequestError, Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
@@ -13,7 +14,6 @@ use shmlimit::{
 use tempfile::TempDir;
 
 use crate::model::{BASE, BUCKETS, CreditSize, Model, Rule, Slot, Terms};
-use crate::scene::process::Dice;
 
 /// Keys that are followed. Others come now and then, in crowds, and push them out of the table.
 const KEYS: u64 = 6;
@@ -84,21 +84,21 @@ impl Subject {
         })
     }
 
-    fn terms(self, dice: &mut Dice, before: Option<Terms>) -> Terms {
+    fn terms(self, dice: &mut Rng, before: Option<Terms>) -> Terms {
         let max = match self.kind {
             Kind::Concurrency(_) => 12,
-            _ => [10, 100, 100_000][dice.below(3) as usize],
+            _ => [10, 100, 100_000][dice.u64(..3) as usize],
         };
-        let capacity = 1 + dice.below(max);
-        let window = 1 + dice.below(10);
+        let capacity = 1 + dice.u64(..max);
+        let window = 1 + dice.u64(..10);
         // Of a live limit the size of batches can be changed, and not whether there are any.
         let has_credit = match before {
             Some(before) => before.credit.is_some(),
-            None => self.may_have_credit() && dice.below(2) == 0,
+            None => self.may_have_credit() && dice.u64(..2) == 0,
         };
-        let credit = has_credit.then(|| match dice.below(3) {
+        let credit = has_credit.then(|| match dice.u64(..3) {
             0 if self.rule == Rule::Tokens => CreditSize::Auto,
-            _ => CreditSize::Fixed(2 + dice.below(20)),
+            _ => CreditSize::Fixed(2 + dice.u64(..20)),
         });
         Terms {
             capacity,
@@ -107,15 +107,15 @@ impl Subject {
                 (Rule::Counter, Some(before)) => window.max(before.window),
                 _ => window,
             },
-            burst: if dice.below(2) == 0 {
+            burst: if dice.u64(..2) == 0 {
                 capacity
             } else {
-                1 + dice.below(max)
+                1 + dice.u64(..max)
             },
-            ceiling: capacity + dice.below(5),
+            ceiling: capacity + dice.u64(..5),
             algorithm: match self.kind {
                 Kind::Rate([algorithm]) => *algorithm,
-                Kind::Rate(algorithms) => algorithms[dice.below(algorithms.len() as u64) as usize],
+                Kind::Rate(algorithms) => algorithms[dice.u64(..algorithms.len() as u64) as usize],
                 _ => Algorithm::default(),
             },
             credit,
@@ -153,7 +153,7 @@ struct Scene<'a> {
     clock: &'a VirtualClock,
     segments: &'a [Segment; 2],
     sets: &'a [LimitSet; 2],
-    dice: Dice,
+    dice: Rng,
     terms: Terms,
     models: Vec<Model>,
     outstanding: Vec<Outstanding<'a>>,
@@ -171,7 +171,7 @@ struct Scene<'a> {
 pub fn follow(subject: Subject, seed: u64) {
     let directory: TempDir = tempfile::tempdir().expect("a directory");
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let terms = subject.terms(&mut dice, None);
     let path = directory.path().join("limits");
     let options = OpenOptions::new().virtual_clock(&clock);
@@ -226,12 +226,12 @@ impl<'a> Scene<'a> {
 
     /// One of the two attachments.
     fn set(&mut self) -> &'a LimitSet {
-        &self.sets[self.dice.below(2) as usize]
+        &self.sets[self.dice.u64(..2) as usize]
     }
 
     fn step(&mut self) {
         self.take_batch_back(false);
-        match self.dice.below(100) {
+        match self.dice.u64(..100) {
             0..18 => self.pass(),
             18..62 if self.terms.credit.is_some() => self.spend(),
             18..62 => self.acquire(),
@@ -246,13 +246,13 @@ impl<'a> Scene<'a> {
 
     fn pass(&mut self) {
         let window = self.terms.window_nanos();
-        let nanos = match self.dice.below(6) {
+        let nanos = match self.dice.u64(..6) {
             0 => 1,
             1 => self.retry_after,
             2 => window,
             3 => window - self.now() % window,
-            4 => window / 64 * self.dice.below(64),
-            _ => self.dice.below(window / 8),
+            4 => window / 64 * self.dice.u64(..64),
+            _ => self.dice.u64(..window / 8),
         };
         self.note(format_args!("pass {nanos}"));
         self.clock
@@ -279,7 +279,7 @@ impl<'a> Scene<'a> {
     }
 
     fn some_key(&mut self) -> usize {
-        self.dice.below(self.models.len() as u64) as usize
+        self.dice.u64(..self.models.len() as u64) as usize
     }
 
     fn request(set: &LimitSet, cost: u64) -> Request {
@@ -289,11 +289,11 @@ impl<'a> Scene<'a> {
     /// A cost at which something may happen.
     fn some_cost(&mut self, key: usize) -> u64 {
         let room = self.models[key].room(self.terms, self.now(), 0);
-        match self.dice.below(5) {
+        match self.dice.u64(..5) {
             0 => 1,
             1 => room,
             2 => room + 1,
-            _ => 1 + self.dice.below(self.terms.capacity.min(self.terms.burst)),
+            _ => 1 + self.dice.u64(..self.terms.capacity.min(self.terms.burst)),
         }
         .max(1)
     }
@@ -351,7 +351,7 @@ impl<'a> Scene<'a> {
 
     fn some_outstanding(&mut self) -> Option<usize> {
         let count = self.outstanding.len() as u64;
-        (count > 0).then(|| self.dice.below(count) as usize)
+        (count > 0).then(|| self.dice.u64(..count) as usize)
     }
 
     /// Settles a permit, or cancels a reservation.
@@ -370,7 +370,7 @@ impl<'a> Scene<'a> {
         } = self.outstanding.swap_remove(index);
         let mut permit = match held {
             Held::Permit(permit) => permit,
-            Held::Reservation(mut reservation) if self.dice.below(2) == 0 => {
+            Held::Reservation(mut reservation) if self.dice.u64(..2) == 0 => {
                 self.note(format_args!("cancel {reserved} of {key}"));
                 let before = self.counts().refunded;
                 reservation.cancel().expect("works");
@@ -380,11 +380,11 @@ impl<'a> Scene<'a> {
             }
             Held::Reservation(reservation) => reservation.into_permit(),
         };
-        let used = match self.dice.below(4) {
+        let used = match self.dice.u64(..4) {
             0 => 0,
-            1 => self.dice.below(reserved + 1),
+            1 => self.dice.u64(..reserved + 1),
             2 => reserved,
-            _ => reserved + self.dice.below(reserved + 1),
+            _ => reserved + self.dice.u64(..reserved + 1),
         };
         self.note(format_args!("settle {reserved} of {key} to {used}"));
         let (refunded, overdraft) = {
@@ -427,7 +427,7 @@ impl<'a> Scene<'a> {
         self.note(format_args!("drop {} of {}", out.reserved, out.key));
         let model = &mut self.models[out.key];
         if let (Held::Permit(mut permit), Kind::Concurrency(_)) = (out.held, self.subject.kind) {
-            if self.dice.below(2) == 0 {
+            if self.dice.u64(..2) == 0 {
                 permit.release_failed().expect("works");
             }
             model.held -= out.reserved;
@@ -474,10 +474,10 @@ impl<'a> Scene<'a> {
     /// Asks a limit with credit: what it admits, it has charged before, here or in a batch.
     fn spend(&mut self) {
         let set = self.set();
-        let cost = if self.dice.below(4) == 0 {
+        let cost = if self.dice.u64(..4) == 0 {
             self.some_cost(0)
         } else {
-            1 + self.dice.below(6)
+            1 + self.dice.u64(..6)
         };
         let request = Self::request(set, cost);
         self.note(format_args!("spend {cost}"));
@@ -535,7 +535,7 @@ impl<'a> Scene<'a> {
         let (old, now) = (self.terms, self.now());
         let new = self.subject.terms(&mut self.dice, Some(old));
         self.note(format_args!("apply {new:?}"));
-        let segment = &self.segments[self.dice.below(2) as usize];
+        let segment = &self.segments[self.dice.u64(..2) as usize];
         segment.apply(&self.subject.declaration(new)).expect("applies");
         if new != old && old.credit == Some(CreditSize::Auto) {
             // By the rule that it was drawn by.
@@ -558,7 +558,7 @@ impl<'a> Scene<'a> {
 
     fn reset(&mut self) {
         let (set, terms) = (self.set(), self.terms);
-        let key = (self.subject.is_keyed && self.dice.below(2) == 0).then(|| self.some_key());
+        let key = (self.subject.is_keyed && self.dice.u64(..2) == 0).then(|| self.some_key());
         self.note(format_args!("reset {key:?}"));
         match key {
             Some(key) => {
@@ -591,7 +591,7 @@ impl<'a> Scene<'a> {
         }
         let set = self.set();
         let request = Self::request(set, 1);
-        let count = 1 + self.dice.below(2 * ROWS);
+        let count = 1 + self.dice.u64(..2 * ROWS);
         self.note(format_args!("{count} others come"));
         for _ in 0..count {
             let name = format!("other-{}", self.next_slot());

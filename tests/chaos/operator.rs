@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fastrand::Rng;
 use shmlimit::{Error, Segment};
 
-use crate::scene::process::{Dice, TIMEOUT};
+use crate::scene::process::TIMEOUT;
 use crate::sets::{VARIANTS, declaration};
 use crate::truth::Count;
 use crate::worker::{expect_stuck, open};
@@ -16,7 +17,7 @@ pub const OPERATOR: usize = PROCESSES - 1;
 /// Changes what is limited, and sets right, until it is killed.
 pub fn operate(world: &World, seed: u64) -> ! {
     let truth = &world.truth;
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     loop {
         let segment = open(world, OPERATOR, TIMEOUT);
         if let Err(error) = act(world, &segment, &mut dice) {
@@ -29,15 +30,15 @@ pub fn operate(world: &World, seed: u64) -> ! {
             std::thread::sleep(Duration::from_micros(200));
         }
         truth.rests(OPERATOR).store(0, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_micros(dice.below(10_000)));
+        std::thread::sleep(Duration::from_micros(dice.u64(..10_000)));
     }
 }
 
-fn act(world: &World, segment: &Segment, dice: &mut Dice) -> Result<(), Error> {
+fn act(world: &World, segment: &Segment, dice: &mut Rng) -> Result<(), Error> {
     let truth = &world.truth;
-    match dice.below(16) {
+    match dice.u64(..16) {
         0..=7 => {
-            let variant = dice.below(VARIANTS.len() as u64) as usize;
+            let variant = dice.u64(..VARIANTS.len() as u64) as usize;
             segment.apply(&declaration(variant))?;
             truth.add(Count::Applied);
         }

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use shmlimit::Segment;
 
 use crate::audit::check_that_nothing_is_left;
 use crate::operator::{OPERATOR, operate};
-use crate::scene::process::{Child, Dice, TIMEOUT};
+use crate::scene::process::{Child, TIMEOUT};
 use crate::truth::Count;
 use crate::worker::{ask_the_store, work};
 use crate::{PROCESSES, WORKERS, World};
@@ -36,7 +37,7 @@ pub struct Supervisor<'a> {
     segment: &'a Segment,
     processes: Vec<Child>,
     stopped: Vec<Stopped>,
-    dice: Dice,
+    dice: Rng,
     /// Of workers, of those who ask the store, of operators.
     kills: [u64; 3],
     stops: u64,
@@ -53,7 +54,7 @@ impl<'a> Supervisor<'a> {
             segment,
             processes: Vec::new(),
             stopped: Vec::new(),
-            dice: Dice(seed),
+            dice: Rng::with_seed(seed),
             kills: [0; 3],
             stops: 0,
             rests: 0,
@@ -70,8 +71,8 @@ impl<'a> Supervisor<'a> {
     fn start(&mut self, process: usize) -> Child {
         let world = self.world;
         world.truth.restart(process);
-        let seed = self.dice.roll();
-        let inherited = (self.dice.below(2) == 0).then(|| self.segment.clone());
+        let seed = self.dice.u64(..);
+        let inherited = (self.dice.u64(..2) == 0).then(|| self.segment.clone());
         Child::fork(|| match process {
             OPERATOR => operate(world, seed),
             WORKERS.. => ask_the_store(world, process),
@@ -93,9 +94,9 @@ impl<'a> Supervisor<'a> {
 
     /// The operator more often than by his number: there is one.
     fn some_process(&mut self) -> usize {
-        match self.dice.below(8) {
+        match self.dice.u64(..8) {
             0 => OPERATOR,
-            _ => self.dice.below(PROCESSES as u64) as usize,
+            _ => self.dice.u64(..PROCESSES as u64) as usize,
         }
     }
 
@@ -117,7 +118,7 @@ impl<'a> Supervisor<'a> {
 
     /// Kills a few at the same moment, so that those who recover for the dead die as well, and replaces them.
     fn kill_some(&mut self) {
-        let mut condemned: Vec<usize> = (0..=self.dice.below(4)).map(|_| self.some_process()).collect();
+        let mut condemned: Vec<usize> = (0..=self.dice.u64(..4)).map(|_| self.some_process()).collect();
         condemned.sort_unstable();
         condemned.dedup();
         for process in &condemned {
@@ -138,7 +139,7 @@ impl<'a> Supervisor<'a> {
         self.processes[process].wait_until_stopped();
         self.stops += 1;
         let longest = u64::try_from(LONGEST_STOP.as_micros()).expect("in range");
-        let time = Duration::from_micros(self.dice.below(longest));
+        let time = Duration::from_micros(self.dice.u64(..longest));
         self.stopped.push(Stopped {
             process,
             until: Instant::now() + time,
@@ -159,16 +160,16 @@ impl<'a> Supervisor<'a> {
         let began = Instant::now();
         while began.elapsed() < time {
             let phase = Instant::now();
-            let pause = PAUSES[self.dice.below(PAUSES.len() as u64) as usize];
+            let pause = PAUSES[self.dice.u64(..PAUSES.len() as u64) as usize];
             let pause = u64::try_from(pause.as_micros()).expect("in range");
             while phase.elapsed() < RAGE.min(time) {
-                match self.dice.below(3) {
+                match self.dice.u64(..3) {
                     0 => self.stop_one(),
                     _ => self.kill_some(),
                 }
                 self.continue_those_until(Instant::now());
                 // Not to synchronise: the survivors need time to work between the kills.
-                std::thread::sleep(Duration::from_micros(self.dice.below(pause)));
+                std::thread::sleep(Duration::from_micros(self.dice.u64(..pause)));
             }
             self.continue_those_until(phase + TIMEOUT);
             self.wait_until_all_get_on();

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use fastrand::Rng;
 use shmlimit::{
     AcquireFuture, Error, Key, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
     Segment, SegmentError,
@@ -13,7 +14,7 @@ use shmlimit::{
 
 use crate::World;
 use crate::scene::clock::boot_time;
-use crate::scene::process::{Dice, TIMEOUT};
+use crate::scene::process::TIMEOUT;
 use crate::service::refresh;
 use crate::sets::{Handles, KEYS, LEASE};
 use crate::truth::{Count, Pool};
@@ -59,16 +60,16 @@ pub fn ask_the_store(world: &World, process: usize) -> ! {
 
 /// What a process does until it is killed.
 pub fn work(world: &World, number: usize, inherited: Option<Segment>, seed: u64) -> ! {
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let mut segment = inherited;
     loop {
         // The process that inherited a segment uses it to the end; the others attach again from time to time.
         let rounds = match segment {
             Some(_) => u64::MAX,
-            None => 20 + dice.below(500),
+            None => 20 + dice.u64(..500),
         };
         let opened = segment.take().unwrap_or_else(|| {
-            let is_patient = dice.below(2) == 0;
+            let is_patient = dice.u64(..2) == 0;
             open(
                 world,
                 number,
@@ -76,7 +77,7 @@ pub fn work(world: &World, number: usize, inherited: Option<Segment>, seed: u64)
             )
         });
         let handles = Handles::of(opened);
-        Worker::new(world, number, &handles, dice.roll()).work(rounds);
+        Worker::new(world, number, &handles, dice.u64(..)).work(rounds);
     }
 }
 
@@ -90,7 +91,7 @@ struct Worker<'a> {
     world: &'a World,
     number: usize,
     handles: &'a Handles,
-    dice: Dice,
+    dice: Rng,
     keys: [Key<'a>; 3],
     plain: Request,
     keyed: Request,
@@ -108,7 +109,7 @@ impl<'a> Worker<'a> {
             world,
             number,
             handles,
-            dice: Dice(seed),
+            dice: Rng::with_seed(seed),
             keys: KEYS.map(|key| handles.keyed.key(key).expect("keyed")),
             plain: handles.plain.request().with("tokens", 1).expect("declared"),
             keyed: handles.keyed.request(),
@@ -123,15 +124,15 @@ impl<'a> Worker<'a> {
     fn work(&mut self, rounds: u64) {
         let truth = &self.world.truth;
         // Were all of them to spin, the condemned would wait for a processor to die on.
-        let is_calm = self.dice.below(4) > 0;
+        let is_calm = self.dice.u64(..4) > 0;
         for _ in 0..rounds {
             if truth.get(Count::Rest) != 0 {
                 self.rest();
             }
-            if is_calm && self.dice.below(4) == 0 {
-                std::thread::sleep(Duration::from_micros(self.dice.below(2_000)));
+            if is_calm && self.dice.u64(..4) == 0 {
+                std::thread::sleep(Duration::from_micros(self.dice.u64(..2_000)));
             }
-            match self.dice.below(18) {
+            match self.dice.u64(..18) {
                 0..=4 => self.use_plain(),
                 5..=8 => self.use_keyed(),
                 9 => self.come_once(),
@@ -141,7 +142,7 @@ impl<'a> Worker<'a> {
                 _ => self.look(),
             }
             truth.check();
-            self.give_back_until(self.dice.clone().below(3) as usize);
+            self.give_back_until(self.dice.clone().u64(..3) as usize);
             truth.got_on(self.number);
         }
         self.give_back_all();
@@ -168,11 +169,11 @@ impl<'a> Worker<'a> {
     ) -> Option<Permit<'a>> {
         let truth = &self.world.truth;
         let holds_nothing = self.holdings.is_empty() && self.lease.is_none();
-        let outcome = match self.dice.below(8) {
+        let outcome = match self.dice.u64(..8) {
             0..=3 => truth.timed(self.number, Count::LongestStall, try_now),
             4 if holds_nothing => truth.timed(self.number, longest, || wait(None)),
             4..=6 => {
-                let timeout = Duration::from_micros(self.dice.below(50_000));
+                let timeout = Duration::from_micros(self.dice.u64(..50_000));
                 let outcome = truth.timed(self.number, longest, || wait(Some(timeout)));
                 if matches!(&outcome, Ok(Outcome::Refused(_))) {
                     truth.add(Count::TimedOut);
@@ -206,14 +207,14 @@ impl<'a> Worker<'a> {
     fn begin_and_cancel(&mut self, mut future: AcquireFuture<'a>) -> Option<Result<Outcome<'a>, Error>> {
         let truth = &self.world.truth;
         let mut context = Context::from_waker(Waker::noop());
-        for _ in 0..=self.dice.below(3) {
+        for _ in 0..=self.dice.u64(..3) {
             let polled = truth.timed(self.number, Count::LongestStall, || {
                 Pin::new(&mut future).poll(&mut context)
             });
             if let Poll::Ready(outcome) = polled {
                 return Some(outcome);
             }
-            std::thread::sleep(Duration::from_micros(self.dice.below(2_000)));
+            std::thread::sleep(Duration::from_micros(self.dice.u64(..2_000)));
         }
         truth.add(Count::Unsure);
         truth.add(Count::Cancelled);
@@ -225,8 +226,8 @@ impl<'a> Worker<'a> {
         let truth = &self.world.truth;
         let set = &self.handles.plain;
         // With none, only the rates are taken.
-        let units = self.dice.below(4);
-        let tokens = 1 + self.dice.below(1000);
+        let units = self.dice.u64(..4);
+        let tokens = 1 + self.dice.u64(..1000);
         self.plain.set_cost("slots", units).expect("declared");
         self.plain.set_cost("tokens", tokens).expect("declared");
         let request = self.plain.clone();
@@ -234,8 +235,8 @@ impl<'a> Worker<'a> {
         let Some(mut permit) = admitted else { return };
         truth.take(Pool::Slots, self.number, units);
         truth.add(Count::AdmittedToPlain);
-        if self.dice.below(2) == 0 {
-            let used = self.dice.below(1500);
+        if self.dice.u64(..2) == 0 {
+            let used = self.dice.u64(..1500);
             let settled = truth.timed(self.number, Count::LongestStall, || {
                 permit.settle([("tokens", used)])
             });
@@ -251,7 +252,7 @@ impl<'a> Worker<'a> {
 
     fn use_keyed(&mut self) {
         let truth = &self.world.truth;
-        let number = self.dice.below(KEYS.len() as u64) as usize;
+        let number = self.dice.u64(..KEYS.len() as u64) as usize;
         let key = self.keys[number];
         let request = self.keyed.clone();
         let admitted = self.acquire(
@@ -272,7 +273,7 @@ impl<'a> Worker<'a> {
     /// As one of many keys, more than there are rows.
     fn come_once(&mut self) {
         let truth = &self.world.truth;
-        let name = format!("stranger {}", self.dice.below(STRANGERS));
+        let name = format!("stranger {}", self.dice.u64(..STRANGERS));
         let key = self.handles.keyed.key(&name).expect("keyed");
         let request = &self.keyed;
         match truth.timed(self.number, Count::LongestStall, || key.try_acquire(request)) {
@@ -293,14 +294,14 @@ impl<'a> Worker<'a> {
         let set = &self.handles.leased;
         if let Some(permit) = self.lease.take() {
             // To hang with a lease in hand is what leases are for.
-            if self.dice.below(8) == 0 {
+            if self.dice.u64(..8) == 0 {
                 std::thread::sleep(LEASE);
             }
             let began = boot_time();
             match truth.timed(self.number, Count::LongestStall, || permit.heartbeat()) {
                 Ok(()) => {
                     truth.lease_until(self.number, began + LEASE - CLOCK_ERROR);
-                    if self.dice.below(2) == 0 {
+                    if self.dice.u64(..2) == 0 {
                         self.lease = Some(permit);
                         return;
                     }
@@ -336,7 +337,7 @@ impl<'a> Worker<'a> {
     }
 
     fn use_drawn(&mut self) {
-        let cost = 1 + self.dice.below(3);
+        let cost = 1 + self.dice.u64(..3);
         self.drawn.set_cost("calls", cost).expect("declared");
         let request = self.drawn.clone();
         let set = &self.handles.drawn;
@@ -354,7 +355,7 @@ impl<'a> Worker<'a> {
     /// What looks only, with the lock and without.
     fn look(&mut self) {
         let truth = &self.world.truth;
-        match self.dice.below(3) {
+        match self.dice.u64(..3) {
             0 => {
                 let looked = truth.timed(self.number, Count::LongestStall, || {
                     self.handles.plain.peek(&self.plain)
@@ -388,7 +389,7 @@ impl<'a> Worker<'a> {
         if let Some((pool, units)) = pool {
             truth.give_back(pool, self.number, units);
         }
-        let is_dropped = self.dice.below(2) == 0;
+        let is_dropped = self.dice.u64(..2) == 0;
         truth.timed(self.number, Count::LongestStall, || {
             if is_dropped {
                 drop(permit);

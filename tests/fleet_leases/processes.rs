@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::sys::signal::{Signal, raise};
 use shmlimit::fleet::{LeaseReply, StoreProblem};
 use shmlimit::{Algorithm, FleetLease, Limit, Segment, SetDeclaration};
 
 use super::host::{KEY, declaring};
 use super::scene::clock::boot_time;
-use super::scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use super::service::{refresh, send, serve, used_and_outstanding};
 use super::store::Store;
 
@@ -199,7 +200,7 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
         let take = || {
             let _ = set.check(&set.request()).expect("a decision");
         };
-        let mut dice = Dice(19);
+        let mut dice = Rng::with_seed(19);
         for _ in 0..KILLS {
             let refresher = Child::fork(|| {
                 let duty = segment
@@ -219,9 +220,9 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
                     steps[0].fetch_add(1, Ordering::Relaxed);
                 }
             });
-            let until = steps[0].load(Ordering::Relaxed) + 1 + dice.below(30);
+            let until = steps[0].load(Ordering::Relaxed) + 1 + dice.u64(..30);
             eventually("it has come so far", || steps[0].load(Ordering::Relaxed) >= until);
-            (0..dice.below(2_000)).for_each(|_| std::hint::spin_loop());
+            (0..dice.u64(..2_000)).for_each(|_| std::hint::spin_loop());
             refresher.kill();
             let snapshot = segment.snapshot().expect("a copy");
             assert!(!snapshot.sets[0].poisoned);

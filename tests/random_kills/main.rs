@@ -14,10 +14,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::sys::wait::WaitStatus;
 use plans::Plans;
 use scene::onlooker;
-use scene::process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
+use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Declaration, Limit, LimitSet, LockKind, OnDeath, OpenOptions, Outcome, Permit, Request, Segment,
     SegmentReader, SegmentSnapshot, SetDeclaration, SetSnapshot,
@@ -87,7 +88,7 @@ struct Holding<'a> {
 
 /// Acquires and gives back until it is killed.
 fn work(truth: &Truth, worker: usize, inherited: Option<Segment>, path: &Path, seed: u64) -> ! {
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let mut segment = inherited;
     loop {
         // The process that inherited a segment uses it to the end; the others attach again from time to time.
@@ -96,37 +97,37 @@ fn work(truth: &Truth, worker: usize, inherited: Option<Segment>, path: &Path, s
         let rounds = if is_inherited {
             u64::MAX
         } else {
-            50 + dice.below(2000)
+            50 + dice.u64(..2000)
         };
         use_handles(truth, worker, &handles, &mut dice, rounds);
         assert_eq!(handles.segment.path(), path);
     }
 }
 
-fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice, rounds: u64) {
+fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Rng, rounds: u64) {
     let mut plain = handles.plain.request();
     let mut mixed = handles.mixed.request().with("tokens", 1).expect("declared");
     let mut plans = Plans::of(&handles.plans);
     let mut holdings: VecDeque<Holding<'_>> = VecDeque::new();
     // Were all of them to spin, the condemned would wait for a processor to die on.
-    let is_calm = dice.below(4) > 0;
+    let is_calm = dice.u64(..4) > 0;
     for _ in 0..rounds {
-        if is_calm && dice.below(8) == 0 {
-            std::thread::sleep(Duration::from_micros(dice.below(500)));
+        if is_calm && dice.u64(..8) == 0 {
+            std::thread::sleep(Duration::from_micros(dice.u64(..500)));
         }
-        match dice.below(12) {
+        match dice.u64(..12) {
             0..=2 => {
-                let units = 1 + dice.below(3);
+                let units = 1 + dice.u64(..3);
                 plain.set_cost("slots", units).expect("declared");
                 holdings.extend(acquire(truth, worker, &handles.plain, &plain, units));
             }
             3..=5 => {
-                let tokens = 1 + dice.below(1000);
+                let tokens = 1 + dice.u64(..1000);
                 mixed.set_cost("tokens", tokens).expect("declared");
                 holdings.extend(acquire(truth, worker, &handles.mixed, &mixed, 1));
                 if let Some(last) = holdings.back_mut().filter(|last| last.pool == Pool::Seats) {
                     // Settled twice where the last is not new: that is an error and changes nothing.
-                    let _ = last.permit.settle([("tokens", dice.below(1500))]);
+                    let _ = last.permit.settle([("tokens", dice.u64(..1500))]);
                 }
             }
             6..=8 => {
@@ -137,11 +138,11 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice,
             _ => {}
         }
         truth.check();
-        let max = dice.below(4) as usize;
+        let max = dice.u64(..4) as usize;
         while holdings.len() > max {
             let mut oldest = holdings.pop_front().expect("not empty");
             truth.give_back(oldest.pool, worker, oldest.units);
-            if dice.below(2) == 0 {
+            if dice.u64(..2) == 0 {
                 oldest.permit.release().expect("nobody took it");
             }
         }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use fastrand::Rng;
 use shmlimit::{
     Error, Key, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, RequestError, SegmentReader,
     SetDeclaration, SetSnapshot, Tier,
 };
 
-use crate::scene::process::{Dice, eventually};
+use crate::scene::process::eventually;
 use crate::truth::Pool;
 
 pub const SET: &str = "plans";
@@ -57,12 +58,12 @@ impl<'a> Plans<'a> {
     }
 
     /// Acquires places of a key, sometimes saying which tier or which capacities it has.
-    pub fn acquire(&mut self, dice: &mut Dice) -> Option<(Permit<'a>, Pool, u64)> {
-        let number = dice.below(2) as usize;
-        let units = 1 + dice.below(3);
+    pub fn acquire(&mut self, dice: &mut Rng) -> Option<(Permit<'a>, Pool, u64)> {
+        let number = dice.u64(..2) as usize;
+        let units = 1 + dice.u64(..3);
         self.plain.set_cost("places", units).expect("declared");
-        self.plain.set_cost("tokens", dice.below(1000)).expect("declared");
-        let named = match dice.below(8) {
+        self.plain.set_cost("tokens", dice.u64(..1000)).expect("declared");
+        let named = match dice.u64(..8) {
             0 => Some(self.plain.clone().with_tier(some_tier(dice)).expect("declared")),
             1..=3 => Some(with_capacities(self.plain.clone(), dice)),
             _ => None,
@@ -78,24 +79,24 @@ impl<'a> Plans<'a> {
     }
 
     /// Assigns a key to a tier, or gives it a capacity of its own by name, or takes that away.
-    pub fn change(&self, dice: &mut Dice) {
-        let key = self.keys[dice.below(2) as usize];
-        let changed = match dice.below(3) {
+    pub fn change(&self, dice: &mut Rng) {
+        let key = self.keys[dice.u64(..2) as usize];
+        let changed = match dice.u64(..3) {
             0 => key.assign(some_tier(dice)),
-            1 => key.override_capacity("calls", 100_000 + dice.below(3)),
+            1 => key.override_capacity("calls", 100_000 + dice.u64(..3)),
             _ => key.clear_override("calls"),
         };
         changed.expect("works");
     }
 }
 
-fn some_tier(dice: &mut Dice) -> &'static str {
-    TIERS[dice.below(3) as usize]
+fn some_tier(dice: &mut Rng) -> &'static str {
+    TIERS[dice.u64(..3) as usize]
 }
 
 /// Both capacities at once, or none of both.
-fn with_capacities(request: Request, dice: &mut Dice) -> Request {
-    let places = Some(dice.below(MAX_PLACES + 1)).filter(|places| *places > 0);
+fn with_capacities(request: Request, dice: &mut Rng) -> Request {
+    let places = Some(dice.u64(..MAX_PLACES + 1)).filter(|places| *places > 0);
     request
         .with_override("places", places)
         .and_then(|request| request.with_override("tokens", places.map(|places| places * TOKENS_PER_PLACE)))

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use shmlimit::Segment;
 
-use crate::scene::process::{Child, Dice, eventually};
+use crate::scene::process::{Child, eventually};
 use crate::truth::Truth;
 use crate::work;
 
@@ -28,7 +29,7 @@ pub struct Supervisor<'a> {
     /// The number of the first of the workers.
     first: usize,
     workers: Vec<Child>,
-    dice: Dice,
+    dice: Rng,
     /// Processes are given few ids again and again: in a namespace of their own.
     reuses_ids: bool,
     pub kills: u64,
@@ -43,7 +44,7 @@ impl<'a> Supervisor<'a> {
             inherited,
             first: 0,
             workers: Vec::new(),
-            dice: Dice(seed),
+            dice: Rng::with_seed(seed),
             reuses_ids: false,
             kills: 0,
             stops: 0,
@@ -69,20 +70,20 @@ impl<'a> Supervisor<'a> {
     fn start(&mut self, worker: usize) -> Child {
         let number = self.first + worker;
         self.truth.restart(number);
-        let seed = self.dice.roll();
-        let inherited = (self.dice.below(2) == 0).then(|| self.inherited.clone());
+        let seed = self.dice.u64(..);
+        let inherited = (self.dice.u64(..2) == 0).then(|| self.inherited.clone());
         if self.reuses_ids {
             // The next process gets the first id above this that no process has. Where that cannot be chosen, ids are small
             // in each namespace all the same.
-            let last = (2 + self.dice.below(IDS)).to_string();
+            let last = (2 + self.dice.u64(..IDS)).to_string();
             let _ = fs::write("/proc/sys/kernel/ns_last_pid", last);
         }
         Child::fork(|| work(self.truth, number, inherited, self.path, seed))
     }
 
     fn some(&mut self, max: u64) -> Vec<usize> {
-        let count = 1 + self.dice.below(max) as usize;
-        let first = self.dice.below(self.workers.len() as u64) as usize;
+        let count = 1 + self.dice.u64(..max) as usize;
+        let first = self.dice.u64(..self.workers.len() as u64) as usize;
         (first..first + count)
             .map(|worker| worker % self.workers.len())
             .collect()
@@ -124,10 +125,10 @@ impl<'a> Supervisor<'a> {
             self.workers[*worker].wait_until_stopped();
         }
         // Not to synchronise: the others need time to meet what was stopped.
-        std::thread::sleep(Duration::from_millis(self.dice.below(30)));
+        std::thread::sleep(Duration::from_millis(self.dice.u64(..30)));
         for worker in stopped {
             self.stops += 1;
-            if self.dice.below(4) == 0 {
+            if self.dice.u64(..4) == 0 {
                 self.truth.revoke(self.first + worker);
                 self.workers[worker].send(Signal::SIGKILL);
                 self.replace(worker);
@@ -154,7 +155,7 @@ impl<'a> Supervisor<'a> {
         let mut next_phase = KILLS_PER_PHASE;
         while started.elapsed() < time || self.kills < min_kills {
             self.kill_some();
-            if self.dice.below(ROUNDS_PER_STOP) == 0 {
+            if self.dice.u64(..ROUNDS_PER_STOP) == 0 {
                 self.stop_some();
             }
             if self.kills >= next_phase {
@@ -162,7 +163,7 @@ impl<'a> Supervisor<'a> {
                 next_phase = self.kills + KILLS_PER_PHASE;
             }
             // Not to synchronise: the survivors need time to work between the kills.
-            std::thread::sleep(Duration::from_micros(self.dice.below(1000)));
+            std::thread::sleep(Duration::from_micros(self.dice.u64(..1000)));
         }
         self.wait_for_progress_of_all();
         for (worker, child) in self.workers.drain(..).enumerate() {

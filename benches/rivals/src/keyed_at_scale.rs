@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use shmlimit::{Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration};
 
 use crate::common::operations::Operation;
@@ -70,9 +71,9 @@ fn checks_among(directory: &Path, name: &'static str, keys: u64) -> Operation {
         let checked = set.key(number.to_le_bytes()).and_then(|key| key.check(&request));
         assert!(checked.expect("no error").is_admitted());
     }
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     Operation::new("shmlimit", name, move || {
-        let key = random.below(keys).to_le_bytes();
+        let key = random.u64(..keys).to_le_bytes();
         let checked = black_box(&set).key(key).and_then(|key| key.check(&request));
         assert!(checked.expect("no error").is_admitted());
     })
@@ -86,18 +87,6 @@ fn table(path: &Path, keys: u64) -> LimitSet {
     );
     let segment = Segment::create(path, &declaration).expect("a segment");
     segment.set("keyed").expect("declared")
-}
-
-/// A counter that is mixed well (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
 }
 
 fn several_processes(rounds: usize, directory: &Path) {
@@ -179,13 +168,13 @@ pub fn work_if_told_to() -> bool {
     let segment = Segment::open(path).expect("a segment");
     let set = segment.set("keyed").expect("declared");
     let request = set.request();
-    let mut random = Random(number.parse().expect("a number"));
+    let mut random = Rng::with_seed(number.parse().expect("a number"));
     println!("ready");
     std::io::stdout().flush().expect("somebody listens");
     let mut begin = String::new();
     std::io::stdin().read_line(&mut begin).expect("the end of input");
     for _ in 0..CHECKS {
-        let key = random.below(SHARED_KEYS).to_le_bytes();
+        let key = random.u64(..SHARED_KEYS).to_le_bytes();
         let checked = set.key(key).and_then(|key| key.check(&request));
         assert!(checked.expect("no error").is_admitted());
     }

@@ -12,7 +12,6 @@
 
 mod host;
 mod omniscient;
-mod random;
 mod report;
 mod world;
 

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use fastrand::Rng;
 use shmlimit::{Algorithm, Declaration, FleetLease, Limit, SetDeclaration};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Answers, Pipeline, StoreError};
@@ -11,7 +12,6 @@ use tempfile::TempDir;
 
 use crate::host::Host;
 use crate::omniscient::Omniscient;
-use crate::random::Random;
 use crate::report::{Report, jain};
 use crate::{Failure, Settings};
 
@@ -53,7 +53,7 @@ pub struct World {
     run: String,
     replica: Option<StoreModel>,
     is_failing_over: u64,
-    random: Random,
+    random: Rng,
     now: u64,
     number: u64,
     /// By instant, and in the order in which they were made.
@@ -72,7 +72,7 @@ pub struct World {
 
 impl World {
     pub fn new(settings: Settings) -> Result<Self, Failure> {
-        let mut random = Random::new(settings.seed);
+        let mut random = Rng::with_seed(settings.seed);
         let memory = std::path::Path::new("/dev/shm");
         let directory = if memory.is_dir() {
             tempfile::tempdir_in(memory)?
@@ -104,7 +104,7 @@ impl World {
                 settings.units * 12 / 10
             };
             let path = directory.path().join(number.to_string());
-            let (rate, seed) = (random.below(1_000), random.next());
+            let (rate, seed) = (random.u64(..1_000), random.u64(..));
             // More than the burst of all can never be had at once.
             let demand = (per_second * STEP / SECOND).min(Self::burst(settings));
             hosts.push(Host::new(&path, &declaration, START, rate, demand, seed)?);
@@ -157,7 +157,7 @@ impl World {
             self.at(START + length / 3 + 4 * SECOND, Event::CutOff(host, false));
         }
         for _ in 0..all / 50 {
-            let (host, instant) = (self.any_host(), self.random.below(length));
+            let (host, instant) = (self.any_host(), self.random.u64(..length));
             self.at(START + instant, Event::Suspend(host));
         }
         self.at(START + length * 2 / 3, Event::FailOver);
@@ -167,7 +167,7 @@ impl World {
     }
 
     fn any_host(&mut self) -> usize {
-        usize::try_from(self.random.below(self.settings.hosts)).unwrap_or(0)
+        usize::try_from(self.random.u64(..self.settings.hosts)).unwrap_or(0)
     }
 
     fn at(&mut self, instant: u64, event: Event) {
@@ -215,7 +215,7 @@ impl World {
             }
             Event::CutOff(host, is_cut_off) => self.hosts[host].is_cut_off = is_cut_off,
             Event::Suspend(host) => {
-                let asleep = SECOND / 2 + self.random.below(4 * SECOND);
+                let asleep = SECOND / 2 + self.random.u64(..4 * SECOND);
                 self.hosts[host].suspended_until = self.now + asleep;
             }
             Event::Replicate => self.replica = Some(self.store.clone()),
@@ -326,15 +326,15 @@ impl World {
     }
 
     fn is_lost(&mut self) -> bool {
-        !self.settings.is_calm && self.random.one_in(200)
+        !self.settings.is_calm && self.random.u64(..200) == 0
     }
 
     /// Half a millisecond to four, and now and then up to two hundred.
     fn latency(&mut self) -> u64 {
-        if self.random.one_in(100) {
-            self.random.below(200_000)
+        if self.random.u64(..100) == 0 {
+            self.random.u64(..200_000)
         } else {
-            500 + self.random.below(3_500)
+            500 + self.random.u64(..3_500)
         }
     }
 

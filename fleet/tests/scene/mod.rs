@@ -4,7 +4,6 @@
 
 pub mod proxy;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -46,9 +45,8 @@ pub fn server_program() -> Option<PathBuf> {
 /// A port at which no process listens, below those that the kernel gives to connections: none of another test has it by the
 /// time that a server wants it, or wants it again.
 pub fn free_port() -> u16 {
-    let mut random = Random::new(RandomState::new().build_hasher().finish());
     loop {
-        let port = 10_000 + random.below(20_000) as u16;
+        let port = fastrand::u16(10_000..30_000);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
@@ -265,31 +263,5 @@ pub fn patient() -> Timeouts {
     Timeouts {
         connect: Duration::from_secs(30),
         answer: Duration::from_secs(30),
-    }
-}
-
-/// A random sequence that a seed reproduces.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `end`, which is positive.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub fn one_in(&mut self, chances: u64) -> bool {
-        self.below(chances) == 0
     }
 }
