@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shmlimit::{
@@ -79,16 +80,22 @@ pub const CONCURRENCY: &str = "1 concurrency limit: try_acquire, drop";
 /// The name of the operation that is admitted from a batch.
 pub const AUTOMATIC_CREDIT: &str = "1 limit (GCRA calls) with automatic credit: check";
 
-/// The floor, beside raw_sync's mutex.
+/// The floor, what it is made of, and what stands beside it.
 pub fn floors(directory: &Path) -> Vec<Operation> {
     let floor = |name: &str| Floor::create(&directory.join(name));
     let (locked, tried, both, plain) = (floor("a"), floor("b"), floor("c"), floor("d"));
+    let word = AtomicU64::new(0);
     vec![
         Operation::new(FLOOR, LOCK_AND_CLOCK, move || {
             both.with_lock(|| black_box(Floor::now()));
         }),
         Operation::new(FLOOR, "clock_gettime(CLOCK_BOOTTIME)", || {
             black_box(Floor::now());
+        }),
+        Operation::new(FLOOR, "compare and exchange of a word", move || {
+            let seen = word.load(Ordering::Relaxed);
+            let swapped = word.compare_exchange_weak(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed);
+            black_box(swapped.is_ok());
         }),
         Operation::new(FLOOR, "robust lock, unlock", move || locked.with_lock(|| ())),
         Operation::new(FLOOR, "robust trylock, unlock", move || {
@@ -170,7 +177,7 @@ pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>
 
 /// A calls limit that never refuses, with a name of its own.
 pub fn calls(algorithm: Algorithm) -> Limit {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let name = format!("calls {}", NUMBER.fetch_add(1, Ordering::Relaxed));
     Limit::calls(name, PLENTY, SECOND).algorithm(algorithm)
