@@ -78,8 +78,8 @@ class _Windowed(_Common):
         Such as `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`, `"token_bucket"`
         and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for `"sliding_window"`; 2
         c - 1 for `"sliding_window_counter"`. With `credit`, each process adds up to its batch less one: `"at most 19 in
-        any 2s, and 9 units more for each process"`. The clock of a segment measures such a stretch to within 10 µs. None
-        where there is no capacity, or something in the declaration cannot be.
+        any 2s, and 9 units more for each process"`. The clock of a segment measures such a stretch to within 10 µs.
+        None where there is no capacity, or something in the declaration cannot be.
         """
         try:
             return _native.bound(json.dumps(_fields(self)))
