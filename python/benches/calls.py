@@ -103,13 +103,15 @@ def instructions_of_a_run(statement: str, calls: int) -> int:
     return int(collected.split(":")[1].split()[0])
 
 
-def report(times: dict[str, float], count: Callable[[str], object]) -> None:
-    """One table."""
-    print("| call | ns | limits (memory), ns | times | instructions |\n|---|---:|---:|---:|---:|")
+def report(times: dict[str, float], count: Callable[[str], object] | None) -> None:
+    """One table; without a column of what is not counted."""
+    columns = ["call", "ns", "limits (memory), ns", "times", *(["instructions"] if count else [])]
+    print(f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}")
     for statement, beside in STATEMENTS.items():
         own, other = times[statement], times.get(beside)
         ratio = "| " if other is None else f"{other:,.0f} | {other / own:.1f}"
-        print(f"| `{statement}` | {own:,.0f} | {ratio} | {count(statement)} |")
+        counted = f" {count(statement)} |" if count else ""
+        print(f"| `{statement}` | {own:,.0f} | {ratio} |{counted}")
 
 
 def main() -> None:
@@ -125,7 +127,7 @@ def main() -> None:
             timeit.Timer(options.of, globals=known).timeit(options.calls)
             return
         times = measured(known, options.rounds)
-    report(times, instructions if options.instructions else lambda _: "")
+    report(times, instructions if options.instructions else None)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ cd "$(dirname "$0")/../.."
 RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/faulty-counter"
 SHMLIMIT_ONE_IN="${SHMLIMIT_ONE_IN:-20}"
 SHMLIMIT_KILL_SECONDS="${SHMLIMIT_KILL_SECONDS:-30}"
-SHMLIMIT_CHAOS_SECONDS="${SHMLIMIT_CHAOS_SECONDS:-30}"
-export RUSTC_WORKSPACE_WRAPPER SHMLIMIT_ONE_IN SHMLIMIT_KILL_SECONDS SHMLIMIT_CHAOS_SECONDS
+export RUSTC_WORKSPACE_WRAPPER SHMLIMIT_ONE_IN SHMLIMIT_KILL_SECONDS
 
 describe "killed at every instruction, by a faulty counter: 1 in $SHMLIMIT_ONE_IN"
 step cargo run --locked --release --package killed_at_every_instruction
+# Not chaos, which holds leases against a clock that is right: they run out early where the time jumps ahead.
 describe "processes killed at random, by a faulty counter"
-step cargo test --locked --package shmlimit --test random_kills --test chaos --test stopped_holder --test fork
+step cargo test --locked --package shmlimit --test random_kills --test stopped_holder --test fork
