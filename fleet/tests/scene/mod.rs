@@ -77,11 +77,18 @@ impl Server {
             program,
             arguments.iter().map(|&argument| argument.to_owned()).collect(),
         );
-        let port = server.port.to_string();
-        server.arguments.extend(["--port".to_owned(), port]);
-        server.spawn();
-        server.wait_for_port();
-        server
+        let given = server.arguments.len();
+        loop {
+            let port = server.port.to_string();
+            server.arguments.extend(["--port".to_owned(), port]);
+            server.spawn();
+            if server.comes_up() {
+                return server;
+            }
+            // Something else has come to listen there meanwhile.
+            server.arguments.truncate(given);
+            server.port = free_port();
+        }
     }
 
     /// With a password, and everything that it acknowledges on the disk.
@@ -141,7 +148,7 @@ impl Server {
         ];
         server.is_sentinel = true;
         server.spawn();
-        server.wait_for_port();
+        assert!(server.comes_up(), "{}", server.log());
         server
     }
 
@@ -193,10 +200,15 @@ impl Server {
         self.child = Some(child);
     }
 
-    fn wait_for_port(&self) {
+    /// Waits until it listens: itself, and not another that happens to have the port for a moment. False where it has ended.
+    fn comes_up(&mut self) -> bool {
+        let (port, mut has_ended) = (self.port, false);
+        let child = self.child.as_mut().expect("started");
         wait_for("the server's port", || {
-            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+            has_ended = child.try_wait().expect("a state").is_some();
+            has_ended || listens(child.id(), port)
         });
+        !has_ended
     }
 
     pub fn pid(&self) -> i32 {
@@ -216,7 +228,7 @@ impl Server {
     pub fn restart(&mut self) {
         self.kill();
         self.spawn();
-        self.wait_for_port();
+        assert!(self.comes_up(), "{}", self.log());
     }
 
     pub fn url(&self) -> String {
@@ -242,6 +254,26 @@ impl Server {
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
+}
+
+/// Whether a process listens at a port: a listening socket is in the kernel's table by its inode, and among the process's
+/// descriptors.
+fn listens(pid: u32, port: u16) -> bool {
+    const LISTENING: &str = "0A";
+    let table = fs::read_to_string("/proc/net/tcp").expect("the kernel's table of sockets");
+    let sockets: Vec<String> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields.len() > 9 && fields[3] == LISTENING)
+        .filter(|fields| fields[1].ends_with(&format!(":{port:04X}")))
+        .map(|fields| format!("socket:[{}]", fields[9]))
+        .collect();
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors
+        .filter_map(|descriptor| fs::read_link(descriptor.ok()?.path()).ok())
+        .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
 }
 
 impl Drop for Server {

@@ -185,18 +185,21 @@ mod tests {
             }
             spent
         };
-        let (spent, left) = std::thread::scope(|scope| {
+        let (spent, added, left) = std::thread::scope(|scope| {
             let spenders = [scope.spawn(spend), scope.spawn(spend)];
             // As under the lock: what is charged is charged before it can be spent.
-            for draw in 1..=DRAWS {
+            let draw = |draw| {
                 charged.store(draw * UNITS, Ordering::Relaxed);
-                assert_eq!(CreditWord::put_back(&word, TAG, UNITS, u64::MAX).0, UNITS);
-            }
+                CreditWord::put_back(&word, TAG, UNITS, u64::MAX).0
+            };
+            let added: u64 = (1..=DRAWS).map(draw).sum();
             let left = CreditWord::take(&word).units();
             is_over.store(1, Ordering::Release);
-            (spenders.map(|spender| spender.join().expect("no panic")), left)
+            let spent = spenders.map(|spender| spender.join().expect("no panic"));
+            (spent, added, left)
         });
-        assert_eq!(spent[0] + spent[1] + left, DRAWS * UNITS);
+        assert_eq!(added, DRAWS * UNITS);
+        assert_eq!(spent[0] + spent[1] + left, added);
     }
 
     proptest! {
