@@ -167,6 +167,7 @@ struct Seen {
     declared: usize,
     stale: usize,
     fell: usize,
+    admitted: u64,
 }
 
 impl Seen {
@@ -299,6 +300,7 @@ fn trace(
             host.asked = None;
         }
     }
+    seen.admitted += admitted;
     if let (
         &LeasedRule::Backlog {
             capacity,
@@ -313,7 +315,6 @@ fn trace(
             u128::from(admitted) <= u128::from(burst) + replenished,
             "seed {seed}: {admitted} admitted"
         );
-        assert!(admitted > 0, "seed {seed} shows nothing");
     }
 }
 
@@ -345,6 +346,7 @@ fn answers_what_the_script_answers_on_a_real_server() {
     ] {
         assert!(count > 100, "{count} {what}: {seen:?}");
     }
+    assert!(seen.admitted > 100, "{seen:?}");
 }
 
 #[test]
