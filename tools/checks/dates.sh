@@ -43,7 +43,11 @@ for date in \
     2026-06-14T23:59:59Z 1970-01-01T01:00:00Z \
     2038-01-19T03:14:00Z 2106-02-07T06:28:00Z 2262-04-11T23:47:00Z; do
     # Both mostly wait for processes of their own.
-    if has_python_tests; then
+    if [ "${date%%-*}" = 2262 ]; then
+        # CPython counts nanoseconds in 63 bits, and pytest ends with an error where they end.
+        skip "at $date: pytest" "clock of CPython that goes on beyond 2262-04-11 23:47:16"
+        tests_at "$date" --workspace
+    elif has_python_tests; then
         beside env SHMLIMIT_TEST_RUNNER="$at_date $date" python/check --only-tests
         tests_at "$date" --workspace
         gather
