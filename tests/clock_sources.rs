@@ -17,10 +17,10 @@ fn declared(clock: ClockSource) -> Declaration {
         .add_set(SetDeclaration::new("set").add_limit(calls))
 }
 
-/// Is refused so many times, waits each time for as long as it is told, and is admitted.
-fn wait_as_told(set: &LimitSet, times: usize) {
+/// Asks until `refusals` requests were refused. After each of these it waits for its `retry_after`, and must be admitted.
+fn wait_after_refusals(set: &LimitSet, clock: ClockSource, refusals: usize) {
     let (mut refused, request) = (0, set.request());
-    while refused < times {
+    while refused < refusals {
         let checked = set.check(&request).expect("works");
         if checked.is_admitted() {
             continue;
@@ -35,7 +35,7 @@ fn wait_as_told(set: &LimitSet, times: usize) {
         let again = set.check(&request).expect("works");
         assert!(
             again.is_admitted(),
-            "told to wait for another {:?}",
+            "{clock:?}: told to wait for another {:?}",
             again.retry_after()
         );
     }
@@ -46,7 +46,7 @@ fn a_caller_that_waits_for_as_long_as_it_was_told_is_admitted() {
     for clock in [ClockSource::Counter, ClockSource::System] {
         let directory = tempfile::tempdir().expect("a directory");
         let segment = Segment::create(directory.path().join("limits"), &declared(clock)).expect("created");
-        wait_as_told(&segment.set("set").expect("declared"), 200);
+        wait_after_refusals(&segment.set("set").expect("declared"), clock, 200);
     }
 }
 
@@ -56,13 +56,13 @@ fn a_forked_child_goes_on_by_the_counter_of_its_parent() {
         "a_forked_child_goes_on_by_the_counter_of_its_parent",
         TIMEOUT,
         |directory| {
-            let declaration = declared(ClockSource::Counter);
-            let segment = Segment::create(directory.join("limits"), &declaration).expect("created");
+            let clock = ClockSource::Counter;
+            let segment = Segment::create(directory.join("limits"), &declared(clock)).expect("created");
             let set = segment.set("set").expect("declared");
             // Until the counter serves.
-            wait_as_told(&set, 200);
-            Child::fork(|| wait_as_told(&set, 200)).succeed();
-            wait_as_told(&set, 20);
+            wait_after_refusals(&set, clock, 200);
+            Child::fork(|| wait_after_refusals(&set, clock, 200)).succeed();
+            wait_after_refusals(&set, clock, 20);
         },
     );
 }

@@ -167,13 +167,13 @@ fn read_kept(file: &Path) -> BTreeMap<String, u64> {
 
 fn report(counts: &[(&'static str, Count)], file: &Path) -> ExitCode {
     let kept = read_kept(file);
-    let mut has_grown = false;
+    let mut is_to_be_renewed = false;
     println!("{:>9} {:>9} {:>9}  operation", "own", "kept", "elsewhere");
     for (name, Count { own, elsewhere }) in counts {
         let before = kept.get(*name).copied();
         let grown = before.is_some_and(|before| *own > before + before / TOLERATED_GROWTH);
         let is_new = before.is_none() && !kept.is_empty();
-        has_grown |= grown || is_new;
+        is_to_be_renewed |= grown || is_new;
         let before = before.map_or_else(|| "-".to_owned(), |before| before.to_string());
         let verdict = match (grown, is_new) {
             (true, _) => "  <- has grown by more than a tenth",
@@ -185,7 +185,7 @@ fn report(counts: &[(&'static str, Count)], file: &Path) -> ExitCode {
     if kept.is_empty() {
         println!("compared with nothing: {} is not there", file.display());
     }
-    if has_grown {
+    if is_to_be_renewed {
         println!(
             "if that is worth it: cargo bench --package instructions -- --keep, and commit {}",
             file.display()

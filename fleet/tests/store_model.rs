@@ -167,7 +167,6 @@ struct Seen {
     declared: usize,
     stale: usize,
     fell: usize,
-    admitted: u64,
 }
 
 impl Seen {
@@ -212,7 +211,8 @@ fn trace(
         .map(|id| Host {
             id: id + 1,
             sequence: 0,
-            spent: random.u64(..3) * ((1 << 52) - 100),
+            // A store that knows nothing of a host takes as much for a fall and grants it nothing: the first begins at zero.
+            spent: id.min(random.u64(..3)) * ((1 << 52) - 100),
             refunded: 0,
             held: 0,
             expiry: 0,
@@ -300,7 +300,6 @@ fn trace(
             host.asked = None;
         }
     }
-    seen.admitted += admitted;
     if let (
         &LeasedRule::Backlog {
             capacity,
@@ -315,6 +314,7 @@ fn trace(
             u128::from(admitted) <= u128::from(burst) + replenished,
             "seed {seed}: {admitted} admitted"
         );
+        assert!(admitted > 0, "seed {seed} shows nothing");
     }
 }
 
@@ -346,7 +346,6 @@ fn answers_what_the_script_answers_on_a_real_server() {
     ] {
         assert!(count > 100, "{count} {what}: {seen:?}");
     }
-    assert!(seen.admitted > 100, "{seen:?}");
 }
 
 #[test]

@@ -112,13 +112,7 @@ impl Server {
             server.arguments.push(argument.to_owned());
         }
         server.spawn();
-        let mut has_ended = false;
-        wait_for("the server or its end", || {
-            let child = server.child.as_mut().expect("started");
-            has_ended = child.try_wait().expect("a state").is_some();
-            has_ended || std::net::TcpStream::connect(("127.0.0.1", server.port)).is_ok()
-        });
-        (!has_ended).then_some(server)
+        server.comes_up().then_some(server)
     }
 
     /// One of a cluster, which knows no other yet.

@@ -12,7 +12,7 @@ use crate::arguments::amount::natural_of;
 use crate::handle::{Handle, WithHandle};
 use crate::interpreter::object::{self, Class, Content};
 use crate::interpreter::seconds::seconds;
-use crate::interpreter::value::{self, Fields, field};
+use crate::interpreter::value::{self, Fields, Value, field};
 
 /// The answer to a check or a debit.
 pub struct Checked {
@@ -103,18 +103,20 @@ impl Checked {
             )),
         }
     }
+}
 
-    fn fields<'py>(this: &Bound<'py, CheckedMethods>) -> PyResult<Fields<'py>> {
-        let (py, is_admitted) = (this.py(), object::content::<Self>(this)?.is_true());
+impl Value for CheckedMethods {
+    fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>> {
+        let (py, is_admitted) = (this.py(), object::content::<Checked>(this)?.is_true());
         Ok(vec![
-            field(py, "set_name", CheckedMethods::set_name(this)?)?,
+            field(py, "set_name", Self::set_name(this)?)?,
             field(py, "admitted", is_admitted)?,
-            field(py, "binding", CheckedMethods::binding(this)?)?,
-            field(py, "reason", CheckedMethods::reason(this)?)?,
-            field(py, "retry_after", CheckedMethods::retry_after(this)?)?,
-            field(py, "remaining", CheckedMethods::remaining(this)?)?,
-            field(py, "verdicts", CheckedMethods::verdicts(this)?)?,
-            field(py, "taken", CheckedMethods::taken(this)?)?,
+            field(py, "binding", Self::binding(this)?)?,
+            field(py, "reason", Self::reason(this)?)?,
+            field(py, "retry_after", Self::retry_after(this)?)?,
+            field(py, "remaining", Self::remaining(this)?)?,
+            field(py, "verdicts", Self::verdicts(this)?)?,
+            field(py, "taken", Self::taken(this)?)?,
         ])
     }
 }
@@ -224,20 +226,15 @@ impl CheckedMethods {
     }
 
     fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = this.py();
-        let Ok(other) = other.cast::<Self>() else {
-            return Ok(py.NotImplemented());
-        };
-        let is_equal = value::is_equal(Checked::fields(this)?, Checked::fields(other)?)?;
-        Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+        value::compare(this, other)
     }
 
     fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        value::reduce(this.get_type(), Checked::fields(this)?)
+        value::reduce(this)
     }
 
     fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
-        value::written("Checked", Checked::fields(this)?)
+        value::written("Checked", this)
     }
 }
 
@@ -258,13 +255,14 @@ pub struct Forecast {
     full_after: Option<f64>,
 }
 
-impl Forecast {
-    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Fields<'py>> {
+impl Value for Forecast {
+    fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>> {
+        let (py, value) = (this.py(), this.get());
         Ok(vec![
-            field(py, "spendable", &self.spendable)?,
-            field(py, "next_unit_after", self.next_unit_after)?,
-            field(py, "full_after", self.full_after)?,
-            field(py, "of_dead", &self.of_dead)?,
+            field(py, "spendable", &value.spendable)?,
+            field(py, "next_unit_after", value.next_unit_after)?,
+            field(py, "full_after", value.full_after)?,
+            field(py, "of_dead", &value.of_dead)?,
         ])
     }
 }
@@ -288,20 +286,15 @@ impl Forecast {
     }
 
     fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = this.py();
-        let Ok(other) = other.cast::<Self>() else {
-            return Ok(py.NotImplemented());
-        };
-        let is_equal = value::is_equal(this.get().fields(py)?, other.get().fields(py)?)?;
-        Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+        value::compare(this, other)
     }
 
     fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        value::reduce(this.get_type(), this.get().fields(this.py())?)
+        value::reduce(this)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        value::written("Forecast", self.fields(py)?)
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        value::written("Forecast", this)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::answers::settlement::Settlement;
 use crate::answers::verdict;
 use crate::arguments::request;
 use crate::arguments::response;
-use crate::handle::WithHandle;
+use crate::handle::{Handle, WithHandle};
 use crate::interpreter::call::{self, Arguments, Method};
 use crate::interpreter::error::{OrRaise, exception_of};
 use crate::interpreter::log;
@@ -85,6 +85,10 @@ impl Permit {
     ) -> PyResult<Ref<'a, shmlimit::Permit<'static>>> {
         let permit = object::content::<Self>(object)?.permit.get().try_borrow();
         permit.map_err(|_| is_in_use())
+    }
+
+    fn handle<'a>(object: &'a Bound<'_, PermitMethods>) -> PyResult<&'a Handle> {
+        Ok(object::content::<Self>(object)?.permit.handle())
     }
 
     /// The same, to do something with it.
@@ -486,21 +490,15 @@ impl PermitMethods {
     /// How much was taken of each limit.
     #[getter]
     fn taken<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let permit: &Permit = object::content(this)?;
-        verdict::taken(
-            this.py(),
-            permit.permit.handle(),
-            Permit::of_object(this)?.taken(),
-        )
+        verdict::taken(this.py(), Permit::handle(this)?, Permit::of_object(this)?.taken())
     }
 
     /// How each limit stood just after it was taken.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let permit: &Permit = object::content(this)?;
         verdict::by_limit(
             this.py(),
-            permit.permit.handle(),
+            Permit::handle(this)?,
             Permit::of_object(this)?.verdicts(),
         )
     }
@@ -508,9 +506,8 @@ impl PermitMethods {
     /// What remained of the limit that is nearest to its end.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let permit: &Permit = object::content(this)?;
-        let verdicts = Permit::of_object(this)?;
-        verdict::remaining(this.py(), permit.permit.handle(), None, verdicts.verdicts())
+        let permit = Permit::of_object(this)?;
+        verdict::remaining(this.py(), Permit::handle(this)?, None, permit.verdicts())
     }
 
     /// None: no limit bound.

@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::arguments::amount::natural_of;
 use crate::handle::Handle;
-use crate::interpreter::value::{self, Fields, field};
+use crate::interpreter::value::{self, Fields, Value, field};
 
 /// What settling a permit changed, by limit.
 #[pyclass(frozen, module = "shmlimit._native")]
@@ -35,11 +35,14 @@ impl Settlement {
             overdraft: overdraft.unbind(),
         })
     }
+}
 
-    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Fields<'py>> {
+impl Value for Settlement {
+    fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>> {
+        let (py, value) = (this.py(), this.get());
         Ok(vec![
-            field(py, "refunded", &self.refunded)?,
-            field(py, "overdraft", &self.overdraft)?,
+            field(py, "refunded", &value.refunded)?,
+            field(py, "overdraft", &value.overdraft)?,
         ])
     }
 }
@@ -52,19 +55,14 @@ impl Settlement {
     }
 
     fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = this.py();
-        let Ok(other) = other.cast::<Self>() else {
-            return Ok(py.NotImplemented());
-        };
-        let is_equal = value::is_equal(this.get().fields(py)?, other.get().fields(py)?)?;
-        Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+        value::compare(this, other)
     }
 
     fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        value::reduce(this.get_type(), this.get().fields(this.py())?)
+        value::reduce(this)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        value::written("Settlement", self.fields(py)?)
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        value::written("Settlement", this)
     }
 }

@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::arguments::amount::natural_of;
 use crate::handle::Handle;
 use crate::interpreter::seconds::seconds;
-use crate::interpreter::value::{self, Fields, field};
+use crate::interpreter::value::{self, Fields, Value, field};
 
 /// What one limit says, and how it stands.
 #[pyclass(frozen, module = "shmlimit._native")]
@@ -37,17 +37,18 @@ pub struct Verdict {
     tier: String,
 }
 
-impl Verdict {
-    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Fields<'py>> {
+impl Value for Verdict {
+    fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>> {
+        let (py, value) = (this.py(), this.get());
         Ok(vec![
-            field(py, "limit", &self.limit)?,
-            field(py, "admitted", self.admitted)?,
-            field(py, "remaining", &self.remaining)?,
-            field(py, "retry_after", self.retry_after)?,
-            field(py, "reset_after", self.reset_after)?,
-            field(py, "capacity", self.capacity.as_ref())?,
-            field(py, "of_dead", &self.of_dead)?,
-            field(py, "tier", &self.tier)?,
+            field(py, "limit", &value.limit)?,
+            field(py, "admitted", value.admitted)?,
+            field(py, "remaining", &value.remaining)?,
+            field(py, "retry_after", value.retry_after)?,
+            field(py, "reset_after", value.reset_after)?,
+            field(py, "capacity", value.capacity.as_ref())?,
+            field(py, "of_dead", &value.of_dead)?,
+            field(py, "tier", &value.tier)?,
         ])
     }
 }
@@ -81,20 +82,15 @@ impl Verdict {
     }
 
     fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = this.py();
-        let Ok(other) = other.cast::<Self>() else {
-            return Ok(py.NotImplemented());
-        };
-        let is_equal = value::is_equal(this.get().fields(py)?, other.get().fields(py)?)?;
-        Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+        value::compare(this, other)
     }
 
     fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        value::reduce(this.get_type(), this.get().fields(this.py())?)
+        value::reduce(this)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        value::written("Verdict", self.fields(py)?)
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        value::written("Verdict", this)
     }
 }
 

@@ -1,21 +1,35 @@
 //! Values that callers keep: they compare, pickle, and show what they say.
 
-use pyo3::BoundObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::PyTuple;
+use pyo3::{BoundObject, PyClass};
 
 /// Fields by name, in the order in which the value's class takes them.
 pub type Fields<'py> = Vec<(&'static str, Bound<'py, PyAny>)>;
 
+/// A value that says by itself what it holds.
+pub trait Value: PyClass {
+    fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>>;
+}
+
+/// What `==` answers: of two values of a class, whether they have equal fields.
+pub fn compare<V: Value>(this: &Bound<'_, V>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let py = this.py();
+    let Ok(other) = other.cast::<V>() else {
+        return Ok(py.NotImplemented());
+    };
+    let is_equal = is_equal(V::fields(this)?, V::fields(other)?)?;
+    Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+}
+
 /// What pickles keep of a value: its class, and what to call that with.
-pub fn reduce<'py>(class: Bound<'py, PyType>, fields: Fields<'py>) -> PyResult<Bound<'py, PyTuple>> {
-    let py = class.py();
+pub fn reduce<'py, V: Value>(this: &Bound<'py, V>) -> PyResult<Bound<'py, PyTuple>> {
+    let (py, class, fields) = (this.py(), this.as_any().get_type(), V::fields(this)?);
     let values = PyTuple::new(py, fields.into_iter().map(|(_, value)| value))?;
     PyTuple::new(py, [class.into_any(), values.into_any()])
 }
 
-/// Whether two values have equal fields.
-pub fn is_equal(one: Fields<'_>, other: Fields<'_>) -> PyResult<bool> {
+fn is_equal(one: Fields<'_>, other: Fields<'_>) -> PyResult<bool> {
     for ((_, one), (_, other)) in one.into_iter().zip(other) {
         if !one.eq(other)? {
             return Ok(false);
@@ -25,7 +39,8 @@ pub fn is_equal(one: Fields<'_>, other: Fields<'_>) -> PyResult<bool> {
 }
 
 /// A value as Python would write it, without the fields that are None.
-pub fn written(class: &str, fields: Fields<'_>) -> PyResult<String> {
+pub fn written<V: Value>(class: &str, this: &Bound<'_, V>) -> PyResult<String> {
+    let fields = V::fields(this)?;
     let mut parts = Vec::with_capacity(fields.len());
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_none()) {
         parts.push(format!("{name}={}", value.repr()?));

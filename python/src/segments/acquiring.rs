@@ -6,13 +6,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyStringMethods};
 use pyo3::{Borrowed, intern};
-use shmlimit::{Error, Key, Outcome};
+use shmlimit::{Error, Key, Outcome, Request};
 
 use crate::answers::check::Checked;
 use crate::answers::permit;
 use crate::arguments::key;
 use crate::arguments::request;
-use crate::handle::WithHandle;
+use crate::handle::{Handle, WithHandle};
 use crate::interpreter::call::{self, Arguments, Method};
 use crate::interpreter::error::OrRaise;
 use crate::interpreter::interruption::Interruption;
@@ -38,8 +38,29 @@ fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
     }
 }
 
+/// The request of a call, with the tier and the capacities that it names for its key.
+#[inline]
+fn prepare<'a>(
+    py: Python<'_>,
+    handle: &'a Handle,
+    costs: &Given<'_, '_>,
+    tier: &Given<'_, '_>,
+    limits: &Given<'_, '_>,
+    made: &'a mut Option<Request>,
+) -> PyResult<&'a Request> {
+    let tier = name_of_tier(tier)?;
+    request::prepare_for_key(
+        py,
+        handle,
+        costs.as_deref(),
+        tier.as_deref(),
+        limits.as_deref(),
+        made,
+    )
+}
+
 /// The name of a tier.
-fn tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<std::borrow::Cow<'a, str>>> {
+fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<std::borrow::Cow<'a, str>>> {
     let Some(given) = given else { return Ok(None) };
     match (**given).cast::<PyString>() {
         Ok(name) => name.to_cow().map(Some),
@@ -95,17 +116,10 @@ Raises:
             intern!(py, "tier"),
             intern!(py, "limits"),
         ];
-        let [costs, key, heartbeat, named_tier, own] = arguments.read("try_acquire", 1, parameters)?;
+        let [costs, key, heartbeat, tier, own] = arguments.read("try_acquire", 1, parameters)?;
         let heartbeat = switch("heartbeat", heartbeat)?;
-        let (tier, mut made) = (tier(&named_tier)?, None);
-        let request = request::prepare_for_key(
-            py,
-            limits.of_set(),
-            costs.as_deref(),
-            tier.as_deref(),
-            own.as_deref(),
-            &mut made,
-        )?;
+        let mut made = None;
+        let request = prepare(py, limits.of_set(), &costs, &tier, &own, &mut made)?;
         let of_key = |key: Key<'static>| key.try_acquire(request);
         let outcome = limits.ask(py, key.as_deref(), |set| set.try_acquire(request), of_key)?;
         permit::answer(py, outcome, heartbeat)
@@ -158,18 +172,11 @@ Raises:
             intern!(py, "tier"),
             intern!(py, "limits"),
         ];
-        let [costs, key, timeout, heartbeat, named_tier, own] = arguments.read("acquire", 1, parameters)?;
+        let [costs, key, timeout, heartbeat, tier, own] = arguments.read("acquire", 1, parameters)?;
         let heartbeat = switch("heartbeat", heartbeat)?;
-        let (tier, mut made) = (tier(&named_tier)?, None);
+        let mut made = None;
         let handle = limits.of_set();
-        let request = request::prepare_for_key(
-            py,
-            handle,
-            costs.as_deref(),
-            tier.as_deref(),
-            own.as_deref(),
-            &mut made,
-        )?;
+        let request = prepare(py, handle, &costs, &tier, &own, &mut made)?;
         let timeout = seconds::timeout(timeout.as_deref())?;
         let key = key.as_deref().map(key::bytes).transpose()?;
         let mut interrupted = Ok(());
@@ -237,16 +244,9 @@ Raises:
             intern!(py, "tier"),
             intern!(py, "limits"),
         ];
-        let [costs, key, named_tier, own] = arguments.read("check", 1, parameters)?;
-        let (tier, mut made) = (tier(&named_tier)?, None);
-        let request = request::prepare_for_key(
-            py,
-            handle,
-            costs.as_deref(),
-            tier.as_deref(),
-            own.as_deref(),
-            &mut made,
-        )?;
+        let [costs, key, tier, own] = arguments.read("check", 1, parameters)?;
+        let mut made = None;
+        let request = prepare(py, handle, &costs, &tier, &own, &mut made)?;
         let checked = match key.as_deref() {
             Some(key) if handle.is_by_address => {
                 let address = key::address(key)?;

@@ -122,15 +122,13 @@ impl AnchoredClock {
             self.anchor.set(anchor.not_before(now + SPAN));
             return sources.system();
         };
-        let is_after_pause = pair.nanos.wrapping_sub(anchor.nanos) > 2 * MAX_SPAN;
-        let (measured, agrees) = if is_after_pause {
-            let rate = anchor.rate_over_pause(&pair);
-            (rate, rate.is_some())
+        let is_after_pause = anchor.span_until(&pair) > 2 * MAX_SPAN;
+        let measured = if is_after_pause {
+            anchor.rate_over_pause(&pair)
         } else {
-            let rate = anchor.rate_until(&pair);
-            let agrees = rate.is_some_and(|rate| agree(anchor.rate, rate, RATE_TOLERANCE));
-            (rate, agrees)
+            anchor.rate_until(&pair)
         };
+        let agrees = measured.is_some_and(|rate| agree(anchor.rate, rate, RATE_TOLERANCE));
         // In a pause the machine may have been suspended, which says nothing of the counter.
         let is_trusted = anchor.rate == 0 || is_after_pause && !agrees || self.note(agrees);
         let anew = Anchor {
@@ -189,9 +187,14 @@ impl Anchor {
         Self { horizon, ..self }
     }
 
+    /// The time from this pair to a later one; far too long to one that is earlier.
+    fn span_until(&self, pair: &Pair) -> u64 {
+        pair.nanos.wrapping_sub(self.nanos)
+    }
+
     /// The rate from this pair to a later one.
     fn rate_until(&self, pair: &Pair) -> Option<u64> {
-        let span = pair.nanos.wrapping_sub(self.nanos);
+        let span = self.span_until(pair);
         if self.nanos == 0 || span < MIN_SPAN {
             return None;
         }
@@ -209,7 +212,7 @@ impl Anchor {
     /// it the machine may have been suspended.
     fn rate_over_pause(&self, pair: &Pair) -> Option<u64> {
         let average = self.rate_until(pair)?;
-        let is_short = pair.nanos - self.nanos <= MAX_PAUSE;
+        let is_short = self.span_until(pair) <= MAX_PAUSE;
         (is_short && agree(self.rate, average, PAUSE_TOLERANCE)).then_some(self.rate)
     }
 }
