@@ -100,4 +100,10 @@ impl StoreError {
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
+
+    /// Whether it is the user or the password of this process that is wrong: those of another may be right.
+    #[must_use]
+    pub fn is_denial(&self) -> bool {
+        matches!(self, Self::AccessDenied { .. } | Self::Credentials(_))
+    }
 }

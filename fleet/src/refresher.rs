@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, process};
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use shmlimit::Segment;
 use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
@@ -21,6 +21,9 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// How long it waits after it could not read the segment.
 const AFTER_DAMAGE: Duration = Duration::from_secs(1);
+
+/// For how long a process leaves duty to others after the store has denied it access.
+const AFTER_DENIAL: Duration = Duration::from_secs(1);
 
 /// Why no thread asks for leases.
 #[derive(Debug, Error)]
@@ -126,16 +129,18 @@ impl Refresher {
             exchange: Exchange::new(segment.fleet().host() ^ u64::from(process::id())),
             client: None,
             shared: Arc::clone(&shared),
+            is_denied: false,
         };
         work.look_for_store()?;
+        // Signals are for the program's own threads; blocked before the thread begins, none reaches it.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
         let thread = thread::Builder::new()
             .name("shmlimit-fleet".to_owned())
-            .spawn(move || {
-                // Signals are for the program's own threads.
-                let _ = SigSet::all().thread_block();
-                work.run();
-            })
-            .map_err(RefresherError::Thread)?;
+            .spawn(move || work.run());
+        if let Ok(mask) = mask {
+            let _ = mask.thread_set_mask();
+        }
+        let thread = thread.map_err(RefresherError::Thread)?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -175,6 +180,12 @@ impl Refresher {
         self.end();
     }
 
+    /// Has the thread run for as long as the process does. For programs that end soon: they wait for no answer then, and
+    /// what was asked and not answered is asked by the next process that has duty.
+    pub fn detach(mut self) {
+        self.thread = None;
+    }
+
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.process != process::id() {
@@ -201,6 +212,8 @@ struct Work {
     exchange: Exchange,
     client: Option<StoreClient>,
     shared: Arc<Shared>,
+    /// Whether the store has refused this process's user or password at the last attempt.
+    is_denied: bool,
 }
 
 impl Work {
@@ -224,6 +237,10 @@ impl Work {
                 Ok(Some(duty)) => {
                     self.shared.duties.fetch_add(1, Ordering::Relaxed);
                     self.serve(&duty);
+                    drop(duty);
+                    if self.is_denied {
+                        self.leave_duty_to_others();
+                    }
                 }
                 Ok(None) => {}
                 // The segment is gone, or this process cannot use it any more.
@@ -232,8 +249,17 @@ impl Work {
         }
     }
 
+    /// Another process may have the user and password that this one lacks.
+    fn leave_duty_to_others(&mut self) {
+        self.is_denied = false;
+        let begun = Instant::now();
+        while !self.shared.is_stopping() && begun.elapsed() < AFTER_DENIAL {
+            thread::sleep(SLICE);
+        }
+    }
+
     fn serve(&mut self, duty: &Duty) {
-        while !self.shared.is_stopping() && duty.is_held() {
+        while !self.shared.is_stopping() && duty.is_held() && !self.is_denied {
             let asked = match duty.ask() {
                 Ok(asked) => asked,
                 Err(_) => {
@@ -271,6 +297,7 @@ impl Work {
             counter.fetch_add(1, Ordering::Relaxed);
             problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
         }
+        self.is_denied = problem.as_ref().is_some_and(StoreError::is_denial);
         self.shared.note(problem);
     }
 }

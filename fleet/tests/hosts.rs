@@ -419,6 +419,24 @@ fn a_slow_store_costs_no_more_than_units() {
 }
 
 #[test]
+fn a_process_without_the_password_leaves_duty_to_one_that_has_it() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let limit = units(1_000, SECOND, 1_000, SECOND);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
+    let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
+    let start = |credentials| Refresher::start_with(&segment, credentials, patient()).expect("a thread");
+    let without = start(Credentials::none());
+    wait_for("the denial", || {
+        without.problem().is_some_and(|problem| problem.is_denial())
+    });
+    let with = start(Credentials::none().with_password(PASSWORD));
+    wait_for("a lease", || take(&segment.set("api").expect("declared")).is_ok());
+    assert!(with.counts().round_trips > 0, "{:?}", with.counts());
+}
+
+#[test]
 fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
     let Some(program) = server_program() else { return };
     let server = Server::start(&program);

@@ -18,6 +18,7 @@ mod output;
 mod screen;
 mod selftest;
 mod simulation;
+mod store;
 mod text;
 mod web;
 

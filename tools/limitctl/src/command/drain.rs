@@ -13,6 +13,7 @@ use super::shown;
 use crate::arguments::{Access, duration};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::store;
 use crate::text::human::count;
 use crate::text::{fleet, sanitise};
 
@@ -23,8 +24,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 ///
 /// What other hosts share with this one is asked for no more: requests of it are refused for want of a lease, also those of
 /// programs that start later, until `--end`. The process of this host that asks the store gives back what is leased and
-/// reports what was spent; places of a concurrency limit are given back as they are released. Waits for that. Without such a
-/// process the store has everything back one lease later.
+/// reports what was spent; places of a concurrency limit are given back as they are released. Waits for that. Where no process
+/// asks the store, limitctl does, with the user and password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or
+/// SHMLIMIT_FLEET_PASSWORD_FILE. What is not given back counts as spent one lease later.
 ///
 /// Ends with exit code 1 where not everything was given back in time, and says what was not.
 #[derive(Args, Debug)]
@@ -61,6 +63,9 @@ impl Drain {
             return Ok(ExitCode::Done);
         }
         let begun = Instant::now();
+        if !self.timeout.is_zero() {
+            store::ask_while_running(&segment);
+        }
         loop {
             let left = self.left(&segment)?;
             if left.is_empty() {

@@ -15,6 +15,7 @@ use crate::arguments::{self, Access};
 use crate::exit::{ExitCode, Failure};
 use crate::job::{self, Job};
 use crate::output;
+use crate::store;
 use crate::text::sanitise;
 
 /// Run a command under a permit
@@ -36,6 +37,10 @@ use crate::text::sanitise;
 ///
 /// Where the permit has nothing to give back, because it took limits of calls and cost only, limitctl becomes the
 /// command.
+///
+/// Where hosts share a limit of the set, limitctl takes part in asking the store for leases until then, with the user and
+/// password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE. The store answers
+/// while limitctl waits in the queue: with --timeout 0, only what is leased already is taken.
 ///
 /// Before the command runs, limitctl may end with one of the exit codes below. A command may end with the same ones.
 #[derive(Args, Debug)]
@@ -114,6 +119,13 @@ impl Exec {
         let segment = self.access.options().open(&self.segment)?;
         let set = segment.set(&self.set)?;
         let request = self.request(&set)?;
+        if set
+            .declared_limits()
+            .iter()
+            .any(|limit| limit.options().fleet().is_some())
+        {
+            store::ask_while_running(&segment);
+        }
         let outcome = match &self.key {
             Some(key) => set.key(key.as_bytes())?.acquire(&request, self.timeout),
             None => set.acquire(&request, self.timeout),
