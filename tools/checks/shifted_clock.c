@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <sys/time.h>
 #include <time.h>
@@ -48,9 +49,21 @@ time_t time(time_t *place)
     return now.tv_sec;
 }
 
-int pthread_mutex_timedlock(pthread_mutex_t *restrict mutex, const struct timespec *restrict deadline)
+static struct timespec in_the_time_of_the_kernel(const struct timespec *deadline)
 {
     struct timespec real = *deadline;
     real.tv_sec -= shift;
+    return real;
+}
+
+int pthread_mutex_timedlock(pthread_mutex_t *restrict mutex, const struct timespec *restrict deadline)
+{
+    struct timespec real = in_the_time_of_the_kernel(deadline);
     return pthread_mutex_clocklock(mutex, CLOCK_REALTIME, &real);
+}
+
+int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict deadline)
+{
+    struct timespec real = in_the_time_of_the_kernel(deadline);
+    return sem_clockwait(semaphore, CLOCK_REALTIME, &real);
 }
