@@ -2,7 +2,7 @@
 
 mod scene;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 use scene::proxy::Proxy;
 use scene::{PASSWORD, Server, patient, server_program, wait_for};
 use shmlimit::{
-    Declaration, FleetLease, Limit, LimitSet, Outage, Outcome, RefusalReason, Segment, SetDeclaration, Window,
+    Declaration, FleetLease, Limit, LimitSet, Outage, Outcome, RefusalReason, Segment, SegmentReader,
+    SegmentSnapshot, SetDeclaration, Window,
 };
 use shmlimit_fleet::{Credentials, Refresher, Timeouts};
 
@@ -61,6 +62,10 @@ impl Host {
     fn set(&self) -> LimitSet {
         self.segment.set("api").expect("declared")
     }
+
+    fn snapshot(&self) -> SegmentSnapshot {
+        self.segment.snapshot().expect("a snapshot")
+    }
 }
 
 /// Takes one unit, or says why not.
@@ -79,8 +84,7 @@ fn units(capacity: u64, window: Duration, burst: u64, lease: Duration) -> Limit 
 }
 
 /// What the segment has counted as admitted, whichever process counted it.
-fn admitted(segment: &Segment) -> u64 {
-    let snapshot = segment.snapshot().expect("a snapshot");
+fn admitted(snapshot: &SegmentSnapshot) -> u64 {
     snapshot.sets[0].limits[0].counts.admitted
 }
 
@@ -140,7 +144,7 @@ fn admits_what_is_declared_over_both_hosts() {
         }
         thread::yield_now();
     }
-    let counts = hosts.each_ref().map(|host| admitted(&host.segment));
+    let counts = hosts.each_ref().map(|host| admitted(&host.snapshot()));
     let bound = 10_000.0 + 20_000.0 * begun.elapsed().as_secs_f64();
     let sum = counts.iter().sum::<u64>() as f64;
     let trips: u64 = hosts
@@ -153,8 +157,9 @@ fn admits_what_is_declared_over_both_hosts() {
     assert!(sum >= bound / 4.0, "{counts:?} of {bound}");
 }
 
-/// Names the role of a process that a test has made of itself.
-const ROLE: &str = "SHMLIMIT_FLEET_TEST_SEGMENT";
+/// Name the roles of processes that a test has made of itself: a worker, by its segment, and a host, by its store.
+const WORKER: &str = "SHMLIMIT_FLEET_TEST_SEGMENT";
+const HOST: &str = "SHMLIMIT_FLEET_TEST_STORE";
 
 /// So many as a variable says, or a few: with eight hosts of 25 processes each it takes a machine for itself.
 fn number(variable: &str, otherwise: usize) -> usize {
@@ -162,10 +167,24 @@ fn number(variable: &str, otherwise: usize) -> usize {
     said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
+fn processes_of_a_host() -> usize {
+    number("SHMLIMIT_FLEET_PROCESSES", 3)
+}
+
+/// This program as one that does nothing but a role, until its input ends.
+fn in_role(mut command: Command, role: &str) -> Command {
+    command
+        .args(["--exact", role, "--test-threads", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
 /// In a test's child: takes units of a segment until it is killed.
 #[test]
 fn worker() {
-    let Some(path) = env::var_os(ROLE) else { return };
+    let Some(path) = env::var_os(WORKER) else { return };
     let segment = Segment::open(Path::new(&path)).expect("a segment");
     let credentials = Credentials::none().with_password(PASSWORD);
     let soon = Timeouts {
@@ -183,34 +202,86 @@ fn worker() {
 }
 
 fn spawn_worker(path: &Path) -> Child {
-    Command::new(env::current_exe().expect("this program"))
-        .args(["--exact", "worker", "--test-threads", "1"])
-        .env(ROLE, path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a process")
+    let mut command = in_role(Command::new(env::current_exe().expect("this program")), "worker");
+    command.env(WORKER, path).spawn().expect("a process")
 }
 
-/// Ended with the test, however that ends.
-struct Workers(Vec<(PathBuf, Child)>);
-
-impl Workers {
-    fn replace(&mut self, index: usize) {
-        let (path, child) = &mut self.0[index];
-        child.kill().expect("killed");
-        child.wait().expect("reaped");
-        *child = spawn_worker(path);
-    }
-}
+/// Ended with the host, however that ends.
+struct Workers(Vec<Child>);
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        for (_, child) in &mut self.0 {
+        for child in &mut self.0 {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// In a test's child: a host with its workers. Kills, and replaces, the one of each number that it reads.
+#[test]
+fn host() {
+    let Some(url) = env::var_os(HOST) else { return };
+    let path = PathBuf::from(env::var_os(WORKER).expect("a path"));
+    let limit = units(20_000, SECOND, 10_000, Duration::from_millis(500));
+    let declaration = declaration(url.to_str().expect("text"), limit);
+    let _segment = Segment::create(&path, &declaration).expect("a segment");
+    let mut workers = Workers((0..processes_of_a_host()).map(|_| spawn_worker(&path)).collect());
+    for line in std::io::stdin().lines() {
+        let index: usize = line.expect("a line").parse().expect("a number");
+        let child = &mut workers.0[index];
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        *child = spawn_worker(&path);
+    }
+}
+
+/// A host whose processes see a boot-time clock of their own, where the kernel lets a test have that.
+struct Machine {
+    path: PathBuf,
+    process: Child,
+}
+
+impl Machine {
+    fn boot(path: PathBuf, url: &str, seconds_since_boot: usize) -> Self {
+        let this = env::current_exe().expect("this program");
+        let clock = ["--time", "--fork", "--kill-child", "--boottime"];
+        let mut command = Command::new("unshare");
+        command.args(clock).arg(seconds_since_boot.to_string());
+        let can_shift = command.arg("true").stderr(Stdio::null()).status();
+        let command = if can_shift.is_ok_and(|status| status.success()) {
+            let mut command = Command::new("unshare");
+            command.args(clock).arg(seconds_since_boot.to_string()).arg(this);
+            command
+        } else {
+            println!("skipped: no time namespaces, so all hosts have one boot-time clock");
+            Command::new(this)
+        };
+        let mut command = in_role(command, "host");
+        let process = command.env(HOST, url).env(WORKER, &path).spawn();
+        let machine = Self {
+            path,
+            process: process.expect("a process"),
+        };
+        wait_for("a host", || SegmentReader::open(&machine.path).is_ok());
+        machine
+    }
+
+    fn replace_worker(&mut self, index: usize) {
+        let input = self.process.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{index}").expect("a host that reads");
+    }
+
+    fn snapshot(&self) -> SegmentSnapshot {
+        let reader = SegmentReader::open(&self.path).expect("a segment");
+        reader.snapshot().expect("a snapshot")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
     }
 }
 
@@ -218,27 +289,19 @@ impl Drop for Workers {
 fn admits_no_more_than_declared_while_processes_and_servers_die() {
     let Some(program) = server_program() else { return };
     let mut server = Server::start_durable(&program);
-    let limit = units(20_000, SECOND, 10_000, Duration::from_millis(500));
-    let declaration = declaration(&server.url(), limit);
     let begun = Instant::now();
     let directory = tempfile::tempdir().expect("a directory");
-    let hosts = number("SHMLIMIT_FLEET_HOSTS", 3);
-    let processes = number("SHMLIMIT_FLEET_PROCESSES", 3);
-    let segments: Vec<Segment> = (0..hosts)
+    let mut hosts: Vec<Machine> = (0..number("SHMLIMIT_FLEET_HOSTS", 3))
         .map(|host| {
-            Segment::create(directory.path().join(host.to_string()), &declaration).expect("a segment")
+            let path = directory.path().join(host.to_string());
+            Machine::boot(path, &server.url(), host * 100_000)
         })
         .collect();
-    let workers = segments.iter().flat_map(|segment| {
-        let path = segment.path().to_owned();
-        (0..processes).map(move |_| (path.clone(), spawn_worker(&path)))
-    });
-    let mut workers = Workers(workers.collect());
     let mut random = Rng::with_seed(18);
-    let sum = || segments.iter().map(admitted).sum::<u64>();
+    let sum = |hosts: &[Machine]| hosts.iter().map(|host| admitted(&host.snapshot())).sum::<u64>();
     let mut phases = Vec::new();
     for phase in 0..6 {
-        let before = sum();
+        let before = sum(&hosts);
         let pid = Pid::from_raw(server.pid());
         match phase {
             2 => kill(pid, Signal::SIGSTOP).expect("stopped"),
@@ -247,40 +310,37 @@ fn admits_no_more_than_declared_while_processes_and_servers_die() {
         }
         let phase_begun = Instant::now();
         while phase_begun.elapsed() < 2 * SECOND {
-            let index = random.u64(..(hosts * processes) as u64) as usize;
-            workers.replace(index);
+            let host = random.usize(..hosts.len());
+            hosts[host].replace_worker(random.usize(..processes_of_a_host()));
             thread::sleep(Duration::from_millis(100));
         }
         if phase == 2 {
             kill(pid, Signal::SIGCONT).expect("continued");
         }
-        phases.push(sum() - before);
+        phases.push(sum(&hosts) - before);
     }
-    let snapshots: Vec<_> = segments
+    let snapshots: Vec<_> = hosts
         .iter()
-        .filter_map(|segment| segment.snapshot().expect("a snapshot").fleet)
+        .filter_map(|host| host.snapshot().fleet)
         .map(|fleet| fleet.takeovers)
         .collect();
-    drop(workers);
+    let sum = sum(&hosts);
     let bound = 10_000.0 + 20_000.0 * begun.elapsed().as_secs_f64();
-    println!(
-        "admitted {phases:?}, in all {} of {bound:.0}; takeovers {snapshots:?}",
-        sum()
-    );
-    assert!(sum() as f64 <= bound, "{phases:?} of {bound}");
+    println!("admitted {phases:?}, in all {sum} of {bound:.0}; takeovers {snapshots:?}");
+    assert!(sum as f64 <= bound, "{phases:?} of {bound}");
     // It works, and works again after each outage.
     assert!(phases[1] > 0 && phases[3] > 0 && phases[5] > 0, "{phases:?}");
     assert!(snapshots.iter().any(|&takeovers| takeovers > 0), "{snapshots:?}");
 }
 
 fn out(host: &Host) -> bool {
-    let snapshot = host.segment.snapshot().expect("a snapshot");
+    let snapshot = host.snapshot();
     let lease = snapshot.sets[0].limits[0].lease.as_ref().expect("shared");
     lease.out_for.is_some()
 }
 
 fn left(host: &Host) -> u64 {
-    let snapshot = host.segment.snapshot().expect("a snapshot");
+    let snapshot = host.snapshot();
     snapshot.sets[0].limits[0]
         .lease
         .as_ref()
@@ -348,14 +408,14 @@ fn deals_with_an_outage_as_is_declared() {
 
     let host = host_in_an_outage(&server, &proxy, Outage::Safe);
     let set = host.set();
-    let before = admitted(&host.segment);
+    let before = admitted(&host.snapshot());
     let begun = Instant::now();
     while begun.elapsed() < 5 * SECOND {
         take_all(&set, 100);
         thread::yield_now();
     }
     // Alone in the store, its fair share is the whole rate.
-    let share = admitted(&host.segment) - before;
+    let share = admitted(&host.snapshot()) - before;
     let bound = 1_000.0 + 1_000.0 * (begun.elapsed() + 2 * SECOND).as_secs_f64();
     assert!(share > 1_000 && share as f64 <= bound, "{share} of {bound}");
     proxy.set_down(false);
@@ -412,7 +472,7 @@ fn a_slow_store_costs_no_more_than_units() {
         }
         thread::yield_now();
     }
-    let sum: u64 = hosts.iter().map(|host| admitted(&host.segment)).sum();
+    let sum: u64 = hosts.iter().map(|host| admitted(&host.snapshot())).sum();
     let bound = 10_000.0 + 10_000.0 * begun.elapsed().as_secs_f64();
     println!("{sum} of {bound:.0}");
     assert!(sum as f64 <= bound && sum > 1_000, "{sum} of {bound}");
