@@ -88,6 +88,8 @@ mod api;
 pub mod documentation;
 mod engine;
 mod error;
+#[cfg(test)]
+mod explorer;
 pub mod http;
 mod limit;
 mod queue;

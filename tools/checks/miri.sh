@@ -21,13 +21,13 @@ else
     seeds=4
     set -- table:: units::
 fi
-# Tests read files. The model of the queue's protocol, the simulations of adaptive limits and the search of all that can be
-# taken in a window do too much to be interpreted, and none of them has unsafe code beneath it.
+# Tests read files. The models of the queue's protocol and of the exchange with a store, the simulations of adaptive limits and
+# the search of all that can be taken in a window do too much to be interpreted, and none of them has unsafe code beneath it.
 MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation"
 PROPTEST_CASES=2
 export MIRIFLAGS PROPTEST_CASES
 step cargo +nightly miri test --locked --lib -- "$@" --skip queue::tests::model --skip limit::tests::adaptive_tests \
-    --skip limit::tests::window_bound_tests
+    --skip limit::tests::lease_model --skip limit::tests::window_bound_tests
 
 describe "orders of memory under Miri"
 step env MIRIFLAGS="$MIRIFLAGS -Zmiri-many-seeds=0..$seeds -Zmiri-preemption-rate=0.15" cargo +nightly miri test --locked --lib -- \

@@ -5,7 +5,7 @@ use super::record::LeaseWord;
 use crate::limit::{Now, StateMut};
 
 /// What the store answered to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Answer {
     pub(crate) sequence: u64,
     pub(crate) granted: u64,

@@ -6,7 +6,7 @@ use crate::limit::{Now, State, StateMut};
 use crate::units::{NANOS_PER_SECOND, saturate};
 
 /// What a host asks the store for. It stays the same until it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ask {
     /// Who asks, where it is not by the number of the segment; zero otherwise.
     pub(crate) identity: u64,

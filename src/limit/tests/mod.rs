@@ -7,6 +7,8 @@ mod concurrency_tests;
 mod damaged_state_tests;
 mod declarations_tests;
 mod fixed_window_tests;
+mod lease_model;
+mod lease_store;
 mod lease_tests;
 mod left;
 mod migrate_tests;

@@ -6,12 +6,13 @@
 //! sleeper looks without having been woken by another only where a process has died: it was notified of that, or its
 //! insurance was due. As long as no process dies, every wake is another process's doing.
 
-mod explorer;
 mod memory;
 mod section;
 mod system;
 
-use explorer::explore;
+use system::System;
+
+use crate::explorer::explore;
 
 /// What a process does, one thing after the other.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +186,7 @@ impl Bounds {
 /// Explores and finds nothing wrong. There must not be fewer states than `at_least`: a model that shrinks unnoticed
 /// shows nothing any more.
 fn nothing_is_wrong(bounds: &Bounds, at_least: u32) {
-    match explore(bounds) {
+    match explore::<System>(bounds) {
         Ok(visited) => {
             println!("{visited} in {bounds:?}");
             assert!(visited.states >= at_least, "only {visited} in {bounds:?}");
@@ -200,7 +201,7 @@ fn is_found(mistake: Mistake, bounds: Bounds, what: &str) {
         mistake: Some(mistake),
         ..bounds
     };
-    match explore(&bounds) {
+    match explore::<System>(&bounds) {
         Ok(visited) => panic!("nothing was found: {visited} in {bounds:?}"),
         Err(violation) => {
             println!("{mistake:?}: {violation:?}");

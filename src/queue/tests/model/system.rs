@@ -5,12 +5,12 @@ mod step;
 
 use std::rc::Rc;
 
-use step::Label;
-pub(super) use step::Step;
+use step::{Label, Step};
 
 use super::memory::{HoldWord, Memory, RequestWord, small};
 use super::section::{Effect, Hold, Outcome, PendingWake, Section, Ticket};
 use super::{Action, Bounds, Granularity, Mistake};
+use crate::explorer;
 use crate::queue::{self, Phase, TicketWord};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,8 +122,11 @@ pub(super) struct System {
     violation: Option<&'static str>,
 }
 
-impl System {
-    pub(super) fn new(bounds: &Bounds) -> Self {
+impl explorer::System for System {
+    type Bounds = Bounds;
+    type Step = Step;
+
+    fn first(bounds: &Bounds) -> Self {
         let process = Process {
             life: Life::Lives,
             position: 0,
@@ -146,6 +149,56 @@ impl System {
         system
     }
 
+    fn steps(&self, bounds: &Bounds) -> Vec<Step> {
+        let mut steps = Vec::with_capacity(8);
+        for (number, process) in self.processes.iter().enumerate() {
+            match process.life {
+                Life::Lives => {
+                    self.steps_of(number, bounds, &mut steps);
+                    if self.deaths < bounds.deaths {
+                        let mut next = self.clone();
+                        next.die(number);
+                        steps.push(Step {
+                            label: Label::Dies { number },
+                            system: next,
+                        });
+                    }
+                }
+                Life::Dies => {
+                    let mut next = self.clone();
+                    next.processes[number].life = Life::Dead;
+                    steps.push(Step {
+                        label: Label::IsSeenToBeDead { number },
+                        system: next,
+                    });
+                }
+                Life::Dead => {}
+            }
+        }
+        if self.now < bounds.ticks {
+            let mut next = self.clone();
+            next.now += 1;
+            steps.push(Step {
+                label: Label::TimePasses,
+                system: next,
+            });
+        }
+        steps
+    }
+
+    fn violation(&self, bounds: &Bounds) -> Option<&'static str> {
+        self.violation
+            .or_else(|| self.violation_of_wakes())
+            .or_else(|| self.violation_of_service(bounds))
+            .or_else(|| self.violation_of_holds(bounds))
+    }
+
+    fn is_good_end(&self, bounds: &Bounds) -> bool {
+        self.has_ended_well(bounds)
+    }
+}
+
+impl System {
     fn owner_of(number: usize) -> u8 {
         number as u8 + 1
     }
@@ -197,44 +250,6 @@ impl System {
             Action::Acquire(cost) => cost,
             Action::Release => 0,
         }
-    }
-
-    /// Every step that can be taken from here.
-    pub(super) fn steps(&self, bounds: &Bounds) -> Vec<Step> {
-        let mut steps = Vec::with_capacity(8);
-        for (number, process) in self.processes.iter().enumerate() {
-            match process.life {
-                Life::Lives => {
-                    self.steps_of(number, bounds, &mut steps);
-                    if self.deaths < bounds.deaths {
-                        let mut next = self.clone();
-                        next.die(number);
-                        steps.push(Step {
-                            label: Label::Dies { number },
-                            system: next,
-                        });
-                    }
-                }
-                Life::Dies => {
-                    let mut next = self.clone();
-                    next.processes[number].life = Life::Dead;
-                    steps.push(Step {
-                        label: Label::IsSeenToBeDead { number },
-                        system: next,
-                    });
-                }
-                Life::Dead => {}
-            }
-        }
-        if self.now < bounds.ticks {
-            let mut next = self.clone();
-            next.now += 1;
-            steps.push(Step {
-                label: Label::TimePasses,
-                system: next,
-            });
-        }
-        steps
     }
 
     fn steps_of(&self, number: usize, bounds: &Bounds, steps: &mut Vec<Step>) {

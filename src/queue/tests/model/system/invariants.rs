@@ -7,15 +7,7 @@ use super::{Frame, Life, Lock, Process, System};
 use crate::queue::{self, Phase, TicketWord};
 
 impl System {
-    /// What must hold in every state and does not.
-    pub(in super::super) fn violation(&self, bounds: &Bounds) -> Option<&'static str> {
-        self.violation
-            .or_else(|| self.violation_of_wakes())
-            .or_else(|| self.violation_of_service(bounds))
-            .or_else(|| self.violation_of_holds(bounds))
-    }
-
-    fn violation_of_wakes(&self) -> Option<&'static str> {
+    pub(super) fn violation_of_wakes(&self) -> Option<&'static str> {
         (0..self.processes.len()).find_map(|number| {
             let waiting = self.overdue(number)?;
             let is_to_be_woken = self.processes[number].is_excused
@@ -27,7 +19,7 @@ impl System {
 
     /// Where nothing was left by any process, and no process is at work, the first in the queue waits for what is not
     /// to be had.
-    fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
+    pub(super) fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
         let is_at_rest = |process: &Process| match process.frames.last() {
             // What it does next is up to its caller.
             None | Some(Frame::Decide | Frame::Release) => process.frames.len() <= 1,
@@ -52,7 +44,7 @@ impl System {
         section.memory
     }
 
-    fn violation_of_holds(&self, bounds: &Bounds) -> Option<&'static str> {
+    pub(super) fn violation_of_holds(&self, bounds: &Bounds) -> Option<&'static str> {
         let memory = self.settled(bounds);
         let section = Section::new(memory.clone(), bounds, self.living(), self.now);
         if !section.is_consistent() {
@@ -118,7 +110,7 @@ impl System {
     }
 
     /// Whether every process that lives is done, and nothing is left once the dead are cleared away.
-    pub(in super::super) fn is_good_end(&self, bounds: &Bounds) -> bool {
+    pub(super) fn has_ended_well(&self, bounds: &Bounds) -> bool {
         let is_done = |(number, process): (usize, &Process)| {
             process.life == Life::Dead
                 || (process.life == Life::Lives

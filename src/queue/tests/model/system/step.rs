@@ -4,11 +4,12 @@ use std::fmt;
 
 use super::super::section::Effect;
 use super::{Frame, System};
+use crate::explorer;
 
 /// A step and where it leads.
 pub(in super::super) struct Step {
     pub(super) label: Label,
-    pub(in super::super) system: System,
+    pub(super) system: System,
 }
 
 pub(super) enum Label {
@@ -33,9 +34,19 @@ pub(super) enum Label {
     TimePasses,
 }
 
-impl Step {
-    pub(in super::super) fn is_death(&self) -> bool {
+impl explorer::Step for Step {
+    type System = System;
+
+    fn is_death(&self) -> bool {
         matches!(self.label, Label::Dies { .. } | Label::DiesWithTheLock { .. })
+    }
+
+    fn system(&self) -> &System {
+        &self.system
+    }
+
+    fn into_system(self) -> System {
+        self.system
     }
 }
 

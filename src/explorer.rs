@@ -5,19 +5,46 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::Bounds;
-use super::system::System;
+/// Everything there is at one moment of what is explored.
+pub(crate) trait System: Hash + Sized {
+    /// What is explored of it.
+    type Bounds;
+    type Step: Step<System = Self>;
+
+    fn first(bounds: &Self::Bounds) -> Self;
+
+    /// Every step that can be taken from here.
+    fn steps(&self, bounds: &Self::Bounds) -> Vec<Self::Step>;
+
+    /// What must hold in every state and does not.
+    fn violation(&self, bounds: &Self::Bounds) -> Option<&'static str>;
+
+    /// Whether nothing is left to do, of a state in which no step can be taken.
+    fn is_good_end(&self, bounds: &Self::Bounds) -> bool;
+}
+
+/// A step, and where it leads.
+pub(crate) trait Step: fmt::Display {
+    type System;
+
+    /// Whether it need not be taken.
+    fn is_death(&self) -> bool;
+
+    fn system(&self) -> &Self::System;
+
+    fn into_system(self) -> Self::System;
+}
 
 /// More states than any of the explored models has: an explorer that runs on for ever says so.
 const MAX_STATES: u32 = 40_000_000;
 
 /// What was visited.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Visited {
-    pub(super) states: u32,
-    pub(super) steps: usize,
+pub(crate) struct Visited {
+    pub(crate) states: u32,
+    pub(crate) steps: usize,
     /// States in which nothing is left to do.
-    pub(super) ends: usize,
+    pub(crate) ends: usize,
 }
 
 impl fmt::Display for Visited {
@@ -28,8 +55,8 @@ impl fmt::Display for Visited {
 }
 
 /// What must not be, and the steps that lead there.
-pub(super) struct Violation {
-    pub(super) what: &'static str,
+pub(crate) struct Violation {
+    pub(crate) what: &'static str,
     steps: Vec<String>,
 }
 
@@ -65,7 +92,7 @@ impl Hasher for Bytes {
 
 impl Seen {
     /// The number of a state, and whether it is new.
-    fn number(&mut self, system: &System, origin: (u32, u32)) -> (u32, bool) {
+    fn number(&mut self, system: &impl System, origin: (u32, u32)) -> (u32, bool) {
         let mut bytes = Bytes(Vec::with_capacity(512));
         system.hash(&mut bytes);
         let half = |salt: u64| {
@@ -85,7 +112,7 @@ impl Seen {
         }
     }
 
-    fn violation(&self, what: &'static str, state: u32, bounds: &Bounds) -> Violation {
+    fn violation<S: System>(&self, what: &'static str, state: u32, bounds: &S::Bounds) -> Violation {
         let mut choices = Vec::new();
         let mut at = state;
         while at != 0 {
@@ -93,24 +120,24 @@ impl Seen {
             choices.push(choice);
             at = before;
         }
-        let mut system = System::new(bounds);
+        let mut system = S::first(bounds);
         let mut steps = Vec::new();
         for choice in choices.into_iter().rev() {
             let step = system.steps(bounds).swap_remove(choice as usize);
             steps.push(step.to_string());
-            system = step.system;
+            system = step.into_system();
         }
         Violation { what, steps }
     }
 }
 
 /// Visits all states within the bounds.
-pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
+pub(crate) fn explore<S: System>(bounds: &S::Bounds) -> Result<Visited, Violation> {
     let mut seen = Seen {
         numbers: HashMap::new(),
         origins: Vec::new(),
     };
-    let first = System::new(bounds);
+    let first = S::first(bounds);
     seen.number(&first, (0, 0));
     let mut left = VecDeque::from([(0, first)]);
     // Steps other than deaths, to be walked backwards.
@@ -119,24 +146,24 @@ pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
     let mut steps_in_all = 0;
     while let Some((number, system)) = left.pop_front() {
         if let Some(what) = system.violation(bounds) {
-            return Err(seen.violation(what, number, bounds));
+            return Err(seen.violation::<S>(what, number, bounds));
         }
         let steps = system.steps(bounds);
         steps_in_all += steps.len();
         if steps.iter().all(|step| step.is_death()) {
             if !system.is_good_end(bounds) {
                 let what = "no process can go on, and not all are done or something is left";
-                return Err(seen.violation(what, number, bounds));
+                return Err(seen.violation::<S>(what, number, bounds));
             }
             good_ends.push(number);
         }
         for (choice, step) in steps.into_iter().enumerate() {
-            let (next, is_new) = seen.number(&step.system, (number, choice as u32));
+            let (next, is_new) = seen.number(step.system(), (number, choice as u32));
             if !step.is_death() {
                 steps_taken.push((next, number));
             }
             if is_new {
-                left.push_back((next, step.system));
+                left.push_back((next, step.into_system()));
             }
         }
         assert!(
@@ -148,7 +175,7 @@ pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
     let states = seen.origins.len() as u32;
     if let Some(stuck) = first_that_leads_nowhere(states, steps_taken, good_ends) {
         let what = "whatever happens from here on, not all come to an end";
-        return Err(seen.violation(what, stuck, bounds));
+        return Err(seen.violation::<S>(what, stuck, bounds));
     }
     Ok(Visited {
         states,
