@@ -42,7 +42,7 @@ enum Mistake {
     RequestIsNotKept,
     /// What is granted counts from when the answer is there.
     CountsFromTheAnswer,
-    /// Any answer is taken for that to the latest request, whoever has duty.
+    /// Any answer is taken for that to the latest request, also for a process without duty.
     BelievesAnyAnswer,
 }
 
