@@ -27,7 +27,7 @@ MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation"
 PROPTEST_CASES=2
 export MIRIFLAGS PROPTEST_CASES
 step cargo +nightly miri test --locked --lib -- "$@" --skip queue::tests::model --skip limit::tests::adaptive_tests \
-    --skip limit::tests::lease_model --skip limit::tests::window_bound_tests
+    --skip limit::tests::lease::lease_model --skip limit::tests::window::window_bound_tests
 
 describe "orders of memory under Miri"
 step env MIRIFLAGS="$MIRIFLAGS -Zmiri-many-seeds=0..$seeds -Zmiri-preemption-rate=0.15" cargo +nightly miri test --locked --lib -- \

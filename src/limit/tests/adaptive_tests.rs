@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
-use super::damaged_state_tests::anything;
 use super::server::{SERVICE, Seen, Simulation};
 use super::{Counting, Limit, REFUSED_FOR_EVER, at};
+use crate::limit::tests::every_rule::damaged_state_tests::anything;
 use crate::limit::{
     Adaptive, AdaptiveAlgorithm, Assessment, InvalidLimit, Now, Rule, RuleOperations, Sample, Standing,
 };

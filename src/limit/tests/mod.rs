@@ -2,26 +2,14 @@
 
 mod adaptive_tests;
 mod backlog_rules_tests;
-mod calendar_tests;
 mod concurrency_tests;
-mod damaged_state_tests;
-mod declarations_tests;
-mod fixed_window_tests;
-mod lease_model;
-mod lease_store;
-mod lease_tests;
-mod left;
-mod migrate_tests;
-mod near_tests;
+mod every_rule;
+mod lease;
 mod oracle;
-mod replenished_tests;
 mod server;
-mod share_tests;
-mod sliding_window_counter_tests;
-mod sliding_window_tests;
 mod state_words_tests;
 mod trace_tests;
-mod window_bound_tests;
+mod window;
 
 use super::{Assessment, Now, Rule, RuleOperations, Standing, State, StateMut};
 

@@ -1,29 +1,14 @@
 //! The verbs, one a file.
 
-pub mod apply;
-pub mod assign;
-pub mod checkpoint;
+pub mod change;
 pub mod completions;
-pub mod create;
-pub mod doctor;
-pub mod drain;
-pub mod edit;
 pub mod exec;
-pub mod export;
 pub mod fleet;
-pub mod inspect;
-pub mod keys;
-pub mod list;
 pub mod man;
-pub mod recover;
-pub mod remove;
-pub mod reset;
+pub mod segment;
 pub mod selftest;
-pub mod serve;
-pub mod show;
 pub mod simulate;
-pub mod top;
-pub mod watch;
+pub mod view;
 
 use std::path::Path;
 

@@ -1,0 +1,9 @@
+//! What holds of every rule.
+
+pub(super) mod damaged_state_tests;
+mod declarations_tests;
+mod left;
+mod migrate_tests;
+mod near_tests;
+mod replenished_tests;
+mod share_tests;

@@ -1,0 +1,5 @@
+//! Limits that hosts share.
+
+mod lease_model;
+mod lease_store;
+mod lease_tests;

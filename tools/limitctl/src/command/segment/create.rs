@@ -1,0 +1,381 @@
+//! `limitctl create`.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgGroup, Args};
+use shmlimit::{
+    Amount, Declaration, Error, Limit, LockKind, OnMismatch, OpenOptions, ParseError, SegmentReader,
+    SetDeclaration, SetMemory, Window,
+};
+
+use crate::command::shown;
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::table::{Side, Table};
+use crate::text::{human, sanitise};
+
+/// Create a segment
+///
+/// The declaration comes from a file in TOML or, for one simple set, from flags:
+///
+///     limitctl create --config gateway.toml /dev/shm/gateway.limits
+///
+///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
+///
+/// Or all segments of a host, from a directory with a declaration for each:
+///
+///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
+///
+/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its
+/// memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is
+/// printed.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+#[command(group = ArgGroup::new("declaration").required(true).args(["config", "set", "all"]))]
+#[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["config", "all"]))]
+pub struct Create {
+    /// The declaration, in TOML
+    ///
+    /// Has a table for the segment and one for each set, with one for each of its limits: see the documentation of
+    /// shmlimit::Declaration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// A directory with declarations, each of a segment: the files in it that end in .toml
+    ///
+    /// A declaration without a path of its own is for PATH/NAME.limits, where its file is NAME.toml and PATH a directory. One
+    /// that fails is reported and does not keep the others from being created; the exit code is that of the first.
+    #[arg(long, value_name = "DIRECTORY")]
+    all: Option<PathBuf>,
+
+    /// The name of the set, where flags declare it
+    ///
+    /// Its limits are those of --calls, --rate and --concurrency, in this order.
+    #[arg(long, value_name = "NAME", requires = "limits")]
+    set: Option<String>,
+
+    /// A limit of calls, such as requests=100/1s
+    ///
+    /// Admits so many calls in each window; "unlimited" only counts them. May be repeated.
+    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
+    calls: Vec<PerWindow>,
+
+    /// A limit of cost, such as tokens=90000/1m
+    ///
+    /// Admits so much in each window; each request names its cost. May be repeated.
+    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
+    rate: Vec<PerWindow>,
+
+    /// A limit of what is held at the same time, such as in_flight=8
+    ///
+    /// Each request holds one, unless it names more, until it is done or its process dies. May be repeated.
+    #[arg(long, value_name = "NAME=CAPACITY", value_parser = at_once, requires = "set")]
+    concurrency: Vec<AtOnce>,
+
+    /// The permissions of the file in octal; 0600 unless declared
+    ///
+    /// The umask takes nothing away. Every user of the segment must be able to read and write it, and everyone who can
+    /// write it is trusted.
+    #[arg(long, value_parser = octal)]
+    mode: Option<u32>,
+
+    /// How many processes may be attached at once; 256 unless declared
+    ///
+    /// From 1 to 4096. The record of a process takes 384 bytes.
+    #[arg(long, value_name = "COUNT")]
+    participants: Option<u32>,
+
+    /// What the locks are: robust unless declared
+    ///
+    /// "robust" for processes of one PID namespace with one C library; "slot" for processes of several: of containers that
+    /// share a directory, or of a host and its containers.
+    #[arg(long, value_name = "KIND", value_parser = lock_kind)]
+    lock: Option<LockKind>,
+
+    /// Be content with a segment that exists already with the same declaration
+    ///
+    /// As --on-mismatch error.
+    #[arg(long, conflicts_with = "on_mismatch")]
+    if_missing: bool,
+
+    /// Open a segment that exists already, and say what becomes of one with another declaration
+    ///
+    /// What cannot be done is an error (exit code 78) that names each difference and what to do, and the segment stays as it is.
+    #[arg(long, value_name = "WAY", value_parser = ways())]
+    on_mismatch: Option<OnMismatch>,
+
+    /// Where to create the segment; with --all, the directory for those that have no path
+    ///
+    /// May be left out where the declaration has a path.
+    path: Option<PathBuf>,
+}
+
+/// What may become of a segment with another declaration.
+fn ways() -> impl TypedValueParser<Value = OnMismatch> {
+    let way = |way: OnMismatch, help| PossibleValue::new(way.as_str()).help(help);
+    let ways = [
+        way(
+            OnMismatch::Apply,
+            "Change it as `limitctl apply` would, unless it is of a higher version, or an operator has changed it and this version is no higher",
+        ),
+        way(OnMismatch::Error, "Refuse it, unless it is of a higher version"),
+        way(
+            OnMismatch::RecreateIfUnused,
+            "Replace it where no process is attached; what was counted is lost",
+        ),
+    ];
+    PossibleValuesParser::new(ways).try_map(|word| word.parse::<OnMismatch>())
+}
+
+impl Create {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if let Some(directory) = &self.all {
+            return self.create_all(directory);
+        }
+        let declaration = self.declaration()?;
+        let declared = declaration.segment().path();
+        let Some(path) = self.path.as_deref().or(declared) else {
+            return Err(Failure::new(
+                ExitCode::Usage,
+                "neither the arguments nor the declaration say where to create the segment: add a path",
+            ));
+        };
+        self.create(&declaration, path)?;
+        Ok(ExitCode::Done)
+    }
+
+    /// Creates a segment for each declaration in a directory, as far as that goes.
+    fn create_all(&self, directory: &Path) -> Result<ExitCode, Failure> {
+        let files = declarations_in(directory)?;
+        if files.is_empty() {
+            output::print(&format!("no declarations in {}\n", shown(directory)))?;
+        }
+        let mut code = ExitCode::Done;
+        for file in files {
+            if let Err(failure) = self.create_one_of_all(&file) {
+                output::complain(&format!("{}: {}", shown(&file), failure.message));
+                if code == ExitCode::Done {
+                    code = failure.code;
+                }
+            }
+        }
+        Ok(code)
+    }
+
+    fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
+        let declaration = self.completed(Declaration::from_toml_file(file).map_err(Error::from)?)?;
+        let path = match (declaration.segment().path(), &self.path, file.file_stem()) {
+            (Some(declared), _, _) => declared.to_owned(),
+            (None, Some(directory), Some(name)) => {
+                let mut name = name.to_owned();
+                name.push(".limits");
+                directory.join(name)
+            }
+            (None, ..) => {
+                return Err(Failure::new(
+                    ExitCode::Usage,
+                    "it does not say where to create the segment: add a path to it, or to the arguments the directory for those \
+                     that have none",
+                ));
+            }
+        };
+        self.create(&declaration, &path)
+    }
+
+    /// Creates a segment, or finds or changes it, and says so.
+    fn create(&self, declaration: &Declaration, path: &Path) -> Result<(), Failure> {
+        let options = OpenOptions::new();
+        let way = self.on_mismatch.or(self.if_missing.then_some(OnMismatch::Error));
+        // Kept open, so that the number of the file is not given to its successor.
+        let former = SegmentReader::open(path).ok();
+        let former_identity = former.as_ref().and(identity(path));
+        let outcome = match way {
+            Some(way) => options.on_mismatch(way).open_or_create(path, declaration),
+            None => options.create(path, declaration),
+        };
+        let opened = outcome.map_err(Failure::while_creating)?;
+        let mismatches: Vec<String> = opened
+            .mismatches()
+            .iter()
+            .map(|mismatch| format!("  {}\n", sanitise::line(&mismatch.to_string())))
+            .collect();
+        drop(opened);
+        for warning in declaration.warnings() {
+            output::complain(&format!("warning: {warning}"));
+        }
+        let done = match former_identity {
+            None => "created",
+            Some(_) if former_identity == identity(path) => "found",
+            Some(_) => "recreated",
+        };
+        let reader = SegmentReader::open(path)?;
+        let segment = reader.snapshot()?;
+        output::print(&format!(
+            "{done} {}: {}, {}\n{}{}",
+            shown(path),
+            human::quantity(segment.sets.len() as u64, "set", "sets"),
+            human::bytes(segment.size),
+            mismatches.concat(),
+            memory_text(&reader.memory(), segment.size, segment.participant_capacity),
+        ))
+    }
+
+    fn declaration(&self) -> Result<Declaration, Failure> {
+        let declaration = match (&self.config, &self.set) {
+            (Some(file), _) => Declaration::from_toml_file(file).map_err(Error::from)?,
+            (None, name) => Declaration::new().add_set(self.simple_set(name.as_deref().unwrap_or_default())),
+        };
+        self.completed(declaration)
+    }
+
+    /// The declaration, with what the arguments say of the segment.
+    fn completed(&self, mut declaration: Declaration) -> Result<Declaration, Failure> {
+        if let Some(mode) = self.mode {
+            declaration = declaration.mode(mode);
+        }
+        if let Some(participants) = self.participants {
+            declaration = declaration.participants(participants);
+        }
+        if let Some(lock) = self.lock {
+            declaration = declaration.lock(lock);
+        }
+        declaration.validate().map_err(Error::from)?;
+        Ok(declaration)
+    }
+
+    fn simple_set(&self, name: &str) -> SetDeclaration {
+        let calls = self
+            .calls
+            .iter()
+            .cloned()
+            .map(|it| Limit::calls(it.name, it.capacity, it.window));
+        let rates = self
+            .rate
+            .iter()
+            .cloned()
+            .map(|it| Limit::rate(it.name, it.capacity, it.window));
+        let concurrency = self
+            .concurrency
+            .iter()
+            .cloned()
+            .map(|it| Limit::concurrency(it.name, it.capacity));
+        calls
+            .chain(rates)
+            .chain(concurrency)
+            .fold(SetDeclaration::new(name), SetDeclaration::add_limit)
+    }
+}
+
+/// What each set takes of a file of `size` bytes, and for what.
+fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
+    let mut table = Table::new(&[
+        ("SET", Side::Left),
+        ("ROWS", Side::Right),
+        ("", Side::Right),
+        ("HOLDS", Side::Right),
+        ("", Side::Right),
+        ("WAITERS", Side::Right),
+        ("", Side::Right),
+        ("OTHER", Side::Right),
+        ("TOTAL", Side::Right),
+    ]);
+    let mut of_sets = 0;
+    for set in sets {
+        of_sets += set.bytes() * (1 + set.copies);
+        let name = sanitise::line(&set.set);
+        table.row(vec![
+            match set.copies {
+                0 => name.into(),
+                copies => format!("{name}, and {} on demand", human::count(copies)).into(),
+            },
+            human::count(set.rows).into(),
+            human::bytes(set.rows_bytes).into(),
+            human::count(set.holds).into(),
+            human::bytes(set.holds_bytes).into(),
+            human::count(set.waiters).into(),
+            human::bytes(set.queue_bytes).into(),
+            human::bytes(set.other_bytes).into(),
+            human::bytes(set.bytes() * (1 + set.copies)).into(),
+        ]);
+    }
+    format!(
+        "{}  and {} for the header and {}\n",
+        table.render(2),
+        human::bytes(size.saturating_sub(of_sets)),
+        human::quantity(participants, "process", "processes"),
+    )
+}
+
+/// The declarations of a directory, in the order of their names.
+fn declarations_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed =
+        |error: io::Error| Failure::of_system(&error, format_args!("cannot list {}", shown(directory)));
+    let mut files = Vec::new();
+    for entry in directory.read_dir().map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        // Links lead to files where a container's configuration is mounted.
+        if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Which file there is at a path.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = path.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// `NAME=CAPACITY/WINDOW`
+#[derive(Clone, Debug)]
+struct PerWindow {
+    name: String,
+    capacity: Amount,
+    window: Window,
+}
+
+/// `NAME=CAPACITY`
+#[derive(Clone, Debug)]
+struct AtOnce {
+    name: String,
+    capacity: Amount,
+}
+
+fn per_window(text: &str) -> Result<PerWindow, String> {
+    let AtOnce { name, capacity } = at_once(text)?;
+    let Amount::Decimal(amount) = capacity else {
+        return Err("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s".into());
+    };
+    let (capacity, window) = amount
+        .split_once('/')
+        .ok_or("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s")?;
+    Ok(PerWindow {
+        name,
+        capacity: Amount::from(capacity),
+        window: window.parse().map_err(|error: ParseError| error.to_string())?,
+    })
+}
+
+fn at_once(text: &str) -> Result<AtOnce, String> {
+    // The last sign: a name may have one.
+    let (name, capacity) = text
+        .rsplit_once('=')
+        .ok_or("the capacity is missing: write NAME=CAPACITY, such as in_flight=8")?;
+    Ok(AtOnce {
+        name: name.to_owned(),
+        capacity: Amount::from(capacity),
+    })
+}
+
+fn lock_kind(text: &str) -> Result<LockKind, String> {
+    text.parse().map_err(|error: ParseError| error.to_string())
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).map_err(|_| "write octal digits, such as 0660".into())
+}

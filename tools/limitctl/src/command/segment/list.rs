@@ -1,0 +1,237 @@
+//! `limitctl list`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use shmlimit::{Error, OpenError, SegmentError, SegmentReader, SegmentSnapshot};
+
+use crate::command::{as_text, shown};
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::table::{Cell, Side, Table};
+use crate::text::{human, sanitise, style};
+
+/// List the segments of a directory
+///
+/// Shows the state of each: ok; retired (to be used no more); cold (of another boot or namespace, or a copy: the next
+/// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
+/// attached, locked or changed.
+#[derive(Args, Debug)]
+pub struct List {
+    /// Print JSON
+    ///
+    /// It says the same as the table, with full paths and times in nanoseconds.
+    #[arg(long)]
+    json: bool,
+
+    /// The directory
+    ///
+    /// Directories inside it are not looked at.
+    #[arg(default_value = "/dev/shm")]
+    directory: PathBuf,
+}
+
+/// The segments of a directory.
+#[derive(Debug, Serialize)]
+struct Listing {
+    directory: PathBuf,
+    segments: Vec<Entry>,
+    /// Files of which this user may not learn whether they are segments.
+    unexamined: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    path: PathBuf,
+    state: State,
+    /// What is wrong, where something is.
+    problem: Option<String>,
+    /// What could be read, where something could.
+    #[serde(flatten)]
+    summary: Option<Summary>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    /// Its processes get an error and open its successor.
+    Retired,
+    /// Of another boot or namespace, or a copy: the next process that opens it voids its locks and owners.
+    Cold,
+    /// Of another format, build or machine.
+    ForeignFormat,
+    Damaged,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    size: u64,
+    sets: usize,
+    alive: usize,
+    dead: usize,
+    participant_capacity: u64,
+    #[serde(serialize_with = "human::as_seconds")]
+    created_utc: Duration,
+}
+
+impl List {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let listing = Listing::of(&self.directory)?;
+        if self.json {
+            output::print_json(&listing)?;
+        } else {
+            output::print(&listing.text())?;
+        }
+        Ok(ExitCode::Done)
+    }
+}
+
+impl Listing {
+    fn of(directory: &Path) -> Result<Self, Error> {
+        let failed = |source: io::Error| {
+            Error::Open(OpenError::Io {
+                action: "list",
+                path: directory.to_owned(),
+                source,
+            })
+        };
+        let mut listing = Self {
+            directory: as_text(directory),
+            segments: Vec::new(),
+            unexamined: 0,
+        };
+        for entry in directory.read_dir().map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // Opening a device or a pipe could set something off. A file that is gone by now is no file.
+            if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                continue;
+            }
+            let path = entry.path();
+            match SegmentReader::open(&path).and_then(|reader| reader.snapshot()) {
+                Ok(snapshot) => listing.segments.push(Entry::readable(&path, &snapshot)),
+                Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => {}
+                Err(error @ Error::Open(OpenError::UnsupportedFileSystem { .. })) => return Err(error),
+                Err(error @ Error::Open(OpenError::Incompatible { .. })) => {
+                    listing
+                        .segments
+                        .push(Entry::unreadable(&path, State::ForeignFormat, error));
+                }
+                Err(
+                    error @ (Error::Open(OpenError::WrongSize { .. })
+                    | Error::Segment(SegmentError::Damaged { .. })),
+                ) => {
+                    listing
+                        .segments
+                        .push(Entry::unreadable(&path, State::Damaged, error));
+                }
+                Err(_) => listing.unexamined += 1,
+            }
+        }
+        listing
+            .segments
+            .sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        Ok(listing)
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if self.segments.is_empty() {
+            text.push_str(&format!("no segments in {}\n", shown(&self.directory)));
+        } else {
+            let mut table = Table::new(&[
+                ("SEGMENT", Side::Left),
+                ("STATE", Side::Left),
+                ("SIZE", Side::Right),
+                ("SETS", Side::Right),
+                ("PROCESSES", Side::Right),
+                ("CREATED", Side::Left),
+                ("PROBLEM", Side::Left),
+            ]);
+            for entry in &self.segments {
+                table.row(entry.cells());
+            }
+            text.push_str(&table.render(0));
+        }
+        if self.unexamined > 0 {
+            let files = human::quantity(self.unexamined, "file", "files");
+            text.push_str(&style::paint(
+                style::FAINT,
+                format!("{files} could not be examined\n"),
+            ));
+        }
+        text
+    }
+}
+
+impl Entry {
+    fn readable(path: &Path, snapshot: &SegmentSnapshot) -> Self {
+        let state = if snapshot.retired {
+            State::Retired
+        } else if snapshot.same_place {
+            State::Ok
+        } else {
+            State::Cold
+        };
+        let alive = snapshot.participants.iter().filter(|it| it.alive).count();
+        Self {
+            path: as_text(path),
+            state,
+            problem: None,
+            summary: Some(Summary {
+                size: snapshot.size,
+                sets: snapshot.sets.len(),
+                alive,
+                dead: snapshot.participants.len() - alive,
+                participant_capacity: snapshot.participant_capacity,
+                created_utc: snapshot.created_utc,
+            }),
+        }
+    }
+
+    fn unreadable(path: &Path, state: State, error: Error) -> Self {
+        Self {
+            path: as_text(path),
+            state,
+            problem: Some(Failure::from(error).message),
+            summary: None,
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let name = self.path.file_name().map(Path::new).unwrap_or(&self.path);
+        let mut cells = vec![shown(name).into(), self.state.cell()];
+        match &self.summary {
+            Some(summary) => {
+                let processes = match summary.dead {
+                    0 => summary.alive.to_string(),
+                    dead => format!("{} + {dead} dead", summary.alive),
+                };
+                cells.extend([
+                    human::bytes(summary.size).into(),
+                    summary.sets.into(),
+                    processes.into(),
+                    human::instant(summary.created_utc).into(),
+                ]);
+            }
+            None => cells.extend(["", "", "", ""].map(Cell::from)),
+        }
+        cells.push(sanitise::line(self.problem.as_deref().unwrap_or_default()).into());
+        cells
+    }
+}
+
+impl State {
+    fn cell(self) -> Cell {
+        match self {
+            Self::Ok => Cell::styled("ok", style::GOOD),
+            Self::Retired => Cell::styled("retired", style::WARNING),
+            Self::Cold => Cell::styled("cold", style::WARNING),
+            Self::ForeignFormat => Cell::styled("foreign format", style::BAD),
+            Self::Damaged => Cell::styled("damaged", style::BAD),
+        }
+    }
+}

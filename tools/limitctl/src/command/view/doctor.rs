@@ -1,0 +1,295 @@
+//! `limitctl doctor`.
+
+use std::fs::{self, Metadata};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use shmlimit::OpenError;
+
+use crate::command::{aligned, as_text, shown};
+use crate::diagnosis::{Finding, Host, SegmentReport, Severity, Space, examine, regular_files};
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::{human, sanitise, style};
+
+/// Find out what is wrong with a segment, or with all of a directory
+///
+/// Looks at locks, processes, permits, queues, counts, the file, the file system and the host. Each finding says how bad it is,
+/// what it means, and the command that heals it. Nothing is locked or changed, and damaged files are examined as well. What may
+/// pass by itself is looked at again, for up to two seconds.
+///
+/// Ends with exit code 1 where a finding is an error.
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// End with exit code 1 for warnings, too
+    ///
+    /// Without it they are shown and do not count. Notes never count.
+    #[arg(long)]
+    strict: bool,
+
+    /// Print JSON
+    ///
+    /// It says the same as the text. The word of each finding stays the same from version to version.
+    #[arg(long)]
+    json: bool,
+
+    /// A segment, or a directory with segments
+    ///
+    /// Of a directory all segments are examined that lie directly in it; other files are left out.
+    #[arg(value_name = "SEGMENT | DIRECTORY", default_value = "/dev/shm")]
+    path: PathBuf,
+}
+
+/// What was found out.
+#[derive(Debug, Serialize)]
+struct Report {
+    path: PathBuf,
+    host: Host,
+    segments: Vec<SegmentReport>,
+    /// What is wrong with the host or the directory.
+    findings: Vec<Finding>,
+}
+
+impl Doctor {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let report = Report::of(&self.path)?;
+        if self.json {
+            output::print_json(&report)?;
+        } else {
+            output::print(&report.text())?;
+        }
+        let counts = if self.strict {
+            Severity::Warning
+        } else {
+            Severity::Error
+        };
+        let is_ill = report.worst().is_some_and(|worst| worst >= counts);
+        Ok(if is_ill { ExitCode::Problem } else { ExitCode::Done })
+    }
+}
+
+impl Report {
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let failed = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => Failure::from(shmlimit::Error::Open(OpenError::NotFound {
+                path: path.to_owned(),
+            })),
+            _ => Failure::of_system(&source, format_args!("cannot examine {}", shown(path))),
+        };
+        let metadata = fs::symlink_metadata(path).map_err(failed)?;
+        let mut findings = Vec::new();
+        // A directory may be named by a link; a segment is the file itself.
+        let segments = if path.is_dir() {
+            let files = regular_files(path).map_err(failed)?;
+            let mut reports: Vec<SegmentReport> = files
+                .iter()
+                .map(|(file, metadata)| examined(file, metadata))
+                .collect();
+            reports.retain(|report| !report.is_of_another_kind());
+            if reports.is_empty()
+                && let Some(space) = Space::under(path)
+            {
+                findings.extend(space.findings(SMALLEST, "the smallest segment"));
+            }
+            reports
+        } else {
+            vec![examined(path, &metadata)]
+        };
+        let pids: Vec<u64> = segments
+            .iter()
+            .filter_map(|segment| segment.usage.as_ref())
+            .flat_map(|usage| usage.pids.iter().copied())
+            .collect();
+        let (host, of_host) = Host::examine(&pids);
+        findings.extend(of_host);
+        Ok(Self {
+            path: as_text(path),
+            host,
+            segments,
+            findings,
+        })
+    }
+
+    fn worst(&self) -> Option<Severity> {
+        let of_host = self.findings.iter().map(|finding| finding.severity).max();
+        self.segments
+            .iter()
+            .filter_map(SegmentReport::worst)
+            .max()
+            .max(of_host)
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.host.text();
+        text.push_str(&findings_text(&self.findings));
+        if self.segments.is_empty() {
+            text.push_str(&format!("no segments in {}\n", shown(&self.path)));
+        }
+        for segment in &self.segments {
+            text.push('\n');
+            text.push_str(&segment.text());
+        }
+        let count = |severity| {
+            let of_segments = self.segments.iter().flat_map(|segment| &segment.findings);
+            let all = of_segments.chain(&self.findings);
+            all.filter(|finding| finding.severity == severity).count() as u64
+        };
+        text.push_str(&format!(
+            "\n{}, {}, {}\n",
+            human::quantity(count(Severity::Error), "error", "errors"),
+            human::quantity(count(Severity::Warning), "warning", "warnings"),
+            human::quantity(count(Severity::Note), "note", "notes"),
+        ));
+        text
+    }
+}
+
+/// What there is to say of a file, with its path as JSON can say it.
+fn examined(path: &Path, metadata: &Metadata) -> SegmentReport {
+    SegmentReport {
+        path: as_text(path),
+        ..examine(path, metadata)
+    }
+}
+
+/// What a segment with one limit and without keys takes.
+const SMALLEST: u64 = 800 << 10;
+
+impl Host {
+    fn text(&self) -> String {
+        let namespace = |inode: Option<u64>| inode.map_or_else(|| "?".to_owned(), |inode| inode.to_string());
+        let mut facts = vec![
+            ("kernel", format!("Linux {}, {}", self.kernel, self.c_library)),
+            (
+                "namespaces",
+                format!(
+                    "PID {}, time {}",
+                    namespace(self.pid_namespace),
+                    namespace(self.time_namespace)
+                ),
+            ),
+            (
+                "clock",
+                format!(
+                    "the kernel goes by {}",
+                    self.clock_source.as_deref().unwrap_or("what it does not say")
+                ),
+            ),
+        ];
+        for limit in &self.memory_limits {
+            facts.push((
+                "memory",
+                format!(
+                    "{} of {} used in {}",
+                    human::bytes(limit.used),
+                    human::bytes(limit.limit),
+                    shown(&limit.cgroup)
+                ),
+            ));
+        }
+        let facts = facts
+            .into_iter()
+            .map(|(name, fact)| (name, sanitise::line(&fact)));
+        format!(
+            "{}\n{}",
+            style::paint(style::TITLE, "this host"),
+            aligned(&facts.collect::<Vec<_>>())
+        )
+    }
+}
+
+impl SegmentReport {
+    fn text(&self) -> String {
+        let named = |number: u32, name: &Option<String>| match name {
+            Some(name) => format!("{number} ({name})"),
+            None => number.to_string(),
+        };
+        let file = &self.file;
+        let mut facts = vec![(
+            "file",
+            format!(
+                "{}, mode {}, of user {} and group {}",
+                human::bytes(file.size),
+                file.mode,
+                named(file.owner, &file.owner_name),
+                named(file.group, &file.group_name)
+            ),
+        )];
+        if let Some(space) = &file.space {
+            facts.push((
+                "lies on",
+                format!(
+                    "{}, mounted at {}: {} of {} free",
+                    space.file_system,
+                    shown(&space.mounted_at),
+                    human::bytes(space.free),
+                    human::bytes(space.total)
+                ),
+            ));
+        }
+        if let Some(usage) = &self.usage {
+            facts.push((
+                "processes",
+                format!(
+                    "{} of {}, and {} dead",
+                    usage.alive, usage.participant_capacity, usage.dead
+                ),
+            ));
+            facts.push((
+                "namespaces",
+                format!("PID {}, time {}", usage.pid_namespace, usage.time_namespace),
+            ));
+            let clock = if usage.reads_counter {
+                "the processor's counter"
+            } else {
+                "the system's clock"
+            };
+            facts.push(("clock", format!("tells the time by {clock}")));
+        }
+        let facts: Vec<_> = facts
+            .into_iter()
+            .map(|(name, fact)| (name, sanitise::line(&fact)))
+            .collect();
+        let mut text = format!(
+            "{}\n{}",
+            style::paint(style::TITLE, shown(&self.path)),
+            aligned(&facts)
+        );
+        if self.findings.is_empty() {
+            text.push_str(&format!(
+                "  {}\n",
+                style::paint(style::GOOD, "nothing wrong was found")
+            ));
+        }
+        text.push_str(&findings_text(&self.findings));
+        text
+    }
+}
+
+fn findings_text(findings: &[Finding]) -> String {
+    findings.iter().map(Finding::text).collect()
+}
+
+impl Finding {
+    fn text(&self) -> String {
+        let (word, style) = match self.severity {
+            Severity::Error => ("error", style::BAD),
+            Severity::Warning => ("warning", style::WARNING),
+            Severity::Note => ("note", style::FAINT),
+        };
+        let about = self
+            .set
+            .as_ref()
+            .map(|set| format!("set {set}: "))
+            .unwrap_or_default();
+        let what = sanitise::line(&format!("{about}{}", self.what));
+        let mut text = format!("  {} {}: {what}\n", style::paint(style, word), self.finding);
+        text.push_str(&format!("      {}\n", sanitise::line(&self.meaning)));
+        if let Some(heal) = &self.heal {
+            let heal = style::paint(style::TITLE, sanitise::line(heal));
+            text.push_str(&format!("      heal with: {heal}\n"));
+        }
+        text
+    }
+}

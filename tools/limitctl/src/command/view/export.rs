@@ -1,0 +1,104 @@
+//! `limitctl export`.
+
+use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use shmlimit::SegmentSnapshot;
+
+use crate::command::shown;
+use crate::exit::{ExitCode, Failure};
+use crate::live::exposition::{Format, copy, exposition};
+use crate::output;
+
+/// Export the figures of segments to a monitoring system
+///
+/// Counters of requests by result, permits that are out, queues, waits, and what was reclaimed, recovered and evicted,
+/// labelled with segment, set and limit, never with a key. Maps the files read-only and takes no lock, so no one waits
+/// for it, and it needs no more than permission to read them. A segment that cannot be read does not keep the others
+/// from being exported; the exit code says that there was one.
+#[derive(Args, Debug)]
+pub struct Export {
+    /// In the text format of Prometheus
+    ///
+    /// Which is also what `limitctl serve` answers at /metrics, and what the textfile collector of node exporter reads.
+    #[arg(long, required_unless_present = "openmetrics", conflicts_with = "openmetrics")]
+    prometheus: bool,
+
+    /// In the text format of OpenMetrics
+    ///
+    /// The same figures. `limitctl serve` answers them in it where it is asked for that.
+    #[arg(long)]
+    openmetrics: bool,
+
+    /// Write to this file instead of standard output
+    ///
+    /// The file is replaced at once: its reader finds all of the former figures or all of the new ones. Node exporter's textfile collector reads files whose names end in .prom.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// The segments
+    ///
+    /// Files that `limitctl create` or programs made. Symbolic links are not followed.
+    #[arg(required = true)]
+    segments: Vec<PathBuf>,
+}
+
+impl Export {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut copied: Vec<SegmentSnapshot> = Vec::new();
+        let mut problem = None;
+        let paths: BTreeSet<&PathBuf> = self.segments.iter().collect();
+        for path in paths {
+            match copy(path) {
+                Ok(snapshot) => copied.push(snapshot),
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    // The last one is said where the program ends.
+                    if let Some(Failure { message, .. }) = problem.replace(failure) {
+                        output::complain(&message);
+                    }
+                }
+            }
+        }
+        let format = if self.openmetrics {
+            Format::OpenMetrics
+        } else {
+            Format::Prometheus
+        };
+        let text = exposition(format, copied.iter());
+        match &self.output {
+            Some(file) => replace(file, &text)?,
+            None => output::print_bytes(text.as_bytes())?,
+        }
+        problem.map_or(Ok(ExitCode::Done), Err)
+    }
+}
+
+/// Puts a file with this text in the place of the former one.
+fn replace(file: &Path, text: &str) -> Result<(), Failure> {
+    let directory = match file.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    let write = || {
+        // Readable by the collector, which is another user; a name that it takes for none of its files.
+        let mut written = tempfile::Builder::new()
+            .prefix(".limitctl-")
+            .suffix(".tmp")
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(directory)?;
+        written.write_all(text.as_bytes())?;
+        written.persist(file).map_err(|failed| failed.error)
+    };
+    match write() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::of_system(
+            &error,
+            format!("cannot write {}", shown(file)),
+        )),
+    }
+}

@@ -1,0 +1,251 @@
+//! `limitctl keys`.
+
+use std::cmp::Reverse;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use shmlimit::{KeyFingerprint, KeySnapshot, KeysSnapshot, SegmentReader};
+
+use crate::best::Best;
+use crate::command::{as_text, occupancy};
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::human::{self, count};
+use crate::text::table::{Side, Table};
+use crate::text::{key, sanitise, style};
+
+/// Show the keys of a keyed set
+///
+/// That is who is limited, how often each was admitted and refused, and what is left to each. Keys without a row, which
+/// are as if never used, are not shown. Maps the file read-only and takes no lock, so no one waits for it, and it needs
+/// no more than permission to read the file.
+#[derive(Args, Debug)]
+pub struct Keys {
+    /// How many keys to show; 0 for all of them
+    ///
+    /// All of ten million keys take some gigabytes of memory, the first few of them next to nothing.
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    top: usize,
+
+    /// Which keys come first
+    ///
+    /// Keys that are alike in that come in an order that is the same every time.
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Used)]
+    by: Order,
+
+    /// Show only keys that have this text in them
+    ///
+    /// It is looked for in what is kept of a key, at most its first 40 bytes; or in its fingerprint, where nothing is kept of keys.
+    #[arg(long = "match", value_name = "TEXT")]
+    text: Option<String>,
+
+    /// Show only keys of which some limit has nothing left
+    ///
+    /// A request that takes one unit of that limit is refused.
+    #[arg(long)]
+    limited: bool,
+
+    /// Print JSON
+    ///
+    /// Amounts are in the units that the limits count in, times in seconds. A key has its text where it is UTF-8, or else its bytes in hexadecimal digits, and always its fingerprint.
+    #[arg(long)]
+    json: bool,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+
+    /// The keyed set
+    ///
+    /// One of the names that `limitctl inspect` shows.
+    set: String,
+}
+
+/// Which keys come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// Those that were admitted most often
+    Used,
+    /// Those that were refused most often
+    Refused,
+    /// Those that were used the longest ago
+    Oldest,
+}
+
+/// The keys that were asked for.
+#[derive(Debug, Serialize)]
+struct Selection {
+    path: PathBuf,
+    set: String,
+    table: KeysSnapshot,
+    /// Keys that have a row.
+    seen: u64,
+    /// Those of them that are found in the second of their two buckets only.
+    in_second_bucket: u64,
+    /// Keys that match.
+    matching: u64,
+    /// The first of these.
+    keys: Vec<KeySnapshot>,
+    /// All limits of the set.
+    #[serde(skip)]
+    limits: Vec<String>,
+}
+
+impl Keys {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let selection = self.select(&SegmentReader::open(&self.segment)?)?;
+        if self.json {
+            output::print_json(&selection)?;
+        } else {
+            output::print(&self.shown(&selection))?;
+        }
+        Ok(ExitCode::Done)
+    }
+
+    fn select(&self, reader: &SegmentReader) -> Result<Selection, Failure> {
+        let mut selection = Selection {
+            path: as_text(&self.segment),
+            set: self.set.clone(),
+            table: KeysSnapshot::default(),
+            seen: 0,
+            in_second_bucket: 0,
+            matching: 0,
+            keys: Vec::new(),
+            limits: Vec::new(),
+        };
+        let max = if self.top == 0 { usize::MAX } else { self.top };
+        let mut best = Best::new(max);
+        reader.key_snapshots(&self.set, |key| {
+            selection.seen += 1;
+            selection.in_second_bucket += u64::from(key.second_bucket);
+            if self.matches(key) {
+                selection.matching += 1;
+                best.offer(self.by.rank(key), || key.clone());
+            }
+        })?;
+        selection.keys = best.into_vec();
+        let sets = reader.snapshot()?.sets;
+        if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
+            selection.table = set.keys.unwrap_or_default();
+            selection.limits = set.limits.into_iter().map(|limit| limit.name).collect();
+        }
+        Ok(selection)
+    }
+
+    fn matches(&self, key: &KeySnapshot) -> bool {
+        let has_text = self.text.as_ref().is_none_or(|text| match &key.key.kept {
+            Some(kept) => text.is_empty() || kept.windows(text.len()).any(|part| part == text.as_bytes()),
+            None => key.key.fingerprint.to_string().contains(text),
+        });
+        let is_limited = || {
+            let mut limits = key.limits.iter();
+            limits.any(|limit| limit.burst.is_some() && limit.remaining == 0)
+        };
+        has_text && (!self.limited || is_limited())
+    }
+
+    fn shown(&self, selection: &Selection) -> String {
+        let mut text = format!(
+            "{} {}\n  {}\n",
+            style::paint(style::TITLE, "keys of"),
+            style::paint(style::TITLE, sanitise::line(&selection.set)),
+            occupancy(&selection.table)
+        );
+        if let Some(tenths) = (selection.in_second_bucket * 1_000).checked_div(selection.seen) {
+            text.push_str(&format!(
+                "  {}.{} % of them are in the second of their two buckets\n",
+                tenths / 10,
+                tenths % 10
+            ));
+        }
+        let all = self.text.is_none() && !self.limited;
+        let which = if all { "" } else { " that match" };
+        let keys = human::quantity(selection.matching, "key", "keys");
+        if selection.keys.is_empty() {
+            text.push_str(&format!("\nno keys{which}\n"));
+            return text;
+        }
+        if (selection.keys.len() as u64) < selection.matching {
+            let shown = count(selection.keys.len() as u64);
+            text.push_str(&format!(
+                "\n{shown} of {keys}{which}, {} first\n",
+                self.by.words()
+            ));
+        } else {
+            text.push_str(&format!("\n{keys}{which}, {} first\n", self.by.words()));
+        }
+        text.push_str(&table(selection).render(2));
+        text
+    }
+}
+
+fn table(selection: &Selection) -> Table {
+    let limits: Vec<String> = selection
+        .limits
+        .iter()
+        .map(|limit| sanitise::line(limit))
+        .collect();
+    let mut columns = vec![
+        ("KEY", Side::Left),
+        ("ADMITTED", Side::Right),
+        ("REFUSED", Side::Right),
+        ("LAST USED", Side::Right),
+        ("HELD", Side::Right),
+        ("QUEUED", Side::Right),
+    ];
+    let has_tiers = selection.keys.iter().any(|key| key.tier.is_some());
+    if has_tiers {
+        columns.insert(1, ("TIER", Side::Left));
+    }
+    columns.extend(limits.iter().map(|limit| (limit.as_str(), Side::Left)));
+    columns.push(("", Side::Left));
+    let mut table = Table::new(&columns);
+    for key in &selection.keys {
+        let mut row = vec![
+            key::key(&key.key).into(),
+            count(key.admitted.into()).into(),
+            count(key.refused.into()).into(),
+            format!("{} ago", human::duration(key.unused_for)).into(),
+            count(key.held).into(),
+            count(key.waiting).into(),
+        ];
+        if has_tiers {
+            let tier = key.tier.as_deref().unwrap_or("default");
+            row.insert(1, sanitise::line(tier).into());
+        }
+        // Where limits count networks, not every key has every limit.
+        row.extend(selection.limits.iter().map(|name| {
+            let limit = key.limits.iter().find(|limit| limit.name == *name);
+            limit.map_or_else(|| "".into(), key::standing)
+        }));
+        row.push(match (key.torn, key.throttled_for) {
+            (true, _) => "changing".into(),
+            (false, Duration::ZERO) => "".into(),
+            (false, wait) => format!("throttled for {}", human::duration(wait)).into(),
+        });
+        table.row(row);
+    }
+    table
+}
+
+impl Order {
+    fn rank(self, key: &KeySnapshot) -> (u128, Reverse<KeyFingerprint>) {
+        let rank = match self {
+            Self::Used => key.admitted.into(),
+            Self::Refused => key.refused.into(),
+            Self::Oldest => key.unused_for.as_nanos(),
+        };
+        (rank, Reverse(key.key.fingerprint))
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Used => "admitted most often",
+            Self::Refused => "refused most often",
+            Self::Oldest => "used the longest ago",
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Verbs that only look: one a file.
+
+pub mod doctor;
+pub mod export;
+pub mod inspect;
+pub mod keys;
+pub mod serve;
+pub mod show;
+pub mod top;
+pub mod watch;
