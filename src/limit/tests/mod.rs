@@ -110,8 +110,14 @@ impl Limit {
         self.rule = new;
     }
 
-    fn reset(&mut self) {
-        self.rule.reset(self.words.as_mut_slice());
+    /// Answers how many words it stores.
+    fn reset(&mut self) -> usize {
+        let mut state = Counting {
+            words: &mut self.words,
+            stores: 0,
+        };
+        self.rule.reset(&mut state);
+        state.stores
     }
 
     fn standing(&self, now: Now) -> Standing {

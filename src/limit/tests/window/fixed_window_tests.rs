@@ -322,12 +322,7 @@ fn reset_takes_one_store() {
     ] {
         let mut limit = Limit::new(rule);
         limit.charge(at(5), 30);
-        let mut state = crate::limit::tests::Counting {
-            words: &mut limit.words,
-            stores: 0,
-        };
-        rule.reset(&mut state);
-        assert_eq!(state.stores, 1);
+        assert_eq!(limit.reset(), 1);
         assert_eq!(
             limit.standing(at(5)),
             Standing {

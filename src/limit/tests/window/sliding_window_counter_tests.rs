@@ -7,7 +7,7 @@ use crate::limit::tests::trace_tests::{
 };
 use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window::window_bound::of_sliding_counter;
-use crate::limit::{Assessment, Rule, RuleOperations, SlidingWindowCounter, Standing};
+use crate::limit::{Assessment, Rule, SlidingWindowCounter, Standing};
 
 fn counter(capacity: u64, window: u64, buckets: u32) -> Rule {
     Rule::SlidingWindowCounter(SlidingWindowCounter::new(capacity, window, buckets).expect("valid"))
@@ -203,14 +203,8 @@ fn reset_stores_a_word_for_each_bucket_in_use_at_most() {
     for sub_window in 0..100 {
         limit.charge(at(sub_window * 100), 1);
     }
-    let rule = limit.rule;
     for expected in [61, 0] {
-        let mut state = crate::limit::tests::Counting {
-            words: &mut limit.words,
-            stores: 0,
-        };
-        rule.reset(&mut state);
-        assert_eq!(state.stores, expected);
+        assert_eq!(limit.reset(), expected);
     }
     assert_eq!(
         limit.standing(at(9_999)),

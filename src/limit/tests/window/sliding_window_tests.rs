@@ -6,7 +6,7 @@ use crate::limit::tests::trace_tests::{
     Act, after, everything, follow, max_granted_within, quantity, takes, window,
 };
 use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
-use crate::limit::{Assessment, Rule, RuleOperations, SlidingWindow, Standing};
+use crate::limit::{Assessment, Rule, SlidingWindow, Standing};
 use crate::units::LATEST_INSTANT;
 
 /// More entries than any trace has charges.
@@ -200,13 +200,7 @@ fn reset_takes_one_store() {
     for instant in 0..7 {
         limit.charge(at(instant), 3);
     }
-    let rule = limit.rule;
-    let mut state = crate::limit::tests::Counting {
-        words: &mut limit.words,
-        stores: 0,
-    };
-    rule.reset(&mut state);
-    assert_eq!(state.stores, 1);
+    assert_eq!(limit.reset(), 1);
     assert_eq!(
         limit.standing(at(7)),
         Standing {
