@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+use shmlimit::{Declaration, FleetLease, Keyed, Limit, Segment, SetDeclaration};
 use support::{Actor, create, directory, run, text};
 
 /// Not a test: the part that processes play that the tests start.
@@ -351,10 +351,19 @@ fn document(path: &str) -> String {
 #[test]
 fn the_dashboard_asks_for_what_is_exported_in_queries_that_prometheus_understands() {
     let directory = directory();
-    let path = directory.path().join("limits");
-    let segment = keyed(&path);
-    let shown = run(["export", "--prometheus", text(&path)]).ended(0).stdout;
-    drop(segment);
+    let (path, shared) = (directory.path().join("limits"), directory.path().join("shared"));
+    let calls = Limit::calls("calls", 10, Duration::from_secs(60)).fleet(FleetLease::new("org/calls"));
+    let of_fleet = Declaration::new()
+        .fleet_url("redis://127.0.0.1:1")
+        .add_set(SetDeclaration::new("api").add_limit(calls));
+    let segments = [
+        keyed(&path),
+        Segment::create(&shared, &of_fleet).expect("created"),
+    ];
+    let shown = run(["export", "--prometheus", text(&path), text(&shared)])
+        .ended(0)
+        .stdout;
+    drop(segments);
     let dashboard: serde_json::Value =
         serde_json::from_str(&document("docs/grafana/shmlimit.json")).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
