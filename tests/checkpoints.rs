@@ -15,7 +15,7 @@ use nix::fcntl::FcntlArg;
 use scene::expect_permit;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Checkpoint, Declaration, DeclarationError, Error, Limit, OpenError, Segment, SegmentReader,
+    Checkpoint, Declaration, DeclarationError, Error, Limit, OpenError, Segment, SegmentError, SegmentReader,
     SetDeclaration,
 };
 use siphasher::sip::SipHasher13;
@@ -182,6 +182,68 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
         assert!((CALLS / 2..CALLS / 2 + SOME).contains(&restored()));
         file.set_len(IMAGES + 100).expect("cut short");
         assert_eq!(restored(), CALLS);
+    });
+}
+
+/// As a loss of power may do: what the header says does not fit its checksum any more.
+fn damage(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).expect("a segment");
+    file.write_all_at(&[0xa5; 8], 112).expect("written");
+}
+
+#[test]
+fn a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_process_uses_it() {
+    let test = "a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_process_uses_it";
+    in_own_process(test, TIMEOUT, |directory| {
+        let (path, kept) = (directory.join("limits"), directory.join("kept"));
+        let open = || Segment::open_or_create(&path, &declaration(&kept));
+        let refuses = || {
+            let before = fs::read(&path).expect("a file");
+            let error = open().expect_err("damaged");
+            assert!(
+                matches!(error, Error::Segment(SegmentError::Damaged { .. })),
+                "{error}"
+            );
+            assert!(fs::read(&path).expect("a file") == before, "it is as it was");
+        };
+        let segment = open().expect("a segment");
+        take(&segment, CALLS / 2);
+        drop(segment);
+        // No thread may have taken a checkpoint meanwhile.
+        let _ = fs::remove_file(&kept);
+        damage(&path);
+        refuses();
+
+        lose(&path);
+        let segment = open().expect("a segment");
+        take(&segment, CALLS / 2);
+        assert!(segment.checkpoint(&kept).expect("written"));
+        // What is in use is not replaced, however damaged it is: what is held of it counts for those who use it.
+        damage(&path);
+        Child::fork(refuses).succeed();
+        drop(segment);
+
+        let restored = SharedWords::new(1);
+        let processes: Vec<Child> = (0..4)
+            .map(|_| {
+                Child::fork(|| {
+                    let segment = open().expect("restored");
+                    let left = left(&segment);
+                    assert!((CALLS / 2..CALLS / 2 + SOME).contains(&left), "{left}");
+                    restored[0].fetch_add(1, Ordering::Relaxed);
+                    eventually("all have it open", || restored[0].load(Ordering::Relaxed) == 4);
+                    take(&segment, 1);
+                })
+            })
+            .collect();
+        processes.into_iter().for_each(Child::succeed);
+        let left = left(&open().expect("one segment for all"));
+        assert!((CALLS / 2 - 4..CALLS / 2 - 4 + SOME).contains(&left), "{left}");
+        assert_eq!(
+            fs::read_dir(directory).expect("a directory").count(),
+            2,
+            "nothing else is left"
+        );
     });
 }
 

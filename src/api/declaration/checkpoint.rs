@@ -18,12 +18,12 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 ///
 /// Processes that open the segment with this declaration write its state into a file every so often, one of them at a time,
 /// in a thread of their own and never as a part of a request. Where the segment has to be created anew, because `/dev/shm` is
-/// empty after a boot, it is created as the last whole checkpoint has it, if a process with this declaration would join such a
+/// empty after a boot, or because its file is refused as damaged and no process uses it, it is created as the last whole checkpoint has it, if a process with this declaration would join such a
 /// segment (see [`OnMismatch`](crate::OnMismatch)): what limits have counted is there, with the time that has passed since then by
 /// the wall clock applied. What was held is not, nor do requests wait.
 ///
 /// What was admitted after the last checkpoint may be admitted again after a reboot, and no more than that: with one every
-/// 30 seconds, the requests of 30 seconds. A segment that is there is never overwritten. It is for segments in memory: one on
+/// 30 seconds, the requests of 30 seconds. A segment that is there and sound is never overwritten. It is for segments in memory: one on
 /// a disk is there after a reboot as it is.
 ///
 /// The file is twice as large as the segment, and all of the segment is written each time; while a shard is copied in memory, its

@@ -12,7 +12,8 @@ use crate::api::declaration::{Checkpoint, Declaration};
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::attach::Admission;
 use crate::shm::file::creation::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
-use crate::shm::file::creation::create::restore;
+use crate::shm::file::creation::create::{AtPath, restore};
+use crate::shm::file::remove::{Replacement, replace_damaged};
 use crate::shm::process::background_thread;
 use crate::shm::process::participant::ChildJoined;
 
@@ -156,7 +157,7 @@ impl SharedSegment {
 /// Creates the segment at `path` from the latest whole image of its checkpoint that a process with this declaration would join
 /// as it is; answers whether there was one.
 pub(super) fn create_from_checkpoint(
-    path: &Path,
+    (path, found): (&Path, AtPath),
     declaration: &Declaration,
     checkpoint: &Checkpoint,
     options: &OpenOptions,
@@ -166,7 +167,7 @@ pub(super) fn create_from_checkpoint(
     };
     for nth in 0..saved.count() {
         let mode = declaration.segment().mode();
-        let is_restored = restore(path, mode, &saved, nth, |verified| {
+        let is_restored = restore((path, found), mode, &saved, nth, |verified| {
             compile_definitions(verified, path).is_ok_and(|(stored, _)| {
                 let admission = options
                     .on_mismatch
@@ -179,4 +180,28 @@ pub(super) fn create_from_checkpoint(
         }
     }
     Ok(false)
+}
+
+/// Creates the segment at `path` from its checkpoint where there is one and the file there, which no process uses, is refused
+/// as damaged.
+pub(super) fn replace_by_checkpoint(
+    path: &Path,
+    declaration: &Declaration,
+    options: &OpenOptions,
+) -> Result<Replacement, Error> {
+    let Some(checkpoint) = declaration.segment().checkpoint() else {
+        return Ok(Replacement::Not);
+    };
+    let replacement = replace_damaged(
+        path,
+        options.trust_any_owner,
+        |verified| compile_definitions(verified, path).is_ok(),
+        || create_from_checkpoint((path, AtPath::Damaged), declaration, checkpoint, options),
+    )?;
+    #[cfg(feature = "tracing")]
+    if replacement == Replacement::Done {
+        let checkpoint = checkpoint.path().display();
+        tracing::warn!(path = %path.display(), %checkpoint, "a damaged segment was created anew from its checkpoint");
+    }
+    Ok(replacement)
 }

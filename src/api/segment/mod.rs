@@ -28,15 +28,15 @@ use crate::error::{
     DeclarationError, Difference, Error, OpenError, RemovalCause, RequestError, SegmentError,
 };
 use crate::shm::file::attach::{Admission, attach};
-use crate::shm::file::creation::create::{Blueprint, create};
-use crate::shm::file::remove::{finish_removal, remove};
+use crate::shm::file::creation::create::{AtPath, Blueprint, create};
+use crate::shm::file::remove::{Replacement, finish_removal, remove};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::time::segment_clock::SegmentClock;
 use crate::words::words;
 use bring_into_force::{bring_into_force, stored_declaration};
-use checkpoints::create_from_checkpoint;
+use checkpoints::{create_from_checkpoint, replace_by_checkpoint};
 use compiled_definitions::{compile_definitions, compile_one, read_definitions};
 use find_or_make_set::find_or_make;
 use mismatch::{Author, Mismatch, needs_another_file};
@@ -116,8 +116,9 @@ impl OpenOptions {
     }
 
     /// Opens the segment, or creates it. Any number of processes may do so at once. One that was
-    /// [retired](Segment::retire) is replaced by a new one; what becomes of one with another declaration,
-    /// [`on_mismatch`](Self::on_mismatch) says.
+    /// [retired](Segment::retire) is replaced by a new one, and so is one that is damaged and that no process uses, where its
+    /// [checkpoint](Checkpoint) has its state; what becomes of one with another declaration, [`on_mismatch`](Self::on_mismatch)
+    /// says.
     ///
     /// # Errors
     ///
@@ -130,6 +131,7 @@ impl OpenOptions {
     ) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         declaration.validate()?;
+        let mut last = Error::Open(OpenError::NotFound { path: path.clone() });
         for _ in 0..OPENING_ATTEMPTS {
             match self.open_absolute(&path, Some(declaration)) {
                 Ok(segment) => {
@@ -143,6 +145,17 @@ impl OpenOptions {
                         Err(error) => return Err(error),
                     }
                 }
+                // Where it cannot be replaced, that it is damaged says more than why not.
+                Err(
+                    error @ (Error::Segment(SegmentError::Damaged { .. })
+                    | Error::Open(OpenError::WrongSize { .. })),
+                ) => match replace_by_checkpoint(&path, declaration, self) {
+                    Ok(Replacement::Done | Replacement::Sound) => {
+                        last = error;
+                        continue;
+                    }
+                    Ok(Replacement::Not) | Err(_) => return Err(error),
+                },
                 Err(error) => return Err(error),
             }
             match self.create_file(&path, declaration) {
@@ -150,14 +163,14 @@ impl OpenOptions {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::Open(OpenError::NotFound { path }))
+        Err(last)
     }
 
     /// Creates the file, from its checkpoint where there is one, and does not open it.
     fn create_file(&self, path: &Path, declaration: &Declaration) -> Result<(), Error> {
         declaration.validate()?;
         if let Some(checkpoint) = declaration.segment().checkpoint()
-            && create_from_checkpoint(path, declaration, checkpoint, self)?
+            && create_from_checkpoint((path, AtPath::Nothing), declaration, checkpoint, self)?
         {
             return Ok(());
         }

@@ -345,3 +345,15 @@ proptest! {
         prop_assert_eq!(Limit::new(rule).standing(at(0)), unused);
     }
 }
+
+#[test]
+fn giving_back_nothing_stores_nothing() {
+    let rule = adaptive(AIMD, 20, 1, 1_000);
+    let mut limit = Limit::new(rule);
+    let mut state = Counting {
+        words: &mut limit.words,
+        stores: 0,
+    };
+    rule.give_back(&mut state, 0);
+    assert_eq!(state.stores, 0);
+}

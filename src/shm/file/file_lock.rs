@@ -47,6 +47,13 @@ impl ByteRange {
         length: 1,
     };
 
+    /// The bytes of all participants, however many a segment has.
+    pub(crate) const ALL_PARTICIPANTS: Self = Self {
+        start: FIRST_PARTICIPANT_BYTE,
+        // To the last offset there is.
+        length: 0,
+    };
+
     /// The byte of one participant.
     pub(crate) fn participant(slot: u64) -> Self {
         Self {

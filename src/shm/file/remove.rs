@@ -1,13 +1,18 @@
-//! The end of a segment: retired under the attach lock, so that no process joins meanwhile, then unlinked.
+//! The end of a segment: retired under the attach lock, so that no process joins meanwhile, then unlinked; or, where it is
+//! damaged, replaced under that lock.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::descriptor::FileIdentity;
+use super::file_lock::{ByteRange, is_locked_by_others};
 use super::region::{Region, load_acquire};
 use super::removal::retire;
-use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
+use super::segment_file::{
+    AttachLock, damaged, identity, io_error, open_for_reading, open_for_writing, start_of,
+};
 use super::verified::{Verified, check_file, check_header, verify};
 use crate::error::{Error, OpenError, ProcessId, SegmentError};
 use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
@@ -59,6 +64,45 @@ pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), E
     }
     drop(lock);
     Ok(())
+}
+
+/// What became of a damaged segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replacement {
+    Done,
+    /// What is at the path now is sound: another process may have replaced it.
+    Sound,
+    /// It is in use, or there is nothing to replace it.
+    Not,
+}
+
+/// Has a damaged segment give way to another file, while no process attaches to it: calls `replace`, which renames that over
+/// it, and answers whether it did. It is sound where its checks and `is_understood` say so.
+pub(crate) fn replace_damaged(
+    path: &Path,
+    trust_any_owner: bool,
+    is_understood: impl FnOnce(&Verified) -> bool,
+    replace: impl FnOnce() -> Result<bool, Error>,
+) -> Result<Replacement, Error> {
+    let file = open_for_writing(path)?;
+    if start_of(&file, path)? != MAGIC {
+        return Ok(Replacement::Not);
+    }
+    let _lock = AttachLock::take(&file, path)?;
+    let is_damaged = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
+        Ok(verified) => !is_understood(&verified),
+        Err(Error::Segment(SegmentError::Damaged { .. }) | Error::Open(OpenError::WrongSize { .. })) => true,
+        Err(error) => return Err(error),
+    };
+    // How many participants there are is not to be read in such a file; the kernel knows their locks all the same.
+    let is_in_use = is_locked_by_others(file.as_fd(), ByteRange::ALL_PARTICIPANTS)
+        .map_err(|errno| io_error("examine the locks of", path, errno.into()))?;
+    let is_another = identity(&open_for_reading(path)?, path)? != identity(&file, path)?;
+    Ok(match (is_damaged && !is_another, is_in_use) {
+        (false, _) => Replacement::Sound,
+        (true, false) if replace()? => Replacement::Done,
+        (true, _) => Replacement::Not,
+    })
 }
 
 fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {

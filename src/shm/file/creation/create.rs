@@ -49,10 +49,19 @@ pub(crate) struct Blueprint<'a> {
 ///
 /// [`OpenError::AlreadyExists`] where there is something at the path, [`OpenError::NoSpace`] where there is no room.
 pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
+    ensure_free(path)?;
     let (construction, file, region) = construct(path, blueprint.geometry.total_size, blueprint.mode)?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     fill(&region, blueprint, identity, path)?;
     construction.publish(path)
+}
+
+/// What is at the path where a segment is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtPath {
+    Nothing,
+    /// A segment that [gives way](crate::shm::file::remove::replace_damaged).
+    Damaged,
 }
 
 /// Creates the segment at `path` as one of the images of a checkpoint has it, for the process that opens it to start it cold.
@@ -62,7 +71,7 @@ pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error
 ///
 /// As [`create`].
 pub(crate) fn restore(
-    path: &Path,
+    (path, found): (&Path, AtPath),
     mode: u32,
     checkpoint: &SavedImages,
     nth: usize,
@@ -74,6 +83,9 @@ pub(crate) fn restore(
     if size < HEADER_SPACE {
         return Ok(false);
     }
+    if found == AtPath::Nothing {
+        ensure_free(path)?;
+    }
     let (construction, _file, region) = construct(path, size, mode)?;
     let region = Arc::new(region);
     let is_sound = checkpoint.store(nth, &region)?
@@ -81,7 +93,10 @@ pub(crate) fn restore(
         && verify(Arc::clone(&region), path).is_ok_and(|verified| accept(&verified));
     if let Some(taken) = checkpoint.taken_at(nth).filter(|_| is_sound) {
         date(&region, taken).map_err(|place| damaged(path, place))?;
-        construction.publish(path)?;
+        match found {
+            AtPath::Nothing => construction.publish(path)?,
+            AtPath::Damaged => construction.replace(path)?,
+        }
     }
     Ok(is_sound)
 }
@@ -100,13 +115,18 @@ fn date(region: &Region, taken: TakenAt) -> Result<(), OutOfRegion> {
     Ok(())
 }
 
-/// An empty file of that size beside `path`, mapped.
-fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, Region), Error> {
+/// Before anything is made that would only be removed again.
+fn ensure_free(path: &Path) -> Result<(), Error> {
     if path.symlink_metadata().is_ok() {
         return Err(Error::Open(OpenError::AlreadyExists {
             path: path.to_owned(),
         }));
     }
+    Ok(())
+}
+
+/// An empty file of that size beside `path`, mapped.
+fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, Region), Error> {
     let (directory, name) = place_of(path)?;
     remove_abandoned(directory, name);
     let (file, construction) = start_construction(directory, name, path)?;
