@@ -206,22 +206,22 @@ fn a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_proce
             );
             assert!(fs::read(&path).expect("a file") == before, "it is as it was");
         };
-        let segment = open().expect("a segment");
-        take(&segment, CALLS / 2);
-        drop(segment);
-        // No thread may have taken a checkpoint meanwhile.
+        // In children, from which none inherits the file.
+        Child::fork(|| take(&open().expect("a segment"), CALLS / 2)).succeed();
         let _ = fs::remove_file(&kept);
         damage(&path);
         refuses();
 
         lose(&path);
-        let segment = open().expect("a segment");
-        take(&segment, CALLS / 2);
-        assert!(segment.checkpoint(&kept).expect("written"));
-        // What is in use is not replaced, however damaged it is: what is held of it counts for those who use it.
-        damage(&path);
-        Child::fork(refuses).succeed();
-        drop(segment);
+        Child::fork(|| {
+            let segment = open().expect("a segment");
+            take(&segment, CALLS / 2);
+            assert!(segment.checkpoint(&kept).expect("written"));
+            // What is in use is not replaced, however damaged it is: what is held of it counts for those who use it.
+            damage(&path);
+            Child::fork(refuses).succeed();
+        })
+        .succeed();
 
         let restored = SharedWords::new(1);
         let processes: Vec<Child> = (0..4)

@@ -89,6 +89,10 @@ pub(crate) fn replace_damaged(
         return Ok(Replacement::Not);
     }
     let _lock = AttachLock::take(&file, path)?;
+    // By now another process may have replaced it.
+    if identity(&open_for_reading(path)?, path)? != identity(&file, path)? {
+        return Ok(Replacement::Sound);
+    }
     let is_damaged = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
         Ok(verified) => !is_understood(&verified),
         Err(Error::Segment(SegmentError::Damaged { .. }) | Error::Open(OpenError::WrongSize { .. })) => true,
@@ -97,8 +101,7 @@ pub(crate) fn replace_damaged(
     // How many participants there are is not to be read in such a file; the kernel knows their locks all the same.
     let is_in_use = is_locked_by_others(file.as_fd(), ByteRange::ALL_PARTICIPANTS)
         .map_err(|errno| io_error("examine the locks of", path, errno.into()))?;
-    let is_another = identity(&open_for_reading(path)?, path)? != identity(&file, path)?;
-    Ok(match (is_damaged && !is_another, is_in_use) {
+    Ok(match (is_damaged, is_in_use) {
         (false, _) => Replacement::Sound,
         (true, false) if replace()? => Replacement::Done,
         (true, _) => Replacement::Not,
