@@ -332,3 +332,67 @@ fn places_are_kept_as_long_as_they_are_held_and_leased() {
     assert_eq!(ask.held, 0);
     assert!(ask.wanted >= 2);
 }
+
+#[test]
+fn a_place_is_wanted_of_the_store_where_the_limit_has_one_and_the_lease_has_not() {
+    let capacity = 2;
+    let rule = leased(
+        &Rule::Concurrency(Concurrency::new(capacity).expect("valid")),
+        OutagePolicy::SpendOut,
+    );
+    let mut host = Host::new(rule, 1000);
+    let time = 3600 * SECOND;
+    let wants_lease = |host: &Host| {
+        let mark = rule.mark(host.limit.words.as_slice(), host.now(time));
+        host.leased().wants_lease(mark)
+    };
+    let was_answered = |host: &Host| host.leased().was_answered(host.limit.words.as_slice());
+    for number in 1..=capacity {
+        assert!(!host.take(time, 1));
+        assert!(wants_lease(&host), "{} of {capacity} are in use", number - 1);
+        assert_eq!(was_answered(&host), number > 1);
+        let ask = host.ask(time).expect("due");
+        let answer = Answer {
+            sequence: ask.sequence,
+            granted: 1,
+            remaining: LEASE,
+            share: 1,
+            grant_number: number,
+            drained_in: 0,
+        };
+        assert!(host.install(time, time, answer));
+        assert!(host.take(time, 1));
+    }
+    assert!(!host.take(time, 1));
+    assert!(!wants_lease(&host), "all are in use");
+}
+
+#[test]
+fn only_what_takes_places_has_a_fencing_number_of_its_own() {
+    let rule = leased(
+        &Rule::Concurrency(Concurrency::new(8).expect("valid")),
+        OutagePolicy::SpendOut,
+    );
+    let mut host = Host::new(rule, 1000);
+    let time = 3600 * SECOND;
+    assert!(!host.take(time, 4));
+    let ask = host.ask(time).expect("due");
+    let answer = Answer {
+        sequence: ask.sequence,
+        granted: ask.wanted,
+        remaining: LEASE,
+        share: 4,
+        grant_number: 7,
+        drained_in: 0,
+    };
+    assert!(host.install(time, time, answer));
+    let mut number_of = |cost| {
+        let now = host.now(time);
+        let mark = rule.take(host.limit.words.as_mut_slice(), now, cost);
+        host.leased().fencing_number_of(mark.expect("leased"))
+    };
+    let first = number_of(1);
+    assert_eq!(first, Some((7 << 32) + 1));
+    assert_eq!(number_of(0), first, "takes nothing");
+    assert_eq!(number_of(2), Some((7 << 32) + 2));
+}
