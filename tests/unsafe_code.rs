@@ -24,6 +24,9 @@ const OUTSIDE_THE_WORKSPACE: &str = "fuzz";
 
 const LINT: &str = "unsafe_code";
 
+/// Macros of other crates that expand to unsafe code, about which the compiler's lint is silent.
+const EXPAND_TO_UNSAFE_CODE: &[&str] = &["probe", "probe_lazy"];
+
 /// Where acquire loads are of memory of the process alone.
 const LOADS_OF_OWN_MEMORY: &[&str] = &[
     "src/api/pool/pool_strategy.rs",
@@ -74,6 +77,10 @@ impl<'ast> Visit<'ast> for Findings {
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
         let words = words_of(invocation.tokens.clone());
         self.has_unsafe_code |= words.iter().any(|word| word == "unsafe");
+        // Called here, or by a macro that is defined here.
+        let name = invocation.path.segments.last().map(|last| last.ident.to_string());
+        let mut named = name.into_iter().chain(calls_of(invocation.tokens.clone()));
+        self.has_unsafe_code |= named.any(|name| EXPAND_TO_UNSAFE_CODE.contains(&name.as_str()));
         if words.iter().any(|word| word == LINT) {
             self.other_exceptions += 1;
         }
@@ -132,6 +139,25 @@ fn words_of(tokens: TokenStream) -> Vec<String> {
         }
     }
     words
+}
+
+/// The names that an exclamation mark follows.
+fn calls_of(tokens: TokenStream) -> Vec<String> {
+    let mut calls = Vec::new();
+    let mut before = None;
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => calls.extend(calls_of(group.stream())),
+            TokenTree::Ident(word) => {
+                before = Some(word.to_string());
+                continue;
+            }
+            TokenTree::Punct(sign) if sign.as_char() == '!' => calls.extend(before.take()),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+        before = None;
+    }
+    calls
 }
 
 fn root() -> &'static Path {
@@ -308,9 +334,15 @@ fn exceptions_and_unsafe_code_are_found_however_they_are_written() {
         "#[unsafe(no_mangle)] fn f() {}",
         "macro_rules! m { () => { unsafe { g() } } }",
         "fn f() { m!(unsafe { g() }) }",
+        "fn f() { probe::probe_lazy!(provider, name) }",
+        "macro_rules! m { () => { probe::probe!(provider, name) } }",
     ] {
         assert!(Findings::of(code).has_unsafe_code, "{code}");
     }
+    assert_eq!(
+        Findings::of("fn f() { assert!(probe); probe(1) }"),
+        Findings::default()
+    );
     assert_eq!(
         Findings::of("/// Unsafe: unsafe_code. type F = unsafe fn(); \nfn f() { log(\"unsafe\") }"),
         Findings::default()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::request_events::{RequestEventKind, RequestEvents};
 use super::set::limit_set::LimitSet;
 use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
+use crate::shm::probes;
 
 /// A request was refused: nothing was taken.
 ///
@@ -55,6 +56,7 @@ impl Refusal {
     #[inline]
     pub(crate) fn of(set: &LimitSet, decision: Decision, label: Option<&str>) -> Self {
         let refusal = Self::new(set, decision);
+        fire_probe(&refusal.set, &refusal.details);
         if let Some(events) = &set.shared().request_events {
             events.denied(set.position(), &refusal, label);
         }
@@ -108,6 +110,19 @@ impl Refusal {
 pub(crate) fn binding<'a>(set: &'a LimitSet, details: &Details) -> Option<&'a str> {
     let (index, _) = details.binding()?;
     name(set, index)
+}
+
+/// Lets tracers of the host see a refusal.
+#[inline(always)]
+pub(crate) fn fire_probe(set: &LimitSet, details: &Details) {
+    probes::refused::fire(|| {
+        let limit = binding(set, details).unwrap_or_default();
+        let reason = set.engine_set().refusal_reason(details).as_str();
+        let nanos = |wait: Duration| i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
+        let retry_after = retry_after(set, details).map_or(-1, nanos);
+        let path = set.shared().engine.path();
+        (path, set.name(), limit, reason, retry_after)
+    });
 }
 
 /// How long a refused request would have to wait: see [`Refusal::retry_after`].

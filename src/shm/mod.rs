@@ -14,6 +14,7 @@
 //! - `layout/prefetch.rs` (a processor's instruction)
 //! - `process/process_identity.rs` (the kernel's random bytes)
 //! - `file/region.rs` (the mapping)
+//! - `probes.rs` (what the probes expand to)
 //! - `lock/robust_mutex.rs` (pthread calls)
 //!
 //! `tests/unsafe_code.rs` holds the list and the files together.
@@ -21,6 +22,7 @@
 pub(crate) mod file;
 pub(crate) mod layout;
 pub(crate) mod lock;
+pub(crate) mod probes;
 pub(crate) mod process;
 pub(crate) mod time;
 pub(crate) mod wake;

@@ -49,6 +49,7 @@ impl<'a> Checked<'a> {
 
     #[inline(never)]
     fn report_refusal(&self, label: Option<&str>) {
+        refusal::fire_probe(self.set, &self.decision);
         if let (Some(events), Some(refusal)) = (&self.set.shared().request_events, self.refusal()) {
             events.denied(self.set.position(), &refusal, label);
         }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::file::region::load_acquire;
 use crate::shm::layout::row::Row;
+use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex;
 use crate::shm::wake::futex::FutexValue;
@@ -210,15 +211,16 @@ impl SegmentEngine {
             }
             Answer::MustWait => {}
         }
-        if let Some(start) = self.take_ticket(target, costs, decision, wait_by, Attempt::First)? {
-            return Ok(start);
+        let mut start = self.take_ticket(target, costs, decision, wait_by, Attempt::First)?;
+        if start.is_none() {
+            // All tickets are taken, perhaps by the dead.
+            self.reclaim_if_due(shard, LockWait::Timeout)?;
+            start = self.take_ticket(target, costs, decision, wait_by, Attempt::Last)?;
         }
-        // All tickets are taken, perhaps by the dead.
-        self.reclaim_if_due(shard, LockWait::Timeout)?;
-        match self.take_ticket(target, costs, decision, wait_by, Attempt::Last)? {
-            Some(start) => Ok(start),
-            None => Ok(WaitStart::Decided(false)),
+        if let Some(WaitStart::Waiting(_)) = &start {
+            probes::queued::fire(|| (self.path(), &shard.set.name));
         }
+        Ok(start.unwrap_or(WaitStart::Decided(false)))
     }
 
     /// Takes everything if no request waits and the limits allow it by now; otherwise a ticket. `None` where all
@@ -393,6 +395,11 @@ impl SegmentEngine {
             Standing::Lost => return Ok(PollResult::Lost),
             Standing::Granted => {
                 locked.claim(costs, decision, waiting)?;
+                drop(locked);
+                probes::granted::fire(|| {
+                    let waited = boot_nanos().saturating_sub(waiting.began);
+                    (self.path(), &shard.set.name, waited)
+                });
                 return Ok(PollResult::Admitted);
             }
             Standing::First(_) | Standing::Behind if is_expired => {

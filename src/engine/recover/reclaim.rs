@@ -9,6 +9,8 @@ use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
 use crate::queue::{Phase, TicketState};
+use crate::shm::probes;
+use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 
 /// The shortest time between two looks for the dead by one process.
@@ -138,7 +140,7 @@ impl SegmentEngine {
         // What was granted and not claimed first: no process has used it, so all of it comes back, hold and reserved
         // cost.
         let tickets = shard.memory.touched_tickets();
-        self.in_batches(
+        let waiters = self.in_batches(
             shard,
             tickets,
             wait,
@@ -163,11 +165,22 @@ impl SegmentEngine {
             },
             &mut before_unlock,
         )?;
+        if holds > 0 || waiters > 0 {
+            let pid = || self.pid_of(owner);
+            probes::reclaimed::fire(|| (self.path(), &shard.set.name, pid(), holds, waiters));
+        }
         #[cfg(feature = "tracing")]
         if holds > 0 {
             tracing::warn!(path = %self.path().display(), set = &*shard.set.name, holds, "reclaimed");
         }
         Ok(holds)
+    }
+
+    /// The process of a participant, by its number in its own PID namespace; 0 where its slot is no longer its own.
+    pub(in crate::engine) fn pid_of(&self, owner: u64) -> u64 {
+        ParticipantId::from_word(owner)
+            .and_then(|id| self.membership.table().identity_of(id))
+            .map_or(0, |identity| identity.pid)
     }
 
     /// Does something to each index below `end` that is `wanted`: looked up without the lock, in portions, each looked

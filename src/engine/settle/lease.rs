@@ -11,6 +11,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::probes;
 
 /// Whether a hold was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +196,7 @@ impl LockedShard<'_> {
         };
         let control = self.shard.memory.control();
         let row = self.shard.row(hold.row().index);
+        let owner = hold.owner().load(Ordering::Relaxed);
         let counts_from = self.shard.leases_count_from(hold);
         let mut transaction = self.shard.memory.journal().begin();
         let mut expired = hold.expired().load(Ordering::Relaxed);
@@ -226,14 +228,20 @@ impl LockedShard<'_> {
             drop(transaction);
             return Ok(());
         }
-        for (index, amount) in given_back
-            .into_iter()
-            .enumerate()
-            .filter(|(_, amount)| *amount > 0)
-        {
+        let given_back = || (0..).zip(given_back).filter(|(_, amount)| *amount > 0);
+        for (index, amount) in given_back() {
             transaction.count(&self.shard.counters(index).reclaimed, amount);
             transaction.count(&control.expired, 1);
         }
-        self.shard.commit(&mut transaction)
+        self.shard.commit(&mut transaction)?;
+        let set = self.shard.set;
+        for (index, amount) in given_back() {
+            probes::lease_expired::fire(|| {
+                let limit = set.limits.get(index).map_or("", |limit| &limit.name);
+                let pid = self.engine.pid_of(owner);
+                (self.engine.path(), &set.name, limit, pid, amount)
+            });
+        }
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ use crate::shm::layout::records::SET_UNCHECKED;
 use crate::shm::lock::guard::{Guard, LockError};
 use crate::shm::lock::journal::JournalState;
 use crate::shm::lock::lock_holder::LockHolder;
+use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
@@ -354,7 +355,19 @@ impl SegmentEngine {
         if !locked.was_left_unfinished() {
             return Ok(None);
         }
+        let (path, set) = (self.path(), &*locked.shard.set.name);
+        if locked.guard.owner_died() {
+            probes::owner_dead::fire(|| (path, set));
+        }
         let repairs = self.recover(locked.shard, locked.guard.owner_died());
+        let Repairs {
+            owner_died,
+            undone_words,
+            rebuilt,
+            poisoned,
+            ..
+        } = repairs;
+        probes::recovered::fire(|| (path, set, owner_died, undone_words, rebuilt, poisoned));
         #[cfg(feature = "tracing")]
         {
             locked.pending_wake.repairs = Some(repairs);
@@ -498,12 +511,18 @@ impl SegmentEngine {
             LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
         };
         let control = shard.memory.control();
+        let mut measured_from = None;
         if !longest.is_zero() {
             control.lock_waits.fetch_add(1, Ordering::Relaxed);
+            measured_from = probes::lock_wait::is_attached().then(boot_nanos);
         }
         let locked = self
             .membership
             .lock(&control.lock, owner, longest.min(self.lock_timeout()));
+        if let (Some(began), Ok(_)) = (measured_from, &locked) {
+            let waited = boot_nanos().saturating_sub(began);
+            probes::lock_wait::fire(|| (self.path(), &shard.set.name, waited));
+        }
         // A call that waits briefly leaves a mark and goes on: nothing is stuck for it.
         #[cfg(feature = "tracing")]
         if let (LockWait::Timeout, Err(LockError::TimedOut { holder })) = (wait, &locked) {
