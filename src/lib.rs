@@ -65,6 +65,7 @@
 //! | see what permits that are out are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
 //! | collect counters and gauges | the feature `metrics`: `SegmentSnapshot::record_metrics`; `limitctl export` |
 //! | report to a subscriber | the feature `tracing`: recoveries, what the dead held, stuck locks, unknown names, permits that could not be released, segments that were removed; each refusal and wait, where [asked for](OpenOptions::trace_requests) |
+//! | let tracers of the host attach | the feature `usdt`: probes for bpftrace, free while none is attached |
 //!
 //! A refusal is a value, not a failure: [`Outcome::into_result`] makes it the error of a `Result` for `?`, and it stays a
 //! type of its own. An [`Error`] says what went wrong, where, and what to do.
