@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 /// Everything there is at one moment of what is explored.
 pub(crate) trait System: Hash + Sized {
     /// What is explored of it.
-    type Bounds;
+    type Bounds: fmt::Debug;
     type Step: Step<System = Self>;
 
     fn first(bounds: &Self::Bounds) -> Self;
@@ -40,11 +40,11 @@ const MAX_STATES: u32 = 40_000_000;
 
 /// What was visited.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visited {
-    pub(crate) states: u32,
-    pub(crate) steps: usize,
+struct Visited {
+    states: u32,
+    steps: usize,
     /// States in which nothing is left to do.
-    pub(crate) ends: usize,
+    ends: usize,
 }
 
 impl fmt::Display for Visited {
@@ -55,8 +55,8 @@ impl fmt::Display for Visited {
 }
 
 /// What must not be, and the steps that lead there.
-pub(crate) struct Violation {
-    pub(crate) what: &'static str,
+struct Violation {
+    what: &'static str,
     steps: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ impl Seen {
 }
 
 /// Visits all states within the bounds.
-pub(crate) fn explore<S: System>(bounds: &S::Bounds) -> Result<Visited, Violation> {
+fn explore<S: System>(bounds: &S::Bounds) -> Result<Visited, Violation> {
     let mut seen = Seen {
         numbers: HashMap::new(),
         origins: Vec::new(),
@@ -203,4 +203,27 @@ fn first_that_leads_nowhere(states: u32, mut steps: Vec<(u32, u32)>, ends: Vec<u
     }
     let stuck = leads_somewhere.iter().position(|leads| !leads);
     stuck.map(|stuck| stuck as u32)
+}
+
+/// Explores and finds nothing wrong. There must not be fewer states than `at_least`: a model that shrinks unnoticed shows
+/// nothing any more.
+pub(crate) fn nothing_is_wrong<S: System>(bounds: &S::Bounds, at_least: u32) {
+    match explore::<S>(bounds) {
+        Ok(visited) => {
+            println!("{visited} in {bounds:?}");
+            assert!(visited.states >= at_least, "only {visited} in {bounds:?}");
+        }
+        Err(violation) => panic!("{violation:?} in {bounds:?}"),
+    }
+}
+
+/// Explores with a mistake among the bounds, and finds what it leads to.
+pub(crate) fn is_found<S: System>(bounds: &S::Bounds, what: &str) {
+    match explore::<S>(bounds) {
+        Ok(visited) => panic!("nothing was found: {visited} in {bounds:?}"),
+        Err(violation) => {
+            println!("{violation:?} in {bounds:?}");
+            assert_eq!(violation.what, what);
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use super::lease_store::{Host, OUT, SCALE, SECOND, SLOWEST, Store, backlog, leased, stale};
-use crate::explorer::{self, explore};
+use crate::explorer;
 use crate::limit::{Answer, Ask, LEASE_WORDS, LeaseWord, OutagePolicy};
 
 /// Nanoseconds between two instants of the model.
@@ -380,16 +380,8 @@ impl Bounds {
     }
 }
 
-/// Explores and finds nothing wrong. There must not be fewer states than `at_least`: a model that shrinks unnoticed shows
-/// nothing any more.
 fn nothing_is_wrong(bounds: &Bounds, at_least: u32) {
-    match explore::<Fleet>(bounds) {
-        Ok(visited) => {
-            println!("{visited} in {bounds:?}");
-            assert!(visited.states >= at_least, "only {visited} in {bounds:?}");
-        }
-        Err(violation) => panic!("{violation:?} in {bounds:?}"),
-    }
+    explorer::nothing_is_wrong::<Fleet>(bounds, at_least);
 }
 
 fn is_found(mistake: Mistake, bounds: Bounds) {
@@ -397,13 +389,7 @@ fn is_found(mistake: Mistake, bounds: Bounds) {
         mistake: Some(mistake),
         ..bounds
     };
-    match explore::<Fleet>(&bounds) {
-        Ok(visited) => panic!("nothing was found: {visited} in {bounds:?}"),
-        Err(violation) => {
-            println!("{mistake:?}: {violation:?}");
-            assert_eq!(violation.what, EXCEEDED);
-        }
-    }
+    explorer::is_found::<Fleet>(&bounds, EXCEEDED);
 }
 
 #[test]

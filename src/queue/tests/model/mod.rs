@@ -12,7 +12,7 @@ mod system;
 
 use system::System;
 
-use crate::explorer::explore;
+use crate::explorer;
 
 /// What a process does, one thing after the other.
 #[derive(Clone, Copy, Debug)]
@@ -183,31 +183,16 @@ impl Bounds {
     }
 }
 
-/// Explores and finds nothing wrong. There must not be fewer states than `at_least`: a model that shrinks unnoticed
-/// shows nothing any more.
 fn nothing_is_wrong(bounds: &Bounds, at_least: u32) {
-    match explore::<System>(bounds) {
-        Ok(visited) => {
-            println!("{visited} in {bounds:?}");
-            assert!(visited.states >= at_least, "only {visited} in {bounds:?}");
-        }
-        Err(violation) => panic!("{violation:?} in {bounds:?}"),
-    }
+    explorer::nothing_is_wrong::<System>(bounds, at_least);
 }
 
-/// Explores with a mistake in the protocol, and finds what it leads to.
 fn is_found(mistake: Mistake, bounds: Bounds, what: &str) {
     let bounds = Bounds {
         mistake: Some(mistake),
         ..bounds
     };
-    match explore::<System>(&bounds) {
-        Ok(visited) => panic!("nothing was found: {visited} in {bounds:?}"),
-        Err(violation) => {
-            println!("{mistake:?}: {violation:?}");
-            assert_eq!(violation.what, what);
-        }
-    }
+    explorer::is_found::<System>(&bounds, what);
 }
 
 const STUCK: &str = "no process can go on, and not all are done or something is left";
