@@ -117,7 +117,7 @@ impl OpenOptions {
 
     /// Opens the segment, or creates it. Any number of processes may do so at once. One that was
     /// [retired](Segment::retire) is replaced by a new one, and so is one that is damaged and that no process uses, where its
-    /// [checkpoint](Checkpoint) has its state; what becomes of one with another declaration, [`on_mismatch`](Self::on_mismatch)
+    /// [checkpoint](crate::Checkpoint) has its state; what becomes of one with another declaration, [`on_mismatch`](Self::on_mismatch)
     /// says.
     ///
     /// # Errors
