@@ -193,8 +193,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         """Changes capacities, windows, bursts, lease times and metadata in place, for all processes, without a burst.
 
         As with `limitctl apply`, this counts as an operator's change: programs that open the segment with their own
-        declaration leave it, until that is of a higher version. Where it adds the store of a fleet, this process takes
-        part in asking it from then on, as one that opened it with `ask_store`; others that are running do not.
+        declaration leave it, until that is of a higher version.
 
         Args:
             config: What is to be in force: the whole declaration.

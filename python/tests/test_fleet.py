@@ -174,19 +174,6 @@ def test_a_process_that_does_not_ask_refuses_for_want_of_a_lease(tmp_path: Path)
     assert lease_of(segment)["counts"]["requests"] == 0
 
 
-def test_the_process_that_adds_a_store_asks_it(tmp_path: Path) -> None:
-    alone = sl.LimitSet("openai", [sl.Rate("tokens", 1000, "24h", algorithm="fixed_window")])
-    segment = sl.open(tmp_path / "limits", alone)
-    other = sl.open(tmp_path / "limits", ask_store=False)
-    assert segment.store_thread is None
-    declared = segment.declaration() | {"fleet": {"url": unreachable()}}
-    declared["set"][0]["limit"][0]["fleet"] = {"key": "org/tokens"}
-    for opened in segment, other:
-        opened.apply(declared)
-    assert state_of(segment)["running"]
-    assert other.store_thread is None
-
-
 def test_a_store_that_is_out_is_a_state_and_no_error(tmp_path: Path) -> None:
     segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
     assert not is_admitted(segment)

@@ -25,9 +25,7 @@ pub struct Segment {
     segment: RwLock<Option<shmlimit::Segment>>,
     /// Where events of requests are kept, if they are to be logged.
     request_log: Option<Arc<RequestLog>>,
-    /// Whether this process is to ask the store, where there is one. Leases last by the real time, so none is asked by another.
-    asks_store: bool,
-    /// What asks it; none once it is closed.
+    /// What asks the store, where there is one and this process is to ask it; none once it is closed.
     fleet_thread: RwLock<Option<Arc<FleetThread>>>,
 }
 
@@ -52,18 +50,6 @@ impl Segment {
 
     pub fn fleet_thread(&self) -> Option<Arc<FleetThread>> {
         self.fleet_thread.read().ok().and_then(|thread| thread.clone())
-    }
-
-    /// Starts the thread that asks the store, where there is a store and this process is to ask it, and none runs yet.
-    fn start_fleet_thread(&self, py: Python<'_>, segment: &shmlimit::Segment) -> PyResult<()> {
-        if !self.asks_store || self.fleet_thread().is_some() {
-            return Ok(());
-        }
-        let started = FleetThread::start(py, segment)?;
-        if let Ok(mut thread) = self.fleet_thread.write() {
-            *thread = started;
-        }
-        Ok(())
     }
 }
 
@@ -137,15 +123,18 @@ impl Segment {
         });
         let segment = segment.or_raise(py)?;
         log::forget_removal(segment.path());
-        let opened = Self {
-            path: segment.path().to_owned(),
-            segment: RwLock::new(Some(segment.clone())),
-            request_log,
-            asks_store: ask_store && clock.is_none(),
-            fleet_thread: RwLock::new(None),
+        // Leases last by the real time.
+        let fleet_thread = if ask_store && clock.is_none() {
+            FleetThread::start(py, &segment)?
+        } else {
+            None
         };
-        opened.start_fleet_thread(py, &segment)?;
-        Ok(opened)
+        Ok(Self {
+            path: segment.path().to_owned(),
+            segment: RwLock::new(Some(segment)),
+            request_log,
+            fleet_thread: RwLock::new(fleet_thread),
+        })
     }
 
     /// Closes this object: it cannot be used any more, which does no harm to handles, permits and other objects of the
@@ -244,10 +233,7 @@ impl Segment {
 
     /// The changes that were made, in words.
     fn _apply(&self, py: Python<'_>, declaration: &Declaration) -> PyResult<Vec<String>> {
-        let segment = self.get(py)?;
-        let changes = segment.apply(&declaration.declaration).or_raise(py)?;
-        // It may have had no store before.
-        self.start_fleet_thread(py, &segment)?;
+        let changes = self.get(py)?.apply(&declaration.declaration).or_raise(py)?;
         Ok(changes.iter().map(ToString::to_string).collect())
     }
 
