@@ -285,6 +285,7 @@ impl Work {
             }
             return thread::sleep(SLICE);
         }
+        self.is_denied = false;
         let (pipeline, mut problem) = self.exchange.pipeline(duty, asked);
         if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
             duty.keep(client.longest_exchange(pipeline.requests().len()) + SLICE);
@@ -295,9 +296,15 @@ impl Work {
                 &self.shared.failures
             };
             counter.fetch_add(1, Ordering::Relaxed);
+            // What is denied for some limits alone does not keep the others from their leases.
+            self.is_denied = match &answers {
+                Ok(answers) => answers
+                    .iter()
+                    .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
+                Err(error) => error.is_denial(),
+            };
             problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
         }
-        self.is_denied = problem.as_ref().is_some_and(StoreError::is_denial);
         self.shared.note(problem);
     }
 }
