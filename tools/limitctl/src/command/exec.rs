@@ -38,9 +38,10 @@ use crate::text::sanitise;
 /// Where the permit has nothing to give back, because it took limits of calls and cost only, limitctl becomes the
 /// command.
 ///
-/// Where hosts share a limit of the set, limitctl takes part in asking the store for leases until then, with the user and
-/// password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE. The store answers
-/// while limitctl waits in the queue: with --timeout 0, only what is leased already is taken.
+/// Where hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the
+/// command, with the user and password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or
+/// SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is
+/// leased already is taken.
 ///
 /// Before the command runs, limitctl may end with one of the exit codes below. A command may end with the same ones.
 #[derive(Args, Debug)]
