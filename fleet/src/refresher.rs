@@ -129,7 +129,6 @@ impl Refresher {
             exchange: Exchange::new(segment.fleet().host() ^ u64::from(process::id())),
             client: None,
             shared: Arc::clone(&shared),
-            is_denied: false,
         };
         work.look_for_store()?;
         // Signals are for the program's own threads; blocked before the thread begins, none reaches it.
@@ -212,8 +211,6 @@ struct Work {
     exchange: Exchange,
     client: Option<StoreClient>,
     shared: Arc<Shared>,
-    /// Whether the store has refused this process's user or password at the last attempt.
-    is_denied: bool,
 }
 
 impl Work {
@@ -236,9 +233,9 @@ impl Work {
             match self.fleet.wait_for_duty(SLICE) {
                 Ok(Some(duty)) => {
                     self.shared.duties.fetch_add(1, Ordering::Relaxed);
-                    self.serve(&duty);
+                    let is_denied = self.serve(&duty);
                     drop(duty);
-                    if self.is_denied {
+                    if is_denied {
                         self.leave_duty_to_others();
                     }
                 }
@@ -250,16 +247,17 @@ impl Work {
     }
 
     /// Another process may have the user and password that this one lacks.
-    fn leave_duty_to_others(&mut self) {
-        self.is_denied = false;
+    fn leave_duty_to_others(&self) {
         let begun = Instant::now();
         while !self.shared.is_stopping() && begun.elapsed() < AFTER_DENIAL {
             thread::sleep(SLICE);
         }
     }
 
-    fn serve(&mut self, duty: &Duty) {
-        while !self.shared.is_stopping() && duty.is_held() && !self.is_denied {
+    /// Asks for as long as this process has duty; answers whether it is to be left to others, because the store denies this
+    /// one access.
+    fn serve(&mut self, duty: &Duty) -> bool {
+        while !self.shared.is_stopping() && duty.is_held() {
             let asked = match duty.ask() {
                 Ok(asked) => asked,
                 Err(_) => {
@@ -269,23 +267,25 @@ impl Work {
             };
             if asked.is_empty() {
                 duty.wait(SLICE);
-            } else {
-                self.exchange(duty, asked);
+            } else if self.exchange(duty, asked) {
+                return true;
             }
         }
+        false
     }
 
-    /// Sends what was asked, and brings the answers into force.
-    fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) {
+    /// Sends what was asked, and brings the answers into force; answers whether the store has denied access to all of it.
+    fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) -> bool {
         // The segment is going away, or cannot be read now, or has an address that this client does not know: the requests
         // stay, and are repeated.
         if let Err(error) = self.look_for_store() {
             if let RefresherError::Store(error) = error {
                 self.shared.note(Some(error));
             }
-            return thread::sleep(SLICE);
+            thread::sleep(SLICE);
+            return false;
         }
-        self.is_denied = false;
+        let mut is_denied = false;
         let (pipeline, mut problem) = self.exchange.pipeline(duty, asked);
         if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
             duty.keep(client.longest_exchange(pipeline.requests().len()) + SLICE);
@@ -297,7 +297,7 @@ impl Work {
             };
             counter.fetch_add(1, Ordering::Relaxed);
             // What is denied for some limits alone does not keep the others from their leases.
-            self.is_denied = match &answers {
+            is_denied = match &answers {
                 Ok(answers) => answers
                     .iter()
                     .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
@@ -306,5 +306,6 @@ impl Work {
             problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
         }
         self.shared.note(problem);
+        is_denied
     }
 }

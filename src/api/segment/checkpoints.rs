@@ -12,8 +12,8 @@ use crate::api::declaration::{Checkpoint, Declaration};
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::attach::Admission;
 use crate::shm::file::creation::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
-use crate::shm::file::creation::create::{AtPath, restore};
-use crate::shm::file::remove::{Replacement, replace_damaged};
+use crate::shm::file::creation::create::{Restored, restore};
+use crate::shm::file::remove::remove_damaged;
 use crate::shm::process::background_thread;
 use crate::shm::process::participant::ChildJoined;
 
@@ -154,20 +154,22 @@ impl SharedSegment {
     }
 }
 
-/// Creates the segment at `path` from the latest whole image of its checkpoint that a process with this declaration would join
-/// as it is; answers whether there was one.
-pub(super) fn create_from_checkpoint(
-    (path, found): (&Path, AtPath),
+/// The segment that is to be at `path` as the latest whole image of its checkpoint has it that a process with this declaration
+/// would join as it is; none where there is none.
+pub(super) fn restored_from_checkpoint(
+    path: &Path,
     declaration: &Declaration,
-    checkpoint: &Checkpoint,
     options: &OpenOptions,
-) -> Result<bool, Error> {
+) -> Result<Option<Restored>, Error> {
+    let Some(checkpoint) = declaration.segment().checkpoint() else {
+        return Ok(None);
+    };
     let Some(saved) = SavedImages::find(checkpoint.path(), options.trust_any_owner)? else {
-        return Ok(false);
+        return Ok(None);
     };
     for nth in 0..saved.count() {
         let mode = declaration.segment().mode();
-        let is_restored = restore((path, found), mode, &saved, nth, |verified| {
+        let restored = restore(path, mode, &saved, nth, |verified| {
             compile_definitions(verified, path).is_ok_and(|(stored, _)| {
                 let admission = options
                     .on_mismatch
@@ -175,33 +177,33 @@ pub(super) fn create_from_checkpoint(
                 matches!(admission, Ok(Admission::Join))
             })
         })?;
-        if is_restored {
-            return Ok(true);
+        if restored.is_some() {
+            return Ok(restored);
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Creates the segment at `path` from its checkpoint where there is one and the file there, which no process uses, is refused
-/// as damaged.
+/// as damaged. Answers whether to open the path again: also where another process has done so.
 pub(super) fn replace_by_checkpoint(
     path: &Path,
     declaration: &Declaration,
     options: &OpenOptions,
-) -> Result<Replacement, Error> {
-    let Some(checkpoint) = declaration.segment().checkpoint() else {
-        return Ok(Replacement::Not);
-    };
-    let replacement = replace_damaged(
-        path,
-        options.trust_any_owner,
-        |verified| compile_definitions(verified, path).is_ok(),
-        || create_from_checkpoint((path, AtPath::Damaged), declaration, checkpoint, options),
-    )?;
-    #[cfg(feature = "tracing")]
-    if replacement == Replacement::Done {
-        let checkpoint = checkpoint.path().display();
-        tracing::warn!(path = %path.display(), %checkpoint, "a damaged segment was created anew from its checkpoint");
+) -> Result<bool, Error> {
+    if declaration.segment().checkpoint().is_none() {
+        return Ok(false);
     }
-    Ok(replacement)
+    let successor = remove_damaged(path, options.trust_any_owner, || {
+        restored_from_checkpoint(path, declaration, options)
+    });
+    match successor.and_then(|restored| restored.map(|it| it.publish(path)).transpose()) {
+        Ok(published) => Ok(published.is_some()),
+        Err(Error::Open(OpenError::NotFound { .. } | OpenError::AlreadyExists { .. })) => Ok(true),
+        Err(error) => {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(path = %path.display(), %error, "a damaged segment was not created anew from its checkpoint");
+            Err(error)
+        }
+    }
 }

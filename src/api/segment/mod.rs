@@ -28,15 +28,15 @@ use crate::error::{
     DeclarationError, Difference, Error, OpenError, RemovalCause, RequestError, SegmentError,
 };
 use crate::shm::file::attach::{Admission, attach};
-use crate::shm::file::creation::create::{AtPath, Blueprint, create};
-use crate::shm::file::remove::{Replacement, finish_removal, remove};
+use crate::shm::file::creation::create::{Blueprint, create, ensure_free};
+use crate::shm::file::remove::{finish_removal, remove};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::time::segment_clock::SegmentClock;
 use crate::words::words;
 use bring_into_force::{bring_into_force, stored_declaration};
-use checkpoints::{create_from_checkpoint, replace_by_checkpoint};
+use checkpoints::{replace_by_checkpoint, restored_from_checkpoint};
 use compiled_definitions::{compile_definitions, compile_one, read_definitions};
 use find_or_make_set::find_or_make;
 use mismatch::{Author, Mismatch, needs_another_file};
@@ -145,16 +145,18 @@ impl OpenOptions {
                         Err(error) => return Err(error),
                     }
                 }
-                // Where it cannot be replaced, that it is damaged says more than why not.
                 Err(
                     error @ (Error::Segment(SegmentError::Damaged { .. })
                     | Error::Open(OpenError::WrongSize { .. })),
                 ) => match replace_by_checkpoint(&path, declaration, self) {
-                    Ok(Replacement::Done | Replacement::Sound) => {
+                    Ok(true) => {
                         last = error;
                         continue;
                     }
-                    Ok(Replacement::Not) | Err(_) => return Err(error),
+                    // It may be sound in a moment.
+                    Err(stuck @ Error::Open(OpenError::AttachStuck { .. })) => return Err(stuck),
+                    // That it is damaged says more than why it could not be replaced.
+                    Ok(false) | Err(_) => return Err(error),
                 },
                 Err(error) => return Err(error),
             }
@@ -169,12 +171,11 @@ impl OpenOptions {
     /// Creates the file, from its checkpoint where there is one, and does not open it.
     fn create_file(&self, path: &Path, declaration: &Declaration) -> Result<(), Error> {
         declaration.validate()?;
-        if let Some(checkpoint) = declaration.segment().checkpoint()
-            && create_from_checkpoint((path, AtPath::Nothing), declaration, checkpoint, self)?
-        {
-            return Ok(());
+        ensure_free(path)?;
+        match restored_from_checkpoint(path, declaration, self)? {
+            Some(restored) => restored.publish(path),
+            None => create_file(path, declaration),
         }
-        create_file(path, declaration)
     }
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.

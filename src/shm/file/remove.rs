@@ -1,5 +1,4 @@
-//! The end of a segment: retired under the attach lock, so that no process joins meanwhile, then unlinked; or, where it is
-//! damaged, replaced under that lock.
+//! The end of a segment: retired under the attach lock, so that no process joins meanwhile, then unlinked.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,9 +9,7 @@ use super::descriptor::FileIdentity;
 use super::file_lock::{ByteRange, is_locked_by_others};
 use super::region::{Region, load_acquire};
 use super::removal::retire;
-use super::segment_file::{
-    AttachLock, damaged, identity, io_error, open_for_reading, open_for_writing, start_of,
-};
+use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
 use super::verified::{Verified, check_file, check_header, verify};
 use crate::error::{Error, OpenError, ProcessId, SegmentError};
 use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
@@ -66,46 +63,43 @@ pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), E
     Ok(())
 }
 
-/// What became of a damaged segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replacement {
-    Done,
-    /// What is at the path now is sound: another process may have replaced it.
-    Sound,
-    /// It is in use, or there is nothing to replace it.
-    Not,
-}
-
-/// Has a damaged segment give way to another file, while no process attaches to it: calls `replace`, which renames that over
-/// it, and answers whether it did. It is sound where its checks and `is_understood` say so.
-pub(crate) fn replace_damaged(
+/// Removes the segment at `path` if it is refused as damaged, no process uses it, and there is a `successor` to be put in its
+/// place, which is the answer.
+///
+/// # Errors
+///
+/// [`OpenError::NotFound`] where what is at the path is not damaged, or not any more.
+pub(crate) fn remove_damaged<T>(
     path: &Path,
     trust_any_owner: bool,
-    is_understood: impl FnOnce(&Verified) -> bool,
-    replace: impl FnOnce() -> Result<bool, Error>,
-) -> Result<Replacement, Error> {
+    successor: impl FnOnce() -> Result<Option<T>, Error>,
+) -> Result<Option<T>, Error> {
     let file = open_for_writing(path)?;
     if start_of(&file, path)? != MAGIC {
-        return Ok(Replacement::Not);
+        return Ok(None);
     }
-    let _lock = AttachLock::take(&file, path)?;
-    // By now another process may have replaced it.
-    if identity(&open_for_reading(path)?, path)? != identity(&file, path)? {
-        return Ok(Replacement::Sound);
-    }
-    let is_damaged = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
-        Ok(verified) => !is_understood(&verified),
-        Err(Error::Segment(SegmentError::Damaged { .. }) | Error::Open(OpenError::WrongSize { .. })) => true,
+    let lock = AttachLock::take(&file, path)?;
+    match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
+        Err(Error::Segment(SegmentError::Damaged { .. }) | Error::Open(OpenError::WrongSize { .. })) => {}
+        Ok(_) | Err(Error::Segment(SegmentError::Removed { .. })) => {
+            return Err(Error::Open(OpenError::NotFound {
+                path: path.to_owned(),
+            }));
+        }
         Err(error) => return Err(error),
-    };
+    }
     // How many participants there are is not to be read in such a file; the kernel knows their locks all the same.
     let is_in_use = is_locked_by_others(file.as_fd(), ByteRange::ALL_PARTICIPANTS)
         .map_err(|errno| io_error("examine the locks of", path, errno.into()))?;
-    Ok(match (is_damaged, is_in_use) {
-        (false, _) => Replacement::Sound,
-        (true, false) if replace()? => Replacement::Done,
-        (true, _) => Replacement::Not,
-    })
+    if is_in_use {
+        return Ok(None);
+    }
+    let successor = successor()?;
+    if successor.is_some() {
+        unlink(path, &file)?;
+    }
+    drop(lock);
+    Ok(successor)
 }
 
 fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {

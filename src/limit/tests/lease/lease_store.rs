@@ -200,3 +200,15 @@ impl Host {
         }
     }
 }
+
+/// What a store answers that has so much for a host, for one lease from now on.
+pub(super) fn answered(ask: Ask, granted: u64, grant_number: u64) -> Answer {
+    Answer {
+        sequence: ask.sequence,
+        granted,
+        remaining: LEASE,
+        share: 4,
+        grant_number,
+        drained_in: 0,
+    }
+}

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use crate::limit::tests::every_rule::damaged_state_tests::anything;
 
 use super::lease_store::{
-    Host, LEASE, MILLISECOND, OUT, SCALE, SECOND, SLOWEST, Store, backlog, leased, stale,
+    Host, LEASE, MILLISECOND, OUT, SCALE, SECOND, SLOWEST, Store, answered, backlog, leased, stale,
 };
 use crate::limit::tests::at;
 use crate::limit::{
-    Answer, Ask, Budget, Concurrency, FixedWindow, LEASE_WORDS, OutagePolicy, Rule, RuleOperations,
+    Answer, Budget, Concurrency, FixedWindow, LEASE_WORDS, OutagePolicy, Rule, RuleOperations,
 };
 
 #[derive(Clone, Debug)]
@@ -311,20 +311,12 @@ fn places_are_kept_as_long_as_they_are_held_and_leased() {
     let ask = host.ask(time).expect("due");
     assert_eq!((ask.held, ask.spent), (0, 0));
     assert!(ask.wanted >= 1);
-    let answer = |ask: Ask, granted| Answer {
-        sequence: ask.sequence,
-        granted,
-        remaining: LEASE,
-        share: 4,
-        grant_number: 1,
-        drained_in: 0,
-    };
-    host.install(time, time, answer(ask, 1));
+    host.install(time, time, answered(ask, 1, 1));
     assert!(host.take(time, 1));
     assert!(!host.take(time, 1), "one place was granted");
     let ask = host.ask(time + MILLISECOND).expect("more is wanted");
     assert_eq!(ask.held, 1, "what is in use is kept");
-    host.install(time, time + MILLISECOND, answer(ask, ask.wanted));
+    host.install(time, time + MILLISECOND, answered(ask, ask.wanted, 1));
     assert!(host.take(time + MILLISECOND, 1));
     // Without a renewal, nothing can be taken, and what is held is without a lease.
     assert!(!host.take(time + 2 * LEASE, 1));
@@ -352,15 +344,7 @@ fn a_place_is_wanted_of_the_store_where_the_limit_has_one_and_the_lease_has_not(
         assert!(wants_lease(&host), "{} of {capacity} are in use", number - 1);
         assert_eq!(was_answered(&host), number > 1);
         let ask = host.ask(time).expect("due");
-        let answer = Answer {
-            sequence: ask.sequence,
-            granted: 1,
-            remaining: LEASE,
-            share: 1,
-            grant_number: number,
-            drained_in: 0,
-        };
-        assert!(host.install(time, time, answer));
+        assert!(host.install(time, time, answered(ask, 1, number)));
         assert!(host.take(time, 1));
     }
     assert!(!host.take(time, 1));
@@ -377,15 +361,7 @@ fn only_what_takes_places_has_a_fencing_number_of_its_own() {
     let time = 3600 * SECOND;
     assert!(!host.take(time, 4));
     let ask = host.ask(time).expect("due");
-    let answer = Answer {
-        sequence: ask.sequence,
-        granted: ask.wanted,
-        remaining: LEASE,
-        share: 4,
-        grant_number: 7,
-        drained_in: 0,
-    };
-    assert!(host.install(time, time, answer));
+    assert!(host.install(time, time, answered(ask, ask.wanted, 7)));
     let mut number_of = |cost| {
         let now = host.now(time);
         let mark = rule.take(host.limit.words.as_mut_slice(), now, cost);

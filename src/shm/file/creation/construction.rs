@@ -56,13 +56,6 @@ impl Construction {
             Err(errno) => Err(io_error("publish", target, errno.into())),
         }
     }
-
-    /// As [`publish`](Self::publish), in the place of the file that is there, which the caller keeps from being another's.
-    pub(super) fn replace(self, target: &Path) -> Result<(), Error> {
-        fs::rename(&self.path, target).map_err(|source| io_error("replace", target, source))?;
-        std::mem::forget(self);
-        Ok(())
-    }
 }
 
 impl Drop for Construction {

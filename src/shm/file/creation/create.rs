@@ -49,56 +49,62 @@ pub(crate) struct Blueprint<'a> {
 ///
 /// [`OpenError::AlreadyExists`] where there is something at the path, [`OpenError::NoSpace`] where there is no room.
 pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
-    ensure_free(path)?;
     let (construction, file, region) = construct(path, blueprint.geometry.total_size, blueprint.mode)?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     fill(&region, blueprint, identity, path)?;
     construction.publish(path)
 }
 
-/// What is at the path where a segment is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtPath {
-    Nothing,
-    /// A segment that [gives way](crate::shm::file::remove::replace_damaged).
-    Damaged,
+/// A segment as a checkpoint has it, which is not at its path yet. Dropped, it is gone.
+pub(crate) struct Restored {
+    construction: Construction,
+    /// Has the lock by which others see that its creator lives.
+    _file: File,
 }
 
-/// Creates the segment at `path` as one of the images of a checkpoint has it, for the process that opens it to start it cold.
-/// Answers whether it did: not where the image is not whole, is no segment that this build can use, or `accept` says so.
+impl Restored {
+    /// Puts it there.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::AlreadyExists`] where there is something at the path.
+    pub(crate) fn publish(self, path: &Path) -> Result<(), Error> {
+        self.construction.publish(path)
+    }
+}
+
+/// Makes the segment that is to be at `path` as one of the images of a checkpoint has it, for the process that opens it to start
+/// it cold. None where the image is not whole, is no segment that this build can use, or `accept` says so.
 ///
 /// # Errors
 ///
-/// As [`create`].
+/// [`OpenError::NoSpace`] where there is no room.
 pub(crate) fn restore(
-    (path, found): (&Path, AtPath),
+    path: &Path,
     mode: u32,
     checkpoint: &SavedImages,
     nth: usize,
     accept: impl FnOnce(&Verified) -> bool,
-) -> Result<bool, Error> {
-    let Some(size) = checkpoint.size(nth) else {
-        return Ok(false);
+) -> Result<Option<Restored>, Error> {
+    let Some((size, taken)) = checkpoint.size(nth).zip(checkpoint.taken_at(nth)) else {
+        return Ok(None);
     };
     if size < HEADER_SPACE {
-        return Ok(false);
+        return Ok(None);
     }
-    if found == AtPath::Nothing {
-        ensure_free(path)?;
-    }
-    let (construction, _file, region) = construct(path, size, mode)?;
+    let (construction, file, region) = construct(path, size, mode)?;
     let region = Arc::new(region);
     let is_sound = checkpoint.store(nth, &region)?
         && check_header(&region, size, path).is_ok()
         && verify(Arc::clone(&region), path).is_ok_and(|verified| accept(&verified));
-    if let Some(taken) = checkpoint.taken_at(nth).filter(|_| is_sound) {
-        date(&region, taken).map_err(|place| damaged(path, place))?;
-        match found {
-            AtPath::Nothing => construction.publish(path)?,
-            AtPath::Damaged => construction.replace(path)?,
-        }
+    if !is_sound {
+        return Ok(None);
     }
-    Ok(is_sound)
+    date(&region, taken).map_err(|place| damaged(path, place))?;
+    Ok(Some(Restored {
+        construction,
+        _file: file,
+    }))
 }
 
 /// Dates a segment that was created from a checkpoint by now, and not by when the first of that state was created: by what
@@ -115,8 +121,12 @@ fn date(region: &Region, taken: TakenAt) -> Result<(), OutOfRegion> {
     Ok(())
 }
 
-/// Before anything is made that would only be removed again.
-fn ensure_free(path: &Path) -> Result<(), Error> {
+/// To be asked before anything is made that would only be removed again.
+///
+/// # Errors
+///
+/// [`OpenError::AlreadyExists`] where there is something at the path.
+pub(crate) fn ensure_free(path: &Path) -> Result<(), Error> {
     if path.symlink_metadata().is_ok() {
         return Err(Error::Open(OpenError::AlreadyExists {
             path: path.to_owned(),
