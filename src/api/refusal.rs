@@ -55,8 +55,17 @@ impl Refusal {
     /// As [`new`](Self::new), and reports it to the observer, if there is one.
     #[inline]
     pub(crate) fn of(set: &LimitSet, decision: Decision, label: Option<&str>) -> Self {
+        fire_probe(set, &decision);
+        if set.shared().request_events.is_none() {
+            // Made where the caller wants it: to move it takes as long as to decide.
+            return Self::new(set, decision);
+        }
+        Self::reported(set, decision, label)
+    }
+
+    #[cold]
+    fn reported(set: &LimitSet, decision: Decision, label: Option<&str>) -> Self {
         let refusal = Self::new(set, decision);
-        fire_probe(&refusal.set, &refusal.details);
         if let Some(events) = &set.shared().request_events {
             events.denied(set.position(), &refusal, label);
         }

@@ -38,6 +38,8 @@ pub struct Request {
     set: LimitSet,
     costs: Costs,
     names_something: bool,
+    /// Whether a limit needs a cost and nothing is named.
+    lacks_costs: bool,
 }
 
 impl Request {
@@ -56,6 +58,7 @@ impl Request {
             set: set.clone(),
             costs,
             names_something: false,
+            lacks_costs: set.engine_set().first_rate.is_some(),
         }
     }
 
@@ -77,7 +80,7 @@ impl Request {
     /// [`RequestError::InvalidAmount`] where it is no whole number of units, and as [`set_cost`](Self::set_cost).
     pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
         let Some(index) = self.set.resolve(&limit)? else {
-            self.names_something = true;
+            self.set_named(true);
             return Ok(self);
         };
         let units = self.set.units(LimitIndex(index), cost)?;
@@ -96,7 +99,7 @@ impl Request {
             Some(index) => self.put(index.0, cost),
             None => {
                 self.set.resolve(&limit)?;
-                self.names_something = true;
+                self.set_named(true);
             }
         }
         Ok(())
@@ -104,11 +107,17 @@ impl Request {
 
     #[inline]
     fn put(&mut self, index: usize, cost: u64) {
-        self.names_something = true;
+        self.set_named(true);
         if let Some(amount) = self.costs.amounts.get_mut(index) {
             *amount = cost;
             self.costs.limits.insert(index);
         }
+    }
+
+    #[inline]
+    fn set_named(&mut self, names_something: bool) {
+        self.names_something = names_something;
+        self.lacks_costs = !names_something && self.set.engine_set().first_rate.is_some();
     }
 
     pub(crate) fn put_tier(&mut self, tier: TierIndex) {
@@ -136,7 +145,7 @@ impl Request {
                 request.set_cost(name, cost)?;
             }
         }
-        request.names_something = self.names_something;
+        request.set_named(self.names_something);
         request.require_costs()?;
         if let Some(tier) = self.costs.tier {
             request.set_tier(self.set.tier_name(tier))?;
@@ -230,9 +239,9 @@ impl Request {
     /// That nothing which needs a cost lacks one.
     #[inline(always)]
     pub(crate) fn require_costs(&self) -> Result<(), Box<Error>> {
-        match self.set.engine_set().first_rate {
-            Some(rate) if !self.names_something => Err(self.set.cost_required(rate)),
-            _ => Ok(()),
+        if self.lacks_costs {
+            return Err(self.set.cost_required());
         }
+        Ok(())
     }
 }

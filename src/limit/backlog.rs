@@ -72,27 +72,28 @@ impl Backlog {
         load_wide(state, Self::ARRIVAL).saturating_sub(self.price.scaled_nanos(now.monotonic))
     }
 
-    /// As [`take`](RuleOperations::take), for who does not ask what a refusal is for.
+    /// How the limit stands once `cost` is charged, where it admits that. Nothing is stored: see
+    /// [`state_at`](Self::state_at).
     #[inline(always)]
-    pub(crate) fn take_if_admitted(
+    pub(crate) fn mark_if_admitted(
         &self,
-        state: &mut (impl StateMut + ?Sized),
+        state: &(impl State + ?Sized),
         now: Now,
         cost: u64,
     ) -> Option<Mark> {
-        let present = self.price.scaled_nanos(now.monotonic);
-        let arrival = load_wide(state, Self::ARRIVAL);
-        let before = arrival.saturating_sub(present);
-        let backlog = before.checked_add(self.price.scaled_cost(cost))?;
-        if backlog > self.max {
-            return None;
-        }
-        if cost > 0 {
-            // It does not wrap: what was admitted fits below the bound that the declaration was checked for, at the latest
-            // instant, too.
-            store_wide(state, Self::ARRIVAL, present.wrapping_add(backlog));
-        }
-        Some(Mark::of_wide(backlog))
+        let backlog = self
+            .backlog(state, now)
+            .checked_add(self.price.scaled_cost(cost))?;
+        (backlog <= self.max).then(|| Mark::of_wide(backlog))
+    }
+
+    /// The state of a limit that stands so at an instant, where it was admitted to stand so.
+    #[inline(always)]
+    pub(crate) fn state_at(&self, now: Now, mark: Mark) -> [u64; 2] {
+        // It does not wrap: what was admitted fits below the bound that the declaration was checked for, at the latest
+        // instant, too.
+        let arrival = self.price.scaled_nanos(now.monotonic).wrapping_add(mark.wide());
+        [arrival as u64, (arrival >> 64) as u64]
     }
 
     #[inline(always)]
@@ -174,8 +175,13 @@ impl RuleOperations for Backlog {
 
     #[inline(always)]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
-        let taken = self.take_if_admitted(state, now, cost);
-        taken.ok_or_else(|| self.assess(state, now, cost))
+        let Some(mark) = self.mark_if_admitted(state, now, cost) else {
+            return Err(self.assess(state, now, cost));
+        };
+        if cost > 0 {
+            state.store_pair(Self::ARRIVAL, self.state_at(now, mark));
+        }
+        Ok(mark)
     }
 
     /// By the last of the units all are part of the backlog, but for what time has worked off since.

@@ -33,9 +33,9 @@ impl<'a> Checked<'a> {
 
     /// A refusal, which is reported to the observer, if there is one.
     #[inline(never)]
-    fn refused_with(set: &'a LimitSet, decision: Decision, label: Option<&str>) -> Self {
+    fn refused_with(set: &'a LimitSet, decision: Decision, costs: &Costs) -> Self {
         let checked = Self::new(set, decision, false);
-        checked.report_refusal(label);
+        checked.report_refusal(costs.label.as_deref());
         checked
     }
 
@@ -323,26 +323,26 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> Subject<'a> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        self.check_costs(costs, request.label_text())
+        self.check_costs(costs)
     }
 
     fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
         let costs = Costs::of_one(self.set.budget_index(limit)?, used);
-        self.check_costs(&costs, None)
+        self.check_costs(&costs)
     }
 
     #[inline(always)]
-    fn check_costs(&self, costs: &Costs, label: Option<&str>) -> Result<Checked<'a>, Error> {
+    fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
         // An answer is made of it once it is decided: to move it takes as long as half of the decision.
         let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let is_admitted = engine.check(self.target(), costs, &mut decision)?;
         self.set.see_to_batches();
         if !is_admitted {
-            return Ok(Checked::refused_with(self.set, decision, label));
+            return Ok(Checked::refused_with(self.set, decision, costs));
         }
         Ok(Checked::new(self.set, decision, true))
     }

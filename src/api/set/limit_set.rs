@@ -174,10 +174,12 @@ impl LimitSet {
 
     /// A request that names nothing cannot be used where a rate limit needs a cost.
     #[cold]
-    pub(crate) fn cost_required(&self, rate: usize) -> Box<Error> {
+    pub(crate) fn cost_required(&self) -> Box<Error> {
+        let set = self.engine_set();
+        let rate = set.first_rate.map(|rate| set.limit_name(rate));
         Box::new(Error::Request(RequestError::CostRequired {
             set: self.name().to_owned(),
-            limit: self.engine_set().limit_name(rate),
+            limit: rate.unwrap_or_default(),
         }))
     }
 

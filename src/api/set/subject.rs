@@ -26,7 +26,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
         let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);

@@ -80,11 +80,39 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
+        let answer = match target.key {
+            None => self.admit::<false>(target, costs, decision)?,
+            Some(_) => self.admit::<true>(target, costs, decision)?,
+        };
+        Ok(answer == Answer::Admitted)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), whose answer comes in registers. All that most requests pass through is in it;
+    /// for keys it is compiled apart, because then sets without them pay for nothing that only keys have.
+    #[inline(never)]
+    fn admit<const IS_KEYED: bool>(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<Answer, Box<Error>> {
+        let key = target.key.filter(|_| IS_KEYED);
+        let target = Target { key, ..target };
         if self.spend(target, costs, decision)? {
-            return Ok(true);
+            return Ok(Answer::Admitted);
         }
-        self.decide_at_once(target.shard(), decision, |decision, attempt| {
-            self.decide(target, costs, decision, attempt)
+        let answer = self.decide_inline(target, costs, decision, Attempt::First)?;
+        if matches!(answer, Answer::Admitted | Answer::Refused) {
+            return Ok(answer);
+        }
+        let shard = target.shard();
+        let admitted = self.conclude(shard, answer, decision, |decision| {
+            self.decide(target, costs, decision, Attempt::Last)
+        })?;
+        Ok(if admitted {
+            Answer::Admitted
+        } else {
+            Answer::Refused
         })
     }
 
@@ -96,13 +124,25 @@ impl SegmentEngine {
         decision: &mut Decision,
         decide: impl Fn(&mut Decision, Attempt) -> Result<Answer, Box<Error>>,
     ) -> Result<bool, Box<Error>> {
-        let mut answer = decide(decision, Attempt::First)?;
-        if answer == Answer::Admitted {
-            return Ok(true);
-        }
+        let answer = decide(decision, Attempt::First)?;
+        self.conclude(shard, answer, decision, |decision| {
+            decide(decision, Attempt::Last)
+        })
+    }
+
+    /// Whether a first answer comes to an admission, after another by `decide` where it is worth a look first whether holders
+    /// have died.
+    #[inline(always)]
+    fn conclude(
+        &self,
+        shard: Shard<'_>,
+        mut answer: Answer,
+        decision: &mut Decision,
+        decide: impl FnOnce(&mut Decision) -> Result<Answer, Box<Error>>,
+    ) -> Result<bool, Box<Error>> {
         if answer == Answer::RetryAfterReclaim {
             self.reclaim_if_due(shard, LockWait::Timeout)?;
-            answer = decide(decision, Attempt::Last)?;
+            answer = decide(decision)?;
         }
         match answer {
             Answer::Admitted => Ok(true),
@@ -121,7 +161,19 @@ impl SegmentEngine {
         Ok((decision, of_dead))
     }
 
+    #[inline(never)]
     pub(in crate::engine) fn decide(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        self.decide_inline(target, costs, decision, attempt)
+    }
+
+    #[inline(always)]
+    fn decide_inline(
         &self,
         target: Target<'_>,
         costs: &Costs,

@@ -33,7 +33,7 @@ pub(crate) struct Outlook {
 
 impl SegmentEngine {
     /// Takes what `costs` names for good, or nothing; answers which. No process that waits in the queue is overtaken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(
         &self,
         target: Target<'_>,
@@ -199,11 +199,17 @@ impl ShardAt<'_> {
 
 impl SetEngine {
     /// That nothing is asked for which would have to be given back.
-    #[inline]
+    #[inline(always)]
     fn require_forgettable(&self, costs: &Costs) -> Result<(), Box<Error>> {
         if u32::from(costs.limits.0) & self.held_mask == 0 {
             return Ok(());
         }
+        self.require_none_held(costs)
+    }
+
+    /// That nothing of a limit is taken that is given back.
+    #[cold]
+    fn require_none_held(&self, costs: &Costs) -> Result<(), Box<Error>> {
         let held = costs.iter().find(|(index, cost)| {
             let limit = self.limits.get(*index);
             *cost > 0 && limit.is_some_and(|limit| limit.kind == Kind::Concurrency)

@@ -1,6 +1,9 @@
 //! How one limit of a request was decided, in three words, so that a permit stays small.
 
+use std::sync::atomic::Ordering;
+
 use crate::limit::{Assessment, Mark};
+use crate::shm::layout::row::{Row, RowReference};
 
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -16,6 +19,17 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
+    /// What stands where nothing was noted.
+    pub(super) const NOTHING: Self = Self::of_words([0; 3]);
+
+    /// The key of a row, if it has one, and how the row is named.
+    #[inline(always)]
+    pub(super) fn of_key(row: Row<'_>, reference: RowReference) -> Option<Self> {
+        let [low, high] = row.fingerprint()?;
+        let [low, high] = [low, high].map(|word| word.load(Ordering::Relaxed));
+        Some(Self::of_words([low, high, reference.to_word()]))
+    }
+
     /// What was charged, of a limit that stood so just after.
     #[inline(always)]
     pub(crate) fn charged(mark: Mark, cost: u64) -> Self {
@@ -33,7 +47,7 @@ impl Decided {
     }
 
     #[inline(always)]
-    pub(super) fn of_words([first, second, word]: [u64; 3]) -> Self {
+    pub(super) const fn of_words([first, second, word]: [u64; 3]) -> Self {
         let mark = Mark { first, second };
         Self { mark, word }
     }

@@ -3,7 +3,6 @@
 use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -196,6 +195,7 @@ pub(crate) struct Details {
     /// that was refused for want of a row, or throttled: for how long, in the second part.
     hold_index: u16,
     hold_serial: Option<NonZeroU64>,
+    /// What is said of each limit, in their order, and what is noted beside. What was not noted yet is zeros.
     pub(in crate::engine) decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
@@ -221,6 +221,7 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
         let is_more = match notes_beside {
+            0 | 1 if !costs.limits.is_more_than::<1>() => false,
             0 => costs.limits.is_more_than::<DECIDED_INLINE>(),
             1 => costs.limits.is_more_than::<{ DECIDED_INLINE - 1 }>(),
             _ => true,
@@ -242,7 +243,7 @@ impl Decision {
                 definition: DefinitionBits::default(),
                 hold_index: 0,
                 hold_serial: None,
-                decided: SmallVec::new(),
+                decided: SmallVec::from_buf([Decided::NOTHING; DECIDED_INLINE]),
             },
             owner: 0,
             decided_at: 0,
@@ -275,7 +276,10 @@ impl Decision {
     fn with_room(limits: LimitMask, notes_beside: usize) -> Self {
         let mut pending = Self::of_limits(limits);
         let needed = limits.0.count_ones() as usize + notes_beside;
-        pending.decided.reserve_exact(needed);
+        pending
+            .decided
+            .reserve_exact(needed.saturating_sub(DECIDED_INLINE));
+        pending.decided.resize(needed, Decided::NOTHING);
         pending
     }
 
@@ -288,13 +292,45 @@ impl Decision {
     /// Makes room for what is to be decided now, in a shard of the set, for a participant.
     #[inline(always)]
     pub(in crate::engine) fn begin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
+        self.set_origin(shard, definition, now, owner);
+        self.hold_serial = None;
+        self.decided.clear();
+    }
+
+    /// As [`begin`](Self::begin), for what is noted in the [`notes`](Self::notes).
+    #[inline(always)]
+    pub(in crate::engine) fn begin_in_place(
+        &mut self,
+        shard: u32,
+        definition: DefinitionBits,
+        now: u64,
+        owner: u64,
+        is_pending: bool,
+    ) {
+        self.set_origin(shard, definition, now, owner);
+        if !is_pending {
+            self.hold_serial = None;
+            // As much as there is room for, so that nothing is allocated.
+            let room = self.decided.capacity();
+            self.decided.clear();
+            self.decided.resize(room, Decided::NOTHING);
+        }
+    }
+
+    #[inline(always)]
+    fn set_origin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
         // A set has at most 1024 shards.
         self.place = ShardAndStage::new(shard as u16, Stage::Reserved);
         self.definition = definition;
         self.owner = owner;
         self.decided_at = now;
-        self.hold_serial = None;
-        self.decided.clear();
+    }
+
+    /// Where it is noted how each limit was decided, one after the other, and behind them the [key](Self::key). To store a
+    /// note in its place takes less than to add it.
+    #[inline(always)]
+    pub(in crate::engine) fn notes(&mut self) -> &mut [Decided] {
+        &mut self.decided
     }
 
     /// Notes how the next limit was decided. There is room for it.
@@ -355,10 +391,8 @@ impl Decision {
     /// As [`note_key`](Self::note_key), where the row was decided on before and may have been reset since.
     #[inline(always)]
     pub(in crate::engine) fn note_key_as_of(&mut self, row: Row<'_>, reference: RowReference) {
-        if let Some([low, high]) = row.fingerprint() {
-            let [low, high] = [low, high].map(|word| word.load(Ordering::Relaxed));
-            self.decided
-                .push(Decided::of_words([low, high, reference.to_word()]));
+        if let Some(key) = Decided::of_key(row, reference) {
+            self.decided.push(key);
         }
     }
 

@@ -6,7 +6,7 @@ use super::limit_rules::LimitRules;
 use super::own_capacities::LimitMask;
 use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
-use crate::shm::lock::journal::Transaction;
+use crate::shm::layout::records::MAX_LIMITS;
 
 /// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket.
 #[derive(Clone, Copy, Debug)]
@@ -29,18 +29,29 @@ impl BacklogLimit {
         }
     }
 
-    /// As [`LimitRules::take`], from the states of a row.
+    /// The words of a row that are its state.
     #[inline(always)]
-    pub(in crate::engine) fn take(
+    pub(in crate::engine) fn words<'a>(&self, states: &'a [AtomicU64]) -> Option<&'a [AtomicU64; 2]> {
+        let (_, words) = states.split_at_checked(self.first_word)?;
+        words.first_chunk()
+    }
+
+    /// How the limit stands once a cost is charged, where it admits that.
+    #[inline(always)]
+    pub(in crate::engine) fn mark_if_admitted(
         &self,
-        states: &[AtomicU64],
-        transaction: &mut Transaction<'_>,
+        words: &[AtomicU64; 2],
         now: Now,
         cost: u64,
     ) -> Option<Mark> {
-        let words: &[AtomicU64; 2] = states.get(self.first_word..)?.first_chunk()?;
-        let state = &mut StateWords::changing(words, transaction);
-        self.rule.take_if_admitted(state, now.within_proven_range(), cost)
+        let state = &StateWords::reading(words);
+        self.rule.mark_if_admitted(state, now.within_proven_range(), cost)
+    }
+
+    /// The state of a limit that was admitted to stand so.
+    #[inline(always)]
+    pub(in crate::engine) fn state_at(&self, now: Now, mark: Mark) -> [u64; 2] {
+        self.rule.state_at(now.within_proven_range(), mark)
     }
 
     /// What the limit says to a cost, and how it stands.
@@ -51,8 +62,7 @@ impl BacklogLimit {
         now: Now,
         cost: u64,
     ) -> Option<(Assessment, Mark)> {
-        let words: &[AtomicU64; 2] = states.get(self.first_word..)?.first_chunk()?;
-        let state = &StateWords::reading(words);
+        let state = &StateWords::reading(self.words(states)?);
         Some(self.rule.assess_and_mark(state, now.within_proven_range(), cost))
     }
 
@@ -66,14 +76,19 @@ impl BacklogLimit {
 /// Those of a set, each in its place.
 #[derive(Clone, Debug, Default)]
 pub(in crate::engine) struct BacklogLimits {
-    limits: Vec<Option<BacklogLimit>>,
+    /// As many as a set can have limits, so that it need not be asked how many there are.
+    limits: Box<[Option<BacklogLimit>; MAX_LIMITS]>,
     mask: LimitMask,
 }
 
 impl BacklogLimits {
     pub(in crate::engine) fn of(limits: &[LimitRules]) -> Self {
+        let mut places = Box::new([None; MAX_LIMITS]);
+        for (place, limit) in places.iter_mut().zip(limits) {
+            *place = BacklogLimit::of(limit);
+        }
         Self {
-            limits: limits.iter().map(BacklogLimit::of).collect(),
+            limits: places,
             mask: LimitRules::mask(limits, |limit| BacklogLimit::of(limit).is_some()),
         }
     }
@@ -86,6 +101,6 @@ impl BacklogLimits {
 
     #[inline(always)]
     pub(in crate::engine) fn get(&self, index: usize) -> Option<&BacklogLimit> {
-        self.limits.get(index)?.as_ref()
+        self.limits[index % MAX_LIMITS].as_ref()
     }
 }

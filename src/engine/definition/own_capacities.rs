@@ -23,6 +23,12 @@ impl LimitMask {
         })
     }
 
+    /// The only one, where there is one and no more.
+    #[inline(always)]
+    pub(in crate::engine) fn only(self) -> Option<usize> {
+        (self.0 != 0 && self.0 & self.0.wrapping_sub(1) == 0).then(|| self.0.trailing_zeros() as usize)
+    }
+
     /// Whether there are more than `N`. Many processors count bits by no instruction of their own that all have.
     #[inline(always)]
     pub(crate) fn is_more_than<const N: usize>(self) -> bool {

@@ -75,7 +75,9 @@ impl SegmentEngine {
             // Said before the journal is closed: the process that recovers after this recoverer's death finds it idle.
             control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
         }
-        if journal.state() != JournalState::Idle {
+        // Also where nothing was in progress: an operation that changes one word may have changed it and not come to moving the
+        // sequence on, by which readers without the lock know that it was before what comes now.
+        if owner_died || journal.state() != JournalState::Idle {
             journal.close();
         }
         if owner_died {

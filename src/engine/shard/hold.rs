@@ -98,6 +98,7 @@ impl FreeHold {
 
 impl ShardAt<'_> {
     /// Takes the free hold that [`ShardMemory::find_free_hold`] found, with an amount for each held limit.
+    #[inline(always)]
     pub(crate) fn fill_hold(
         &self,
         transaction: &mut Transaction<'_>,
@@ -164,6 +165,7 @@ impl ShardAt<'_> {
 
     /// As [`fill_hold`](Self::fill_hold), with what a request takes of each held limit, but for those `waived`; notes the most
     /// held at once.
+    #[inline(always)]
     pub(in crate::engine) fn take_hold(
         &self,
         transaction: &mut Transaction<'_>,

@@ -10,7 +10,7 @@ use super::places::{HOLD_WORDS, HoldPlace, TICKET_LIMIT_WORDS, TICKET_WORDS, Tic
 use super::records::{HoldLabel, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl, Ticket};
 use super::row::Row;
 use crate::shm::file::region::{Mapped, MappedRecord, OutOfRegion, Region, split_record};
-use crate::shm::lock::journal::Journal;
+use crate::shm::lock::journal::{Journal, JournalOverflow, change_alone};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// What belongs to one lock, located once.
@@ -111,11 +111,40 @@ impl ShardMemory {
         Journal::new(&self.control().journal, &self.entries, &self.extent)
     }
 
+    /// Changes two words, which is all that an operation changes: mostly one of them, which takes no entry in the journal. The
+    /// caller holds the lock and found the journal idle.
+    #[inline(always)]
+    pub(crate) fn change_pair(
+        &self,
+        words: &[AtomicU64; 2],
+        [first, second]: [u64; 2],
+    ) -> Result<(), JournalOverflow> {
+        if words[1].load(Ordering::Relaxed) != second {
+            return self.change_both(words, first, second);
+        }
+        change_alone(&self.control().journal, &words[0], first);
+        Ok(())
+    }
+
+    #[cold]
+    fn change_both(&self, words: &[AtomicU64; 2], first: u64, second: u64) -> Result<(), JournalOverflow> {
+        let mut transaction = self.journal().begin();
+        transaction.store(&words[0], first);
+        transaction.store(&words[1], second);
+        transaction.commit()
+    }
+
     /// What was counted of the limit at `index`.
     #[inline]
     pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
         // There is one for each limit.
-        self.counters.get(index).unwrap_or(&self.counters[0])
+        self.find_counters(index).unwrap_or(&self.counters[0])
+    }
+
+    /// As [`counters`](Self::counters), with nothing in place of what is not there.
+    #[inline(always)]
+    pub(crate) fn find_counters(&self, index: usize) -> Option<&LimitCounters> {
+        self.counters.get(index)
     }
 
     /// Rows of limits: one where the set is not keyed.
@@ -333,6 +362,32 @@ mod tests {
             memory.noted_rows(),
             rows.into_iter().chain(tagged..tagged + 4).collect()
         );
+    }
+
+    #[test]
+    fn of_two_words_only_a_second_that_changes_takes_entries() {
+        let (_region, memory) = shard(0);
+        let row = memory.only_row();
+        let words: &[AtomicU64; 2] = row.state.first_chunk().expect("two words");
+        let sequence = || memory.journal().sequence_if_idle().expect("idle");
+        for (values, entries) in [
+            ([5, 0], 0),
+            ([6, 0], 0),
+            ([4, 9], 2),
+            ([4, 9], 0),
+            ([3, 9], 0),
+            ([3, 8], 1),
+        ] {
+            for entry in memory.entries.iter() {
+                entry.index.store(0, Ordering::Relaxed);
+            }
+            let before = sequence();
+            memory.change_pair(words, values).expect("within");
+            assert_eq!(words.each_ref().map(|word| word.load(Ordering::Relaxed)), values);
+            let noted = memory.journal().noted().filter(|index| *index != 0).count();
+            assert_eq!(noted, entries, "{values:?}");
+            assert!(sequence() > before);
+        }
     }
 
     #[test]

@@ -113,15 +113,6 @@ impl<'a> Journal<'a> {
         sound
     }
 
-    /// Undoes what a transaction has changed so far. Taken by value, so that what a transaction consists of can be kept in
-    /// registers.
-    #[inline(never)]
-    fn undo_and_close(self, count: usize) {
-        // What a transaction wrote itself is sound.
-        let _ = self.undo(count);
-        self.close();
-    }
-
     /// Where in the extent the words are that the latest operation changed, and such as operations before it did. For a
     /// look at them after a death: unlike for an undo, it does no harm if they have nothing to do with it.
     pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
@@ -153,12 +144,7 @@ impl<'a> Journal<'a> {
     /// Moves the sequence on and sets the count to zero: the set is consistent from here on. Answers the sequence.
     #[inline(always)]
     pub(crate) fn close(&self) -> u64 {
-        let sequence = (self.word.load(Ordering::Relaxed) & !COUNT_MASK).wrapping_add(1 << COUNT_BITS);
-        self.word.store(sequence, Ordering::Release);
-        // The release holds back what came before, not what comes after: the entries of the next operation must not
-        // be written over those of this one while they still count.
-        compiler_fence(Ordering::SeqCst);
-        sequence
+        close(self.word)
     }
 
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
@@ -191,6 +177,27 @@ impl<'a> Journal<'a> {
         let index = distance / size_of::<AtomicU64>();
         (index < self.extent.len()).then_some(index)
     }
+}
+
+/// Changes one word, which is all that an operation changes, and moves the sequence of the journal on whose `journal_word` is
+/// named. That is one store, so a death leaves it done or not done, and there is nothing to be noted. The caller holds the lock
+/// and found the journal idle.
+#[inline(always)]
+pub(crate) fn change_alone(journal_word: &AtomicU64, word: &AtomicU64, value: u64) {
+    // A reader on another processor that finds the new value finds the sequence of the operation before, too.
+    fence_before_change();
+    word.store(value, Ordering::Relaxed);
+    close(journal_word);
+}
+
+#[inline(always)]
+fn close(journal_word: &AtomicU64) -> u64 {
+    let sequence = (journal_word.load(Ordering::Relaxed) & !COUNT_MASK).wrapping_add(1 << COUNT_BITS);
+    journal_word.store(sequence, Ordering::Release);
+    // The release holds back what came before, not what comes after: the entries of the next operation must not
+    // be written over those of this one while they still count.
+    compiler_fence(Ordering::SeqCst);
+    sequence
 }
 
 /// An operation in progress. Dropped without a commit, it is undone.
@@ -241,15 +248,11 @@ impl Transaction<'_> {
         self.store(word, word.load(Ordering::Relaxed).saturating_sub(amount));
     }
 
-    /// Adds `amount`, saturating, to a word that is counted for people and that nothing is decided by. It is not journalled:
-    /// where the operation is undone after a death, it may have been counted all the same.
+    /// As [`count`], in an operation in progress.
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "what counts is an operation in progress")]
     pub(crate) fn count(&mut self, word: &AtomicU64, amount: u64) {
-        word.store(
-            word.load(Ordering::Relaxed).saturating_add(amount),
-            Ordering::Relaxed,
-        );
+        count(word, amount);
     }
 
     /// As [`count`](Self::count), of the most that there ever was of something: stores `value` where it is more.
@@ -279,9 +282,35 @@ impl Drop for Transaction<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.count > 0 {
-            self.journal.undo_and_close(self.count);
+            let Journal {
+                word,
+                entries,
+                extent,
+            } = self.journal;
+            undo_and_close(word, entries, extent, self.count);
         }
     }
+}
+
+/// Undoes what a transaction has changed so far. Given what the journal consists of, and not the journal, so that this can be
+/// kept in registers up to here.
+#[cold]
+#[inline(never)]
+fn undo_and_close(word: &AtomicU64, entries: &[JournalEntry], extent: &[AtomicU64], count: usize) {
+    let journal = Journal::new(word, entries, extent);
+    // What a transaction wrote itself is sound.
+    let _ = journal.undo(count);
+    journal.close();
+}
+
+/// Adds `amount`, saturating, to a word that is counted for people and that nothing is decided by. It is not journalled:
+/// where the operation is undone after a death, it may have been counted all the same.
+#[inline(always)]
+pub(crate) fn count(word: &AtomicU64, amount: u64) {
+    word.store(
+        word.load(Ordering::Relaxed).saturating_add(amount),
+        Ordering::Relaxed,
+    );
 }
 
 #[inline(always)]
@@ -575,6 +604,50 @@ mod tests {
                 std::thread::yield_now();
             }
         });
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_of_one_word_at_a_time_sees_no_change_without_those_before_it() {
+        const CHANGES: u64 = if cfg!(miri) { 20 } else { 20_000 };
+        let extent = Extent::new();
+        let words = [BEFORE_ENTRIES, AFTER_ENTRIES].map(|index| &extent.words()[index]);
+        let journal_word = &extent.words()[JOURNAL];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for change in 1..=CHANGES {
+                    for word in words {
+                        change_alone(journal_word, word, change);
+                    }
+                }
+            });
+            let mut seen = [0; 2];
+            while seen[1] < CHANGES {
+                if let Some(sequence) = extent.journal().sequence_if_idle() {
+                    let copy = words.map(|word| word.load(Ordering::Relaxed));
+                    if extent.journal().unchanged_since(sequence) {
+                        seen = copy;
+                        assert!(seen[0] >= seen[1], "a change without the one before it: {seen:?}");
+                        assert!(seen[0] <= seen[1] + 1, "two changes in one look: {seen:?}");
+                    }
+                }
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(
+            extent.journal().sequence_if_idle(),
+            Some((2 * CHANGES) << COUNT_BITS),
+            "each change moves the sequence on by one"
+        );
+    }
+
+    #[test]
+    fn a_word_that_changes_alone_takes_no_entry() {
+        let extent = Extent::new();
+        let noted: Vec<u64> = extent.journal().noted().collect();
+        change_alone(&extent.words()[JOURNAL], &extent.words()[AFTER_ENTRIES], 7);
+        assert_eq!(extent.words()[AFTER_ENTRIES].load(Ordering::Relaxed), 7);
+        assert_eq!(extent.journal().noted().collect::<Vec<_>>(), noted);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
     }
 
     #[test]

@@ -171,10 +171,17 @@ impl LockArea {
 
     #[inline(always)]
     fn guard(&self, answer: libc::c_int) -> Result<Option<Guard<'_>>, LockError> {
-        match answer {
+        if answer == 0 {
             // SAFETY: the C library has just said that this thread holds the mutex.
-            0 => Ok(Some(unsafe { Guard::of_mutex(self, false) })),
-            // SAFETY: as above, and that its owner died.
+            return Ok(Some(unsafe { Guard::of_mutex(self, false) }));
+        }
+        self.guard_unless_taken(answer)
+    }
+
+    #[cold]
+    fn guard_unless_taken(&self, answer: libc::c_int) -> Result<Option<Guard<'_>>, LockError> {
+        match answer {
+            // SAFETY: the C library has just said that this thread holds the mutex, and that its owner died.
             libc::EOWNERDEAD => Ok(Some(unsafe { Guard::of_mutex(self, true) })),
             libc::EBUSY | libc::EAGAIN => Ok(None),
             libc::ENOTRECOVERABLE => Err(LockError::Unrecoverable),

@@ -12,7 +12,8 @@ pub(crate) fn boot_nanos() -> u64 {
 /// Nanoseconds since the Unix epoch; zero where the wall clock stands before it.
 #[inline]
 pub(crate) fn utc_nanos() -> u64 {
-    nanos(libc::CLOCK_REALTIME)
+    let nanos = nanos(libc::CLOCK_REALTIME).cast_signed();
+    nanos.max(0).cast_unsigned()
 }
 
 #[inline]
@@ -25,7 +26,7 @@ fn nanos(clock: libc::clockid_t) -> u64 {
     // supported kernel, so it cannot fail; if it did, the time would be zero, which no rule objects to.
     // SAFETY: the pointer is to a live, writable timespec.
     unsafe { libc::clock_gettime(clock, &mut time) };
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    seconds.wrapping_mul(NANOS_PER_SECOND).wrapping_add(nanos)
+    NANOS_PER_SECOND
+        .wrapping_mul(time.tv_sec.cast_unsigned())
+        .wrapping_add(time.tv_nsec.cast_unsigned())
 }
