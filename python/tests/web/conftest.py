@@ -25,7 +25,7 @@ from django.conf import settings
 settings.configure(
     SECRET_KEY="of the tests",
     ALLOWED_HOSTS=["*"],
-    ROOT_URLCONF=f"{__package__}.test_rest_framework",
+    ROOT_URLCONF=f"{__package__}.frameworks.test_rest_framework",
     REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
 )
 django.setup()

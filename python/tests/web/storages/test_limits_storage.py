@@ -24,7 +24,7 @@ import shmlimit as sl
 import shmlimit.limits_storage
 from shmlimit.limits_storage import AsyncShmStorage, ShmStorage
 
-from .conftest import wait_until
+from ..conftest import wait_until
 
 NAMES = sorted(STRATEGIES)
 

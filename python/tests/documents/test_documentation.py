@@ -19,7 +19,7 @@ import pytest
 
 from shmlimit import _native
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "python" / "README.md"])
 TUTORIAL = "docs/tutorial.md"
 FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<info>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)

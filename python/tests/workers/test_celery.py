@@ -200,8 +200,7 @@ def test_no_place_stays_taken_when_children_are_killed_in_their_tasks(applicatio
         results = [application.hold_and_be_killed.apply_async(queue="killed") for _ in range(8)]
         killed: set[int] = set()
         while len(killed) < KILLS:
-            until(lambda: holders(application, "killed") - killed, "a child that holds a place")
-            victim = min(holders(application, "killed") - killed)
+            victim = min(until(lambda: holders(application, "killed") - killed, "a child that holds a place"))
             os.kill(victim, signal.SIGKILL)
             killed.add(victim)
         (application.DIRECTORY / "killed").touch()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from observing import output_of, run_role
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def output_of_example(name: str, *arguments: object) -> str:

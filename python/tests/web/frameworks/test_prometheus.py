@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import shmlimit as sl
 from shmlimit.prometheus import SegmentCollector
 
-from .conftest import Serve
+from ..conftest import Serve
 
 
 def _samples(exposition: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -12,7 +12,7 @@ import pytest
 
 import shmlimit.limits_storage
 
-from .conftest import Serve
+from ..conftest import Serve
 
 
 def _run(program: str, *arguments: str, directory: str | Path = "/") -> str:

@@ -1,6 +1,6 @@
 """Runs the tests that the library `limits` has for its storages and strategies against the storage of this package.
 
-    python python/tests/limits_suite.py [ARGUMENTS OF PYTEST...]
+    python python/tests/web/storages/limits_suite.py [ARGUMENTS OF PYTEST...]
 
 They are not in its wheel: its source distribution is fetched from the package index that pip uses. What they say of
 the storage in memory is asked of `shm://` in its place, each test in a directory of its own; what is for databases is

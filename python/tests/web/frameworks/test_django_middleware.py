@@ -21,7 +21,7 @@ from django.test.utils import override_settings
 import shmlimit as sl
 from shmlimit.django import ClientAddress, Header, LimitMiddleware
 
-from .conftest import wait_until
+from ..conftest import wait_until
 
 ONE_AT_A_TIME = sl.LimitSet("site", [sl.Concurrency("in_flight", 1)])
 ONE_A_MINUTE = sl.LimitSet("site", [sl.Calls("requests", 1, 60)], keyed=10)

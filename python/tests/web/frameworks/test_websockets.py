@@ -11,7 +11,7 @@ from websockets.sync.client import connect
 
 import shmlimit as sl
 
-from .conftest import Serve, wait_until
+from ..conftest import Serve, wait_until
 
 
 def test_a_socket_takes_a_place_until_it_is_closed(serve: Serve, directory: Path) -> None:

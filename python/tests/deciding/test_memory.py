@@ -6,7 +6,7 @@ from pathlib import Path
 
 from observing import output_of, run_role
 
-MEMORY = Path(__file__).parent.parent / "benches" / "memory.py"
+MEMORY = Path(__file__).parents[2] / "benches" / "memory.py"
 
 
 def test_a_million_permits_leave_the_process_as_large_as_it_was() -> None:

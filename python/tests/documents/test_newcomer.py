@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parents[2] / "target"))
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parents[3] / "target"))
 
 QUICKSTART = """
 import sys

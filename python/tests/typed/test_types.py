@@ -11,7 +11,7 @@ import pytest
 
 import shmlimit as sl
 
-PROGRAM = Path(__file__).parent / "typed" / "every_name.py"
+PROGRAM = Path(__file__).parent / "every_name.py"
 OPTIONS = PROGRAM.with_name("web_options.py")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import shmlimit as sl
 
-GUIDE = Path(__file__).parents[2] / "docs" / "python" / "deployment.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "python" / "deployment.md"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root may become another user")
 

@@ -213,7 +213,7 @@ def test_another_mode_is_logged_with_the_command_that_helps_and_changes_nothing(
     assert sl.open(segment_path, of(5)).mismatches == []
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "rollouts.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "rollouts.md"
 
 
 def rows_of_what_is_left():

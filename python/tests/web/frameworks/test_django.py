@@ -8,7 +8,7 @@ import pytest
 
 import shmlimit as sl
 
-from .conftest import Serve, wait_until
+from ..conftest import Serve, wait_until
 
 SERVERS = [("gunicorn", "django_site:wsgi_app"), ("uvicorn", "django_site:asgi_app")]
 
