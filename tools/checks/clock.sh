@@ -13,4 +13,5 @@ describe "killed at every instruction, by a faulty counter: 1 in $SHMLIMIT_ONE_I
 step cargo run --locked --release --package killed_at_every_instruction
 # Not chaos, which holds leases against a clock that is right: they run out early where the time jumps ahead.
 describe "processes killed at random, by a faulty counter"
-step cargo test --locked --package shmlimit --test random_kills --test stopped_holder --test fork
+step cargo test --locked --package shmlimit --test random_kills
+step cargo test --locked --package shmlimit --test processes -- fork:: stopped_holder::

@@ -16,6 +16,7 @@ if [ "${1:-}" = --thorough ]; then
     step env SHMLIMIT_KILL_SECONDS=500 cargo test --locked --package shmlimit --test random_kills -- namespaces
 else
     describe "slot locks: processes that die, stop, wait and fork"
-    step cargo test --locked --package shmlimit --test attachments --test chaos --test fork \
-        --test giving_back --test keyed_processes --test stopped_holder --test waves
+    step cargo test --locked --package shmlimit --test chaos
+    step cargo test --locked --package shmlimit --test keyed --test processes --test queue --test segments -- \
+        attachments:: fork:: giving_back:: processes:: stopped_holder:: waves::
 fi
