@@ -29,9 +29,8 @@ tests_at() {
 if [ "${1:-}" != --thorough ]; then
     # Where a cell of a sliding window counter is nearly over, and where a leap day, a month and the count of seconds end.
     for date in 2026-11-22T17:40:00Z 2028-02-29T23:59:55Z; do
-        tests_at "$date" --workspace --test verbs
-        tests_at "$date" --package shmlimit --test credit --test segments --test time -- \
-            batches:: cold_start:: rate_bound::
+        tests_at "$date" --workspace --test credit --test segments --test time --test program -- \
+            batches:: cold_start:: rate_bound:: verbs::
     done
     exit
 fi

@@ -17,8 +17,7 @@ tests_started_by() {
         skip "pytest, started by $1" "environment of python/check"
         step sh -c "$1" sh cargo test --locked --workspace
     else
-        step sh -c "$1" sh cargo test --locked --package limitctl --test exec
-        step sh -c "$1" sh cargo test --locked --package shmlimit --test processes -- exec:: fork::
+        step sh -c "$1" sh cargo test --locked --workspace --test processes --test program -- exec:: fork::
     fi
 }
 

@@ -1,19 +1,12 @@
 //! What happens in a segment, line by line, compared with its counters.
 
-mod support;
-
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support;
+use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, text};
 use serde_json::Value;
 use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
-use support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 fn json_lines(output: &str) -> Vec<Value> {
     let lines = output.lines();

@@ -1,19 +1,12 @@
 //! What reaches a terminal, a pipe that is closed, and a disk that is full.
 
-mod support;
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-use support::{Actor, TIMEOUT, create, directory, limitctl, run, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
+use crate::support;
+use crate::support::{Actor, TIMEOUT, create, directory, limitctl, run, text};
 
 /// Everything the program writes to a terminal of its own.
 fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {

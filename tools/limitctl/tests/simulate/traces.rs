@@ -1,9 +1,7 @@
 //! What a simulation says, against traces worked out by hand: every algorithm, at its boundaries to the millisecond.
 
-mod support;
-
+use crate::support::{Run, replay_declaration};
 use serde_json::{Value, json};
-use support::{Run, replay_declaration};
 
 /// 2026-01-01T00:00:00Z: 20,454 days after the epoch.
 const NEW_YEAR: u64 = 1_767_225_600_000;

@@ -1,13 +1,11 @@
 //! What is shown and reset by key.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{directory, limitctl, run, run_command, text};
 use serde_json::{Value, json};
 use shmlimit::{LimitSet, Segment};
-use support::{directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [[set]]

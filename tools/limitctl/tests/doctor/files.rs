@@ -1,29 +1,19 @@
 //! What doctor finds of damaged files, of files in the wrong place, and of a host without room: each made so for real, and
 //! healed by the command that it names.
 
-#[path = "../../../tests/layout_mirror/mod.rs"]
-mod layout_mirror;
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use layout_mirror::RawSegment;
-use layout_mirror::words::{LOCK_WORD_INDEX, control, header};
+use crate::layout_mirror::RawSegment;
+use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
+use crate::support::health::{assert_healed, assert_well, findings, heal, shell, the, wait_for};
+use crate::support::host::{can_unshare, has, is_root};
+use crate::support::{Actor, create, directory, run, run_command, text};
 use serde_json::Value;
 use shmlimit::{Segment, SegmentReader};
-use support::health::{assert_healed, assert_well, findings, heal, shell, the, wait_for};
-use support::host::{can_unshare, has, is_root};
-use support::{Actor, create, directory, run, run_command, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 /// The position of a word of the control record of the only set's only shard.
 fn control_word(raw: &RawSegment, word: usize) -> usize {

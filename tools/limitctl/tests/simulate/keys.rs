@@ -1,9 +1,7 @@
 //! What a simulation says of keys and addresses, against traces worked out by hand.
 
-mod support;
-
+use crate::support::replay_declaration;
 use serde_json::{Value, json};
-use support::replay_declaration;
 
 /// Replays events against a declaration, and answers the verdicts.
 fn verdicts_of(declaration: &str, events: &[Value]) -> Vec<Value> {

@@ -1,15 +1,13 @@
 //! What is installed on a host and in containers: put in place below another root, and read by the tools that it is for. Where
 //! one of these is not here, that is said.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::support::host::has;
+use crate::support::{command, directory, run, run_command, text};
 use shmlimit::Declaration;
-use support::host::has;
-use support::{command, directory, run, run_command, text};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")

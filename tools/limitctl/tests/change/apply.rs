@@ -1,14 +1,12 @@
 //! Changing a live segment: `limitctl apply` and `limitctl edit`.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::support::{self, Run, directory, limitctl, run, run_command, text};
 use serde_json::{Value, json};
 use shmlimit::Segment;
-use support::{Run, directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [segment]
@@ -265,7 +263,7 @@ name = "api"
     assert_eq!(declared(&path, 0, 0)["credit"], "auto");
     set(&path, &["api", "calls", "batch=10"]).ended(0);
     assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 10);
-    let other = crate::directory();
+    let other = support::directory();
     let without = create(other.path());
     let refused = set(&without, &["api", "requests", "batch=25"]).ended(64);
     assert!(refused.stderr.contains("declared without credit"), "{refused:?}");

@@ -1,14 +1,12 @@
 //! The examples: a declaration that segments are made of, a job that does not overlap itself.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::host::with_limitctl_on_path;
+use crate::support::{command, directory, run_command};
 use shmlimit::{Declaration, Segment};
-use support::host::with_limitctl_on_path;
-use support::{command, directory, run_command};
 
 #[test]
 fn the_gateway_declaration_makes_a_segment_that_admits() {

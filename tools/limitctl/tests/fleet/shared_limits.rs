@@ -1,16 +1,15 @@
 //! What inspect, doctor and fleet say of limits that hosts share.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support;
+use crate::support::health::findings;
+use crate::support::{directory, run, text};
 use serde_json::Value;
 use shmlimit::Segment;
 use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
-use support::health::findings;
-use support::{directory, run, text};
 
 const DECLARED: &str = r#"
 [fleet]

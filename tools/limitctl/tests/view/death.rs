@@ -1,18 +1,10 @@
 //! Processes that use a segment while it is looked at, and die with it in hand.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Actor, create, directory, run, text};
 use nix::sys::signal::Signal;
 use shmlimit::SegmentReader;
-use support::{Actor, create, directory, run, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 #[test]
 fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {

@@ -1,12 +1,11 @@
 //! Segments of a host, created from a directory of declarations.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use support::{directory, run, text};
+use crate::support;
+use crate::support::{directory, run, text};
 
 fn declaration(path: Option<&Path>, capacity: u64) -> String {
     let path = path

@@ -1,13 +1,11 @@
 //! Capacities that single keys have of their own, as an operator sees and changes them.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{Run, directory, limitctl, run, run_command, text};
 use serde_json::json;
 use shmlimit::Segment;
-use support::{Run, directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [[set]]

@@ -1,21 +1,13 @@
 //! Looking without permission to write, and from other namespaces. What needs root is skipped without it.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::host::{can_unshare, is_root};
-use support::{Actor, Run, create, directory, run_command, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
+use crate::support::host::{can_unshare, is_root};
+use crate::support::{Actor, Run, create, directory, run_command, text};
 
 const NOBODY: u32 = 65_534;
 

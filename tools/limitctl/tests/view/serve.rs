@@ -1,21 +1,14 @@
 //! The page in a real browser, JSON and figures over HTTP, compared with the counters; and requests that are no good.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support;
+use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, run_command, text};
 use serde_json::Value;
 use shmlimit::{Declaration, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
-use support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, run_command, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 /// `limitctl serve`, at a port of its own.
 struct Server {

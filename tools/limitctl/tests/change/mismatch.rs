@@ -1,12 +1,10 @@
 //! A segment that is there with another declaration: `limitctl create --on-mismatch`.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
+use crate::support::{Run, command, directory, limitctl, run, run_command, text};
 use shmlimit::Segment;
-use support::{Run, command, directory, limitctl, run, run_command, text};
 
 /// `limitctl create` of a set of one limit, with more arguments.
 fn create_another(path: &Path, limit: &[&str], arguments: &[&str]) -> Run {

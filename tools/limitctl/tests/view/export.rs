@@ -1,7 +1,5 @@
 //! Figures for Prometheus, compared with the counters, and read by Prometheus' own tool.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -10,14 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::support;
+use crate::support::{Actor, create, directory, run, text};
 use shmlimit::{Declaration, FleetLease, Keyed, Limit, Segment, SetDeclaration};
-use support::{Actor, create, directory, run, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 /// The samples of an exposition, by name and labels as they are written.
 fn samples(text: &str) -> BTreeMap<String, f64> {

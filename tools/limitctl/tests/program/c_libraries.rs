@@ -1,15 +1,13 @@
 //! A segment with slot locks under two programs at once: this one, and one of the same sources that is linked with musl, whose
 //! mutexes are others. `tools/checks/platforms.sh` builds that, and says where it is in `SHMLIMIT_MUSL_LIMITCTL`.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use crate::support::{TIMEOUT, command, directory, finish, limitctl, run, run_command, text};
 use shmlimit::SegmentReader;
-use support::{TIMEOUT, command, directory, finish, limitctl, run, run_command, text};
 
 const PLACES: usize = 2;
 

@@ -1,23 +1,16 @@
 //! What doctor finds of processes that are stopped or die, each made so for real, and healed by the command that it names.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::support;
+use crate::support::health::{assert_healed, assert_well, findings, heal, the, wait_for};
+use crate::support::{Actor, TIMEOUT, create, directory, run, text};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::health::{assert_healed, assert_well, findings, heal, the, wait_for};
-use support::{Actor, TIMEOUT, create, directory, run, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 /// A segment with the set `api` of one limit.
 fn create_with(directory: &Path, limit: &str) -> PathBuf {

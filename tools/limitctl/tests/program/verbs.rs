@@ -1,13 +1,12 @@
 //! Each verb, and each way to end.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use crate::support;
+use crate::support::{create, directory, limitctl, run, run_command, text};
 use shmlimit::Segment;
-use support::{create, directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [segment]

@@ -1,7 +1,5 @@
 //! Trying out whether limits work, where they do and where nothing can be created.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -9,9 +7,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
+use crate::support::{TIMEOUT, directory, limitctl, run, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::{TIMEOUT, directory, limitctl, run, text};
 
 /// Everything that is tried out.
 const CHECKS: [&str; 8] = [

@@ -1,7 +1,5 @@
 //! The full-screen view in a real terminal, compared with the counters.
 
-mod support;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -10,16 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
+use crate::support;
+use crate::support::{Actor, TIMEOUT, create, directory, limitctl, run, text};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::Pid;
-use support::{Actor, TIMEOUT, create, directory, limitctl, run, text};
-
-/// Not a test: the part that processes play that the tests start.
-#[test]
-fn actor() {
-    support::play();
-}
 
 /// A terminal of tmux, 80 by 24, in which a command runs; a server of its own, which ends with it.
 struct Tmux {

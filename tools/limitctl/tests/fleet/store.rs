@@ -1,15 +1,11 @@
 //! Verbs that ask the store of a fleet where no other process of the host does.
 
-#[path = "../../../fleet/tests/scene/mod.rs"]
-mod scene;
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use scene::{PASSWORD, Server, server_program, wait_for};
-use support::{Run, directory, limitctl, run, run_command, text};
+use crate::scene::{PASSWORD, Server, server_program, wait_for};
+use crate::support::{Run, directory, limitctl, run, run_command, text};
 
 /// A "host": a segment of its own, whose set `jobs` has a place and a window of three calls that hosts share.
 fn host(directory: &Path, name: &str, server: &Server) -> PathBuf {

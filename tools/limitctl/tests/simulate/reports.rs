@@ -1,15 +1,13 @@
 //! What a simulation reports, how it ends, and what it leaves behind: nothing.
 
-mod support;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
+use crate::support::{Run, TIMEOUT, directory, finish, limitctl, run, run_command, text};
 use serde_json::{Value, json};
-use support::{Run, TIMEOUT, directory, finish, limitctl, run, run_command, text};
 
 const NOW: &str = r#"
 [[set]]

@@ -1,8 +1,6 @@
 //! Commands that run under a permit.
 #![allow(unsafe_code, reason = "starts commands with odd signals, and on a terminal")]
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,13 +10,14 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
+use crate::support;
+use crate::support::{Run, TIMEOUT, directory, limitctl, lines_of, run, run_command, text};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::Pid;
 use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
-use support::{Run, TIMEOUT, directory, limitctl, lines_of, run, run_command, text};
 
 /// A segment with a set of one place, `jobs`.
 fn one_place(directory: &Path) -> PathBuf {
@@ -630,11 +629,11 @@ fn the_tests_hold_where_signals_are_ignored_from_the_start() {
     let mut again = Command::new(std::env::current_exe().expect("this program"));
     again.args([
         "--exact",
-        "a_signal_ends_a_wait_and_the_place_in_line_goes_to_the_next",
-        "signals_are_passed_on",
-        "what_is_typed_reaches_the_command_once",
-        "a_terminal_that_hangs_up_is_told_to_the_command",
-        "the_command_starts_with_the_signals_blocked_and_ignored_that_limitctl_started_with",
+        "exec::a_signal_ends_a_wait_and_the_place_in_line_goes_to_the_next",
+        "exec::signals_are_passed_on",
+        "exec::what_is_typed_reaches_the_command_once",
+        "exec::a_terminal_that_hangs_up_is_told_to_the_command",
+        "exec::the_command_starts_with_the_signals_blocked_and_ignored_that_limitctl_started_with",
     ]);
     // SAFETY: the calls may be made between fork and exec; no handler is installed.
     unsafe {
