@@ -3,7 +3,7 @@
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error as ClientError, reqwest};
 use shmlimit::{Limit, Refusal, RefusalReason, SetDeclaration};
 
-use crate::upstream::{Limits, MINUTE, Upstream};
+use super::upstream::{Limits, MINUTE, Upstream};
 
 fn client(limits: &Limits) -> ClientWithMiddleware {
     // Whatever proxies the environment names: it is this upstream that is meant.

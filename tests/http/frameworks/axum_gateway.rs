@@ -16,7 +16,7 @@ use crate::server::client_of;
 #[tokio::test]
 async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::from_toml(include_str!("../../examples/axum_gateway.toml"));
+    let declaration = Declaration::from_toml(include_str!("../../../examples/axum_gateway.toml"));
     let declaration = declaration.expect("the example's is valid");
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let request = |set: &str| segment.set(set).expect("declared").request();

@@ -12,7 +12,7 @@ use shmlimit::{Adaptive, Error, Limit, RefusalReason, SegmentError, SetDeclarati
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::upstream::{Answer, Limits, MINUTE, TIMEOUT, Upstream};
+use super::upstream::{Answer, Limits, MINUTE, TIMEOUT, Upstream};
 
 type Answered = Result<Response<LimitBody<Incoming>>, ClientError<hyper::Error>>;
 

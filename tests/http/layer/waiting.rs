@@ -34,7 +34,7 @@ fn waiting(segment: &Segment) -> usize {
 #[test]
 fn a_request_is_admitted_when_another_process_gives_its_place_back() {
     in_own_process(
-        "waiting::a_request_is_admitted_when_another_process_gives_its_place_back",
+        "layer::waiting::a_request_is_admitted_when_another_process_gives_its_place_back",
         TIMEOUT,
         |directory| admit_after_release(directory, false),
     );
@@ -43,7 +43,7 @@ fn a_request_is_admitted_when_another_process_gives_its_place_back() {
 #[test]
 fn a_request_is_admitted_when_another_process_is_killed_with_its_place() {
     in_own_process(
-        "waiting::a_request_is_admitted_when_another_process_is_killed_with_its_place",
+        "layer::waiting::a_request_is_admitted_when_another_process_is_killed_with_its_place",
         TIMEOUT,
         |directory| admit_after_release(directory, true),
     );
