@@ -3,13 +3,11 @@
 //! The server runs the script that is shipped, but for its clock, which the trace gives: so that windows turn, leases
 //! expire and the clock is set back without waiting for it.
 
-mod scene;
-
 use std::time::Duration;
 
+use crate::scene::{Server, server_program};
 use fastrand::Rng;
 use redis::Connection;
-use scene::{Server, server_program};
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit::{Kind, Weekday, Window};
 use shmlimit_fleet::model::StoreModel;

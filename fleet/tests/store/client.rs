@@ -1,10 +1,9 @@
 //! The client with a real server: what it grants, to which host, and what it says where something is wrong.
 
-mod scene;
-
 use std::time::{Duration, Instant};
 
-use scene::{DEADLINE, PASSWORD, Server, client, server_program};
+use crate::scene;
+use crate::scene::{DEADLINE, PASSWORD, Server, client, server_program};
 use shmlimit::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit_fleet::protocol::store_key;

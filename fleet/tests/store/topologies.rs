@@ -1,15 +1,14 @@
 //! TLS, a cluster of three servers, and a primary with a replica and a sentinel, in which the primary fails.
 
-mod scene;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use scene::proxy::Proxy;
-use scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
+use crate::scene;
+use crate::scene::proxy::Proxy;
+use crate::scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
 use shmlimit::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};

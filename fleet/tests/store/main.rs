@@ -1,0 +1,7 @@
+//! The store: its script, the client that asks it, and the servers that it may consist of.
+
+mod client;
+mod model;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod topologies;
