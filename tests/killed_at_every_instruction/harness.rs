@@ -55,7 +55,7 @@
 //! The harness can fail. Without the journal's count nothing is undone, and it must find torn states:
 //!
 //! ```text
-//! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/without-journal" \
+//! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/without-journal" \
 //!     cargo run --release --package killed_at_every_instruction
 //! ```
 //!

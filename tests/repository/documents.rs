@@ -139,7 +139,8 @@ fn tests_that_scripts_name_exist() {
     scripts.extend(
         fs::read_dir(root.join("tools/checks"))
             .expect("a directory")
-            .map(|entry| entry.expect("an entry").path()),
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.is_file()),
     );
     for script in scripts {
         let text = fs::read_to_string(&script).expect("text");

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
-RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/faulty-counter"
+RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/faulty-counter"
 SHMLIMIT_ONE_IN="${SHMLIMIT_ONE_IN:-20}"
 SHMLIMIT_KILL_SECONDS="${SHMLIMIT_KILL_SECONDS:-30}"
 export RUSTC_WORKSPACE_WRAPPER SHMLIMIT_ONE_IN SHMLIMIT_KILL_SECONDS

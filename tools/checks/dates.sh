@@ -15,7 +15,7 @@ if ! has cc; then
     exit
 fi
 
-at_date=$PWD/tools/checks/at-date
+at_date=$PWD/tools/checks/wrappers/at-date
 runner="CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER"
 
 # tests_at DATE CARGO_ARGUMENTS...
