@@ -14,9 +14,9 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use crate::breakpoint;
-use crate::bystanders::pause_for_a_moment;
-use crate::memory_call::is_at_memory_call;
+use crate::beside::bystanders::pause_for_a_moment;
+use crate::stepping::breakpoint;
+use crate::stepping::memory_call::is_at_memory_call;
 
 /// The child's way of saying that tracing was refused.
 const REFUSED: i32 = 77;

@@ -1,5 +1,15 @@
 //! What is killed: every public operation that takes a set's lock or changes its words.
 
+pub mod changes;
+pub mod drawing;
+pub mod keys;
+pub mod labels;
+pub mod leases;
+pub mod marks;
+pub mod subject;
+pub mod tiers;
+pub mod waiting;
+
 use std::time::Duration;
 
 use shmlimit::fleet::Fleet;
@@ -7,11 +17,11 @@ use shmlimit::{
     Algorithm, Align, Amount, Limit, LimitSet, OnDeath, Permit, Request, Segment, SetDeclaration,
 };
 
-use crate::changes::ADAPTING;
-use crate::room::{declaration, with_room};
-use crate::stage::PARTICIPANTS;
-use crate::subject::Subject;
-use crate::tracee::mark;
+use crate::beside::room::{declaration, with_room};
+use crate::state::stage::PARTICIPANTS;
+use crate::stepping::tracee::mark;
+use changes::ADAPTING;
+use subject::Subject;
 
 /// Long enough that no window turns and nothing is replenished while the proof runs.
 pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -2,10 +2,10 @@
 
 use shmlimit::{Keyed, Limit, LimitSet, OnDeath, Permit, SetDeclaration, WhenFull};
 
-use crate::bystanders::MAX_WAITERS;
+use crate::beside::bystanders::MAX_WAITERS;
+use crate::operations::subject::Subject;
+use crate::operations::waiting;
 use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::Subject;
-use crate::waiting;
 
 /// Rows of a bucket: as many keys find a place in a table of one bucket.
 const BUCKET_ROWS: usize = 32;
@@ -176,7 +176,7 @@ fn reset_a_key(victim: &Victim) {
     let set = victim.set();
     fill(&set, 3);
     let _held = admitted(&set, &everything(&set, 1));
-    let key = set.key(crate::subject::KEY).expect("keyed");
+    let key = set.key(crate::operations::subject::KEY).expect("keyed");
     victim.begins();
     let reset = key.reset(&[]);
     victim.ends();

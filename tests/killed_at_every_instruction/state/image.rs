@@ -14,7 +14,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use shmlimit::SegmentSnapshot;
 
-use crate::pieces::{Pieces, Table};
+use crate::state::pieces::{Pieces, Table};
 use crate::words::{
     LOCK_WORD_INDEX, bucket, control, control_start, counters, entry, header, header_checksum, hold, journal,
     label, lease, lock_kind, participant, row, ticket,

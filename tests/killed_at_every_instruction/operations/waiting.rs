@@ -10,9 +10,9 @@ use shmlimit::{
     AcquireFuture, Limit, LimitSet, OnDeath, Outcome, Permit, Request, ReserveOutcome, SetDeclaration,
 };
 
-use crate::bystanders::{MAX_WAITERS, TIMEOUT};
+use crate::beside::bystanders::{MAX_WAITERS, TIMEOUT};
+use crate::operations::subject::Subject;
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::Subject;
 
 /// Long enough for a ticket, and no longer.
 const AT_ONCE: Duration = Duration::from_nanos(1);

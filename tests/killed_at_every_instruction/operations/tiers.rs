@@ -3,8 +3,8 @@
 
 use shmlimit::{Algorithm, Keyed, Limit, LimitSet, OnDeath, SetDeclaration, Tier, WhenFull};
 
+use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::{KEY, Subject};
 
 /// One limit of each way to go on counting by another rule.
 fn limits() -> SetDeclaration {

@@ -2,8 +2,8 @@
 
 use shmlimit::{Credit, Keyed, Limit, LimitSet, SetDeclaration};
 
+use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::Subject;
 
 /// Units of a batch. What costs as much is charged to the limit itself.
 pub const BATCH: u64 = 8;

@@ -2,8 +2,8 @@
 
 use shmlimit::{Adaptive, Algorithm, Keyed, Limit, OnDeath, SetDeclaration};
 
+use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::{KEY, Subject};
 
 /// One limit of each way to go on counting under another definition.
 fn before(set: SetDeclaration) -> SetDeclaration {

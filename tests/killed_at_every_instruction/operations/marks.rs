@@ -9,11 +9,11 @@ use std::time::Duration;
 use nix::libc;
 use shmlimit::{AcquireFuture, Limit, LimitSet, OnDeath, Permit, SetDeclaration};
 
-use crate::bystanders::TIMEOUT;
-use crate::image::{Layout, RawFile};
+use crate::beside::bystanders::TIMEOUT;
+use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::Subject;
-use crate::tracee::address_in;
+use crate::state::image::{Layout, RawFile};
+use crate::stepping::tracee::address_in;
 
 const PLACES: u64 = 3;
 

@@ -14,10 +14,10 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork};
 use shmlimit::{OpenOptions, Segment};
 
-use crate::image::RawFile;
+use crate::operations::subject::Subject;
 use crate::operations::{PLACES, SET, admitted, everything};
-use crate::subject::Subject;
-use crate::tracee::state_of;
+use crate::state::image::RawFile;
+use crate::stepping::tracee::state_of;
 
 /// How long a waiter waits for its turn, and every process for a waiter. Nothing is to be said about speed by it.
 pub const TIMEOUT: Duration = Duration::from_secs(20);

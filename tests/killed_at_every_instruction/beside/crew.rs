@@ -12,11 +12,11 @@ use shmlimit::{
     ReserveOutcome, Segment, SegmentError,
 };
 
-use crate::bystanders::Bystander;
-use crate::gate::{Gate, Step};
+use crate::beside::bystanders::Bystander;
+use crate::beside::gate::{Gate, Step};
+use crate::beside::room::{PLACES, UNITS};
+use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, everything};
-use crate::room::{PLACES, UNITS};
-use crate::subject::Subject;
 
 /// How long calls with a result wait for the lock. Short, so that they meet a stuck lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);

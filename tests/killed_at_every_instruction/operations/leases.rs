@@ -6,8 +6,8 @@ use std::time::Duration;
 use shmlimit::fleet::{Asked, Duty, LeaseReply, LeaseRequest};
 use shmlimit::{FleetLease, Limit, LimitSet, Permit, SetDeclaration};
 
+use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::Subject;
 
 /// Longer than any run takes.
 const LEASE: Duration = Duration::from_secs(3600);

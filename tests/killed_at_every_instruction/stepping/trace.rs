@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::bystanders::pause_for_a_moment;
-use crate::image::{Image, Layout};
-use crate::stage::Stage;
-use crate::tracee::{Stop, Tracee};
+use crate::beside::bystanders::pause_for_a_moment;
+use crate::state::image::{Image, Layout};
+use crate::state::stage::Stage;
+use crate::stepping::tracee::{Stop, Tracee};
 
 /// More instructions than any operation has, so that a loop without an end is an error and not a hang.
 const MAX_INSTRUCTIONS: u64 = 50_000_000;

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use shmlimit::{Segment, SetDeclaration};
 
-use crate::bystanders::{Line, MAX_WAITERS, SHARED_WORDS, TIMEOUT, pause_for_a_moment};
-use crate::image::{Image, Layout, RawFile};
+use crate::beside::bystanders::{Line, MAX_WAITERS, SHARED_WORDS, TIMEOUT, pause_for_a_moment};
+use crate::beside::room::{declaring, with_room};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
-use crate::room::{declaring, with_room};
-use crate::survivor::Survivor;
-use crate::tracee::{Tracee, live_and_die, mark};
+use crate::state::image::{Image, Layout, RawFile};
+use crate::state::survivor::Survivor;
+use crate::stepping::tracee::{Tracee, live_and_die, mark};
 
 /// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, the
 /// crew, and those who wait.

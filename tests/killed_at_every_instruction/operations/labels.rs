@@ -2,10 +2,10 @@
 
 use shmlimit::{Limit, LimitSet, Request, SetDeclaration};
 
-use crate::image::Layout;
+use crate::operations::subject::Subject;
+use crate::operations::waiting::{begin_to_wait, look};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
-use crate::subject::Subject;
-use crate::waiting::{begin_to_wait, look};
+use crate::state::image::Layout;
 
 const PLACES: u64 = 3;
 

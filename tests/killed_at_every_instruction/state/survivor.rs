@@ -12,13 +12,13 @@ use shmlimit::{
     Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot,
 };
 
-use crate::changes::{ADAPTING, KEYS};
-use crate::drawing::BATCH;
-use crate::image::{Image, Layout, RawFile};
-use crate::labels::check_labels;
-use crate::leases::{LEFT, SEQUENCE, answer};
+use crate::operations::changes::{ADAPTING, KEYS};
+use crate::operations::drawing::BATCH;
+use crate::operations::labels::check_labels;
+use crate::operations::leases::{LEFT, SEQUENCE, answer};
+use crate::operations::subject::Subject;
 use crate::operations::{SET, everything};
-use crate::subject::Subject;
+use crate::state::image::{Image, Layout, RawFile};
 
 /// No other process is running who could hold the lock, so a lock that is not to be had at once never will be.
 const TIMEOUT: Duration = Duration::from_millis(200);
