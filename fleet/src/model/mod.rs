@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shmlimit::fleet::{LeaseReply, LeaseRequest};
 
-use crate::answer::{Grant, StoreAnswer};
+use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::{Kind, Terms};
 use histogram::Histogram;
 use window::window_at;

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use crate::address::AddressError;
-use crate::credentials::CredentialsError;
+use crate::store::address::AddressError;
+use crate::store::credentials::CredentialsError;
 use crate::terms::TermsError;
 
 /// Why the store gave no answer. No text holds a password.

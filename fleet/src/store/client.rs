@@ -9,11 +9,11 @@ use redis::{
 };
 use shmlimit::fleet::LeaseRequest;
 
-use crate::address::{Node, StoreAddress, Topology};
-use crate::credentials::Credentials;
-use crate::error::StoreError;
 use crate::exchange::Answers;
 use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
+use crate::store::address::{Node, StoreAddress, Topology};
+use crate::store::credentials::Credentials;
+use crate::store::error::StoreError;
 use crate::terms::Terms;
 
 /// What servers say that cannot be written to for a while, also in the middle of an error of a script.
