@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use super::{Segment, absolute};
+use crate::api::segment::{Segment, absolute};
 use crate::error::Error;
 
 impl Segment {

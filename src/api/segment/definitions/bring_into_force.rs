@@ -1,8 +1,8 @@
 //! Bringing into force what is declared, set by set.
 
-use super::mismatch::{Author, Mismatch, Step, compare_set};
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
+use crate::api::segment::mismatch::{Author, Mismatch, Step, compare_set};
 use crate::engine::{Applied, SegmentEngine};
 use crate::error::{Difference, Error};
 

@@ -1,11 +1,13 @@
 //! Checkpoints as they are declared: a thread of the process takes them, and a segment that is gone is created from one.
 
+mod checkpoint_now;
+
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::compiled_definitions::compile_definitions;
+use super::definitions::compiled_definitions::compile_definitions;
 use super::open_options::OpenOptions;
 use super::shared_segment::SharedSegment;
 use crate::api::declaration::{Checkpoint, Declaration};

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::Segment;
 use super::bring_into_force::{bring_into_force, grown_too_long, stored_declaration};
-use super::mismatch::{Author, Mismatch, Step, compare};
 use crate::api::declaration::Declaration;
+use crate::api::segment::Segment;
+use crate::api::segment::mismatch::{Author, Mismatch, Step, compare};
 use crate::api::snapshot::SegmentReader;
 use crate::error::{ChangeError, Difference, Error};
 

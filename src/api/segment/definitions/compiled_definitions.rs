@@ -14,7 +14,7 @@ pub(crate) fn compile_one(text: &str) -> Option<SetPlan> {
 }
 
 /// What definitions of all sets declare.
-pub(super) fn read_definitions(
+pub(crate) fn read_definitions(
     definitions: &[Definition],
     options: CreationOptions,
     path: &Path,
