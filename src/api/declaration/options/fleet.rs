@@ -11,9 +11,9 @@ use crate::error::DeclarationError;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FleetOptions {
-    pub(super) url: String,
+    pub(crate) url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) host: Option<String>,
+    pub(crate) host: Option<String>,
 }
 
 /// What a URL of a store begins with.
@@ -42,7 +42,7 @@ impl FleetOptions {
     }
 
     /// What can be wrong with it. No message repeats the URL, which may hold a password by mistake.
-    pub(super) fn check(&self) -> Result<(), DeclarationError> {
+    pub(crate) fn check(&self) -> Result<(), DeclarationError> {
         let wrong = |problem: String| DeclarationError::FleetUrl {
             place: "fleet / url".to_owned(),
             problem,

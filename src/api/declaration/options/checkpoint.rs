@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::limit::window::Window;
+use crate::api::declaration::limit::window::Window;
 use crate::error::DeclarationError;
 
 /// How often a checkpoint is taken unless declared.
@@ -89,7 +89,7 @@ impl Checkpoint {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), DeclarationError> {
+    pub(crate) fn check(&self) -> Result<(), DeclarationError> {
         let invalid = |field: &str, given: String, problem: &str| DeclarationError::Value {
             place: format!("segment / checkpoint / {field}"),
             given,
