@@ -152,11 +152,7 @@ fn refuse_for_want_of_a_row(victim: &Victim) {
 fn refuse(victim: &Victim) {
     let set = victim.set();
     assert_eq!(victim.keys(), BUCKET_ROWS as u64);
-    let (subject, request) = (Subject::of(&set), everything(&set, 1));
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(!outcome.expect("works").is_admitted());
+    victim.is_refused(&set, &everything(&set, 1));
 }
 
 /// The row that the permit was taken from is another key's when it is settled: the key gets another row for what it

@@ -2,7 +2,6 @@
 
 use shmlimit::{Limit, LimitSet, Request, SetDeclaration};
 
-use crate::operations::subject::Subject;
 use crate::operations::waiting::{begin_to_wait, look};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 use crate::state::image::Layout;
@@ -42,11 +41,7 @@ fn acquire_with_a_label(victim: &Victim) {
     let set = victim.set();
     drop(admitted(&set, &places(&set, 2)));
     let request = places(&set, 1);
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 /// As above, where the hold was taken by who gave it back.

@@ -170,6 +170,24 @@ impl Victim {
     pub fn ends(&self) {
         mark();
     }
+
+    /// The operation is a request that is admitted.
+    pub fn is_admitted(&self, set: &LimitSet, request: &Request) {
+        self.asks(set, request, true);
+    }
+
+    /// The operation is a request that is refused.
+    pub fn is_refused(&self, set: &LimitSet, request: &Request) {
+        self.asks(set, request, false);
+    }
+
+    fn asks(&self, set: &LimitSet, request: &Request, is_admitted: bool) {
+        let subject = Subject::of(set);
+        self.begins();
+        let outcome = subject.try_acquire(request);
+        self.ends();
+        self.expects(outcome.expect("works").is_admitted() == is_admitted);
+    }
 }
 
 /// A request for `cost` of every rate, one of every concurrency limit unless the cost is zero, and nothing of the
@@ -279,32 +297,20 @@ pub fn acquire(victim: &Victim) {
     // Neither the first hold of the table nor the first entry of a log: the second, after one that was given back.
     drop(admitted(&set, &request));
     let _held = admitted(&set, &request);
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 pub fn first_acquire(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 pub fn acquire_beyond_a_rate(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
     let _held = admitted(&set, &request.clone().with("requests", 100).expect("declared"));
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(!outcome.expect("works").is_admitted());
+    victim.is_refused(&set, &request);
 }
 
 fn acquire_beyond_concurrency(victim: &Victim) {
@@ -313,11 +319,7 @@ fn acquire_beyond_concurrency(victim: &Victim) {
     let last = set.limits().last().expect("several");
     let all_of_it = request.clone().with(last, CONCURRENCY).expect("declared");
     let _held = admitted(&set, &all_of_it);
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(!outcome.expect("works").is_admitted());
+    victim.is_refused(&set, &request);
 }
 
 pub fn acquire_what_a_dead_process_holds(victim: &Victim) {
@@ -325,12 +327,8 @@ pub fn acquire_what_a_dead_process_holds(victim: &Victim) {
     let request = everything(&set, 1)
         .with("in_flight", CONCURRENCY)
         .expect("declared");
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
     // What the dead process held is given back.
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 pub fn recover(victim: &Victim) {

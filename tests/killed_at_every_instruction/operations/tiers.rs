@@ -3,8 +3,8 @@
 
 use shmlimit::{Algorithm, Keyed, Limit, LimitSet, OnDeath, SetDeclaration, Tier, WhenFull};
 
-use crate::operations::subject::{KEY, Subject};
-use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
+use crate::operations::subject::KEY;
+use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, first_acquire, operation};
 
 /// One limit of each way to go on counting by another rule.
 fn limits() -> SetDeclaration {
@@ -70,11 +70,7 @@ fn assign_a_key_in_use(victim: &Victim) {
 fn request_in_a_tier(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1).with_tier("gold").expect("declared");
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 fn request_in_another_tier(victim: &Victim) {
@@ -160,11 +156,7 @@ fn request_with_overrides(victim: &Victim) {
     let set = victim.set();
     have_capacities(&set);
     let request = everything(&set, 150);
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 /// Asks for everything, saying how much of two limits the key may have.
@@ -174,11 +166,7 @@ fn request_naming_capacities(victim: &Victim) {
         .with_override("tokens", 5_000)
         .and_then(|request| request.with_override("in_flight", 2))
         .expect("capacities");
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 fn request_naming_other_capacities(victim: &Victim) {
@@ -196,11 +184,7 @@ fn request_naming_a_tier_and_capacities(victim: &Victim) {
         .and_then(|request| request.with_override("tokens", 7_000))
         .and_then(|request| request.with_override("in_flight", 3))
         .expect("declared");
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    victim.is_admitted(&set, &request);
 }
 
 /// The one that a request has named is said by name, with nothing else changed.
@@ -221,7 +205,7 @@ fn reuse_of_a_row_with_capacities(victim: &Victim) {
         let key = set.key(format!("other {number}")).expect("keyed");
         assert!(key.check(&request).expect("works").is_admitted());
     }
-    request_with_nothing_named(victim);
+    first_acquire(victim);
 }
 
 /// What was reserved before is refunded by the capacity before.
@@ -244,17 +228,7 @@ fn evict_an_overridden_key(victim: &Victim) {
         let key = set.key(format!("other {number}")).expect("keyed");
         key.override_capacity("tokens", 5_000).expect("a row");
     }
-    request_with_nothing_named(victim);
-}
-
-fn request_with_nothing_named(victim: &Victim) {
-    let set = victim.set();
-    let request = everything(&set, 1);
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(outcome.expect("works").is_admitted());
+    first_acquire(victim);
 }
 
 /// As [`operation`], by a key of a set whose keys can have capacities of their own.

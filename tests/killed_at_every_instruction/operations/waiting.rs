@@ -61,11 +61,7 @@ fn try_acquire_behind(victim: &Victim) {
     let request = everything(&set, 1);
     let _held = all_places(&set);
     victim.lets_others_come();
-    let subject = Subject::of(&set);
-    victim.begins();
-    let outcome = subject.try_acquire(&request);
-    victim.ends();
-    victim.expects(!outcome.expect("works").is_admitted());
+    victim.is_refused(&set, &request);
 }
 
 fn wait_in_vain(victim: &Victim, others: bool, timeout: Duration) {
