@@ -12,6 +12,7 @@ from typing import Any
 
 import pool_jobs
 import pytest
+from conftest import ray_on_loopback
 from observing import DEADLINE, active, snapshot_of, until
 
 import shmlimit as sl
@@ -76,19 +77,8 @@ def test_loky_workers_share_the_places(segment: sl.Segment) -> None:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """Ray, on loopback and small."""
-    ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
-    tests = str(Path(__file__).parent)
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 * 1024 * 1024,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        runtime_env={"env_vars": {"PYTHONPATH": tests}},
-    )
-    yield ray
-    ray.shutdown()
+    with ray_on_loopback(Path(__file__).parent) as ray:
+        yield ray
 
 
 def test_ray_tasks_and_actors_share_the_places(segment: sl.Segment, ray: Any) -> None:

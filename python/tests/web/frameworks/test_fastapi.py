@@ -4,17 +4,18 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
-import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
 
 import shmlimit as sl
 from shmlimit.fastapi import ClientAddress, Header, Limited, LimitRefused, problem_response
+
+from ..conftest import Declare
 
 
 def _get(app: FastAPI, path: str = "/", headers: dict[str, str] | None = None) -> httpx.Response:
@@ -24,19 +25,6 @@ def _get(app: FastAPI, path: str = "/", headers: dict[str, str] | None = None) -
             return await client.get(path, headers=headers)
 
     return asyncio.run(send())
-
-
-@pytest.fixture
-def declare(directory: Path) -> Callable[..., sl.Limits]:
-    """Makes a set of limits."""
-
-    def make(*limits: Any, **options: Any) -> sl.Limits:
-        return sl.open(directory / "segment", sl.LimitSet("api", limits, **options))["api"]
-
-    return make
-
-
-Declare = Callable[..., sl.Limits]
 
 
 def test_a_key_is_told_the_quota_of_its_tier(declare: Declare) -> None:

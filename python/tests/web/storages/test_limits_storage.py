@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +41,6 @@ ACTIONS = st.lists(
 )
 
 HYPOTHESIS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryStorage]:
-    storage = MemoryStorage()
-    yield storage
-    storage.timer.cancel()
-    storage.timer.join()
 
 
 def _skip_where_limits_knows_no_former_cell(name: str) -> None:

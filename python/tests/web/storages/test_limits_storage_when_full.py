@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,6 @@ class Site:
 
 def _address(number: int) -> str:
     return f"10.0.{number // 256}.{number % 256}"
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryStorage]:
-    storage = MemoryStorage()
-    yield storage
-    storage.timer.cancel()
-    storage.timer.join()
 
 
 @pytest.mark.timeout(1800)
