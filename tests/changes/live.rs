@@ -255,14 +255,7 @@ fn who_waits_is_served_by_a_raised_capacity() {
 fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
     let limit = || Limit::rate("units", 10, MINUTE);
     let live = Live::new(keyed(limit()));
-    let refused = |set: SetDeclaration| match live.scene.segment.apply(&declare(set)) {
-        Err(Error::Change(ChangeError::CannotApply { differences, .. })) => differences
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; "),
-        other => panic!("{other:?}"),
-    };
+    let refused = |set: SetDeclaration| scene::expect_differences(live.scene.segment.apply(&declare(set)));
     let more = limit().algorithm(Algorithm::SlidingWindow);
     for (set, named) in [
         (plain(limit()), "keyed"),

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use crate::scene;
 use crate::scene::clock::Scene;
-use crate::scene::credit::{
-    self, ALGORITHMS, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining,
-};
+use crate::scene::credit::{self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use crate::scene::{create, create_in, expect_permit};
+use crate::scene::{ALGORITHMS, create, create_in, expect_permit};
 use nix::unistd::pause;
 use shmlimit::{
-    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, OnDeath, Segment, SetDeclaration, Tier,
+    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, LimitSet, OnDeath, Segment,
+    SetDeclaration, Tier,
 };
+use tempfile::TempDir;
 
 fn calls(capacity: u64, algorithm: Algorithm, batch: u64) -> Limit {
     credit::calls(capacity, algorithm).credit(Credit::batch(batch))
@@ -239,14 +239,7 @@ fn what_is_not_used_is_returned_by_the_background_worker() {
     // Again after the worker has seen that there is nothing to look after.
     for spent in [3, 6] {
         assert!(check(&set, 3));
-        assert!(
-            keyed
-                .key("a")
-                .expect("a key")
-                .check(&keyed.request())
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(check_key(&keyed));
         let holds = || {
             segment
                 .snapshot()
@@ -333,14 +326,7 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
             let child = Child::fork(|| {
                 for _ in 0..4 {
                     assert!(check(&set, 1));
-                    assert!(
-                        keyed
-                            .key("a")
-                            .expect("a key")
-                            .check(&keyed.request())
-                            .expect("works")
-                            .is_admitted()
-                    );
+                    assert!(check_key(&keyed));
                 }
                 told[0].store(1, Ordering::Release);
                 pause();
@@ -422,11 +408,21 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
     });
 }
 
+/// Takes one of a key of a keyed set.
+fn check_key(keyed: &LimitSet) -> bool {
+    let key = keyed.key("a").expect("a key");
+    key.check(&keyed.request()).expect("works").is_admitted()
+}
+
+/// Another handle of the segment that this process is attached to.
+fn opened_again(directory: &TempDir) -> Segment {
+    Segment::open(directory.path().join("limits")).expect("attached already")
+}
+
 #[test]
 fn batches_stay_while_one_handle_of_the_segment_is_open() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit_in(directory.path(), calls(100, Algorithm::Gcra, 10));
-    let other = Segment::open(directory.path().join("limits")).expect("attached already");
+    let (directory, segment, set) = one_limit(calls(100, Algorithm::Gcra, 10));
+    let other = opened_again(&directory);
     let of_other = other.set("api").expect("declared");
     assert!(check(&set, 1));
     drop((segment, set));
@@ -444,9 +440,8 @@ fn batches_stay_while_one_handle_of_the_segment_is_open() {
 
 #[test]
 fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (segment, set) = one_limit_in(directory.path(), calls(100, Algorithm::Gcra, 10));
-    let other = Segment::open(directory.path().join("limits")).expect("attached already");
+    let (directory, segment, set) = one_limit(calls(100, Algorithm::Gcra, 10));
+    let other = opened_again(&directory);
     assert!(check(&set, 1));
     drop((segment, set));
     // The other one does nothing that would have batches looked after.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::scene::ALGORITHMS;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
 use shmlimit::{
@@ -127,14 +128,7 @@ fn limit(window: u64, algorithm: Algorithm, credit: Credit) -> Limit {
 fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
     let test = "bounds::no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        for (seed, algorithm) in (1..).zip([
-            Algorithm::Gcra,
-            Algorithm::TokenBucket,
-            Algorithm::LeakyBucket,
-            Algorithm::FixedWindow,
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingWindowCounter,
-        ]) {
+        for (seed, algorithm) in (1..).zip(ALGORITHMS) {
             let window = 1_000_000_007;
             let limit = limit(window, algorithm, Credit::batch(BATCH));
             let bound = limit.bound().expect("a rate");

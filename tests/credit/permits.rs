@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use crate::scene::clock::Scene;
-use crate::scene::credit::{
-    ALGORITHMS, LONG, REFUNDING, check, counts, from_first_use, one_limit, remaining,
-};
-use crate::scene::expect_permit;
+use crate::scene::credit::{LONG, REFUNDING, check, counts, from_first_use, one_limit, remaining};
 use crate::scene::process::TIMEOUT;
+use crate::scene::{ALGORITHMS, expect_permit};
 use shmlimit::{Algorithm, Credit, Limit, LimitSet, Permit, SetDeclaration};
 
 const START: Duration = Duration::from_secs(1);

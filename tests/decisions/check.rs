@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::scene;
 use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
-use crate::scene::{create, expect_permit};
+use crate::scene::{ALGORITHMS, create, expect_permit};
 use proptest::prelude::*;
 use shmlimit::{
     Algorithm, Align, Checked, Declaration, Error, Forecast, Keyed, Limit, LimitSet, PermitError,
@@ -362,14 +362,7 @@ fn admissions_that_leave_a_limit_near_its_capacity_are_counted() {
 }
 
 fn any_limit() -> impl Strategy<Value = Limit> {
-    let algorithms = prop::sample::select(vec![
-        Algorithm::Gcra,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowCounter,
-    ]);
+    let algorithms = prop::sample::select(ALGORITHMS.to_vec());
     (algorithms, 1..20_u64, 1_000_000..100_000_000_000_u64).prop_map(|(algorithm, capacity, window)| {
         Limit::rate("units", capacity, Duration::from_nanos(window)).algorithm(algorithm)
     })

@@ -218,6 +218,13 @@ impl Drop for Client {
     }
 }
 
+/// The seconds after which an answer says that it is worth to ask again.
+#[track_caller]
+pub fn retry_after<B>(answer: &Response<B>) -> u64 {
+    let seconds = answer.headers()["retry-after"].to_str().expect("ASCII");
+    seconds.parse().expect("a number of seconds")
+}
+
 /// The problem that a response tells of.
 pub async fn problem<B>(response: Response<B>) -> Value
 where

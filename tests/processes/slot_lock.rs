@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "enters namespaces")]
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,12 @@ fn has_namespaces() -> bool {
     is_permitted
 }
 
+/// A segment for processes of several namespaces, where this process may make them.
+fn create_for_namespaces(directory: &Path) -> Option<(PathBuf, Segment)> {
+    let path = directory.join("limits");
+    has_namespaces().then(|| (path.clone(), create(&path)))
+}
+
 #[test]
 fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
     const DEATHS: usize = if cfg!(debug_assertions) { 100 } else { 1000 };
@@ -119,11 +125,9 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
 fn processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_each_others_dead() {
     let test = "slot_lock::processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_each_others_dead";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        if !has_namespaces() {
+        let Some((path, segment)) = create_for_namespaces(directory) else {
             return;
-        }
-        let path = directory.join("limits");
-        let segment = create(&path);
+        };
         let words = SharedWords::new(2);
         let (stage, inner) = (&words[0], &words[1]);
         let at = |expected| eventually("it is its turn", || stage.load(Ordering::SeqCst) == expected);
@@ -196,11 +200,9 @@ fn a_stopped_holder_in_another_namespace_is_named_with_it_and_nothing_is_taken_f
     let test =
         "slot_lock::a_stopped_holder_in_another_namespace_is_named_with_it_and_nothing_is_taken_from_it";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        if !has_namespaces() {
+        let Some((path, segment)) = create_for_namespaces(directory) else {
             return;
-        }
-        let path = directory.join("limits");
-        let segment = create(&path);
+        };
         let words = SharedWords::new(2);
         let holder = in_new_namespace(|| {
             words[1].store(namespace(), Ordering::SeqCst);
@@ -248,11 +250,9 @@ fn a_stopped_holder_in_another_namespace_is_named_with_it_and_nothing_is_taken_f
 fn a_child_forked_into_another_pid_namespace_joins_and_one_in_another_time_namespace_does_not() {
     let test = "slot_lock::a_child_forked_into_another_pid_namespace_joins_and_one_in_another_time_namespace_does_not";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        if !has_namespaces() {
+        let Some((path, segment)) = create_for_namespaces(directory) else {
             return;
-        }
-        let path = directory.join("limits");
-        let segment = create(&path);
+        };
         let api = segment.set("api").expect("declared");
         let held = expect_permit(api.try_acquire(&api.request()));
         in_new_namespace(|| {

@@ -79,6 +79,18 @@ impl Server {
         kill(pid, signal).expect("it is running");
     }
 
+    /// What it reports in the end, which must be a success.
+    fn report(&mut self) -> Value {
+        let mut stdout = self.process.stdout.take().expect("piped");
+        let output = in_time(move || {
+            let mut output = String::new();
+            stdout.read_to_string(&mut output).expect("text");
+            output
+        });
+        assert!(self.wait().success(), "{output}");
+        serde_json::from_str(&output).expect("JSON")
+    }
+
     fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the example ends", || {
@@ -131,15 +143,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn the_demonstration_kills_a_worker_and_every_limit_holds() {
     let mut server = Server::start(None, &["--seconds", "2"]);
-    let status = server.wait();
-    let mut stdout = server.process.stdout.take().expect("piped");
-    let output = in_time(move || {
-        let mut output = String::new();
-        stdout.read_to_string(&mut output).expect("text");
-        output
-    });
-    assert!(status.success(), "{output}");
-    let report: Value = serde_json::from_str(&output).expect("JSON");
+    let report = server.report();
 
     let workers = report["workers"].as_array().expect("a list");
     assert_eq!(
@@ -388,15 +392,7 @@ fn requests_wait_their_turn_instead_of_being_refused() {
 #[test]
 fn every_limit_holds_for_requests_that_waited_too() {
     let mut server = Server::start(None, &["--seconds", "2", "--wait", "200ms"]);
-    let status = server.wait();
-    let mut stdout = server.process.stdout.take().expect("piped");
-    let output = in_time(move || {
-        let mut output = String::new();
-        stdout.read_to_string(&mut output).expect("text");
-        output
-    });
-    assert!(status.success(), "{output}");
-    let report: Value = serde_json::from_str(&output).expect("JSON");
+    let report = server.report();
     assert_eq!(report["held"], true);
 }
 
@@ -413,14 +409,7 @@ fn two_hosts_share_a_limit_while_their_store_is_killed() {
         return;
     }
     let mut server = Server::start(None, &["--fleet", "auto", "--seconds", "20"]);
-    let mut stdout = server.process.stdout.take().expect("piped");
-    let text = in_time(move || {
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).expect("text");
-        text
-    });
-    assert!(server.wait().success(), "{text}");
-    let report: Value = serde_json::from_str(&text).expect("JSON");
+    let report = server.report();
     assert_eq!(report["held"], true, "{report}");
     assert!(
         report["admitted"].as_u64() <= report["allowed"].as_u64(),

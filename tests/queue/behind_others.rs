@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::scene::clock::{NEW_YEAR, Scene};
-use crate::scene::{expect_permit, expect_refusal};
+use crate::scene::{ALGORITHMS, expect_permit, expect_refusal};
 use proptest::prelude::*;
 use shmlimit::{
     AcquireFuture, Algorithm, Align, Keyed, Limit, LimitSet, Refusal, RefusalReason, Request, SetDeclaration,
@@ -72,14 +72,7 @@ struct AnyLimit {
 }
 
 fn any_limit(index: usize) -> impl Strategy<Value = AnyLimit> {
-    let algorithms = prop::sample::select(vec![
-        Algorithm::Gcra,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowCounter,
-    ]);
+    let algorithms = prop::sample::select(ALGORITHMS.to_vec());
     (
         algorithms,
         1..8_u64,

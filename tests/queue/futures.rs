@@ -417,11 +417,8 @@ fn storm(test: &str, processes: usize, thousand: impl Fn(&LimitSet, &Arc<SharedW
 
 #[test]
 fn a_thousand_futures_under_tokio_lose_nothing() {
-    storm(
-        "futures::a_thousand_futures_under_tokio_lose_nothing",
-        1,
-        thousand_under_tokio,
-    );
+    let test = "futures::a_thousand_futures_under_tokio_lose_nothing";
+    storm(test, 1, thousand_under_tokio);
 }
 
 #[test]
@@ -432,11 +429,8 @@ fn four_processes_with_a_thousand_futures_under_tokio_lose_nothing() {
 
 #[test]
 fn a_thousand_futures_under_smol_lose_nothing() {
-    storm(
-        "futures::a_thousand_futures_under_smol_lose_nothing",
-        1,
-        thousand_under_smol,
-    );
+    let test = "futures::a_thousand_futures_under_smol_lose_nothing";
+    storm(test, 1, thousand_under_smol);
 }
 
 #[test]

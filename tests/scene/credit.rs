@@ -11,15 +11,6 @@ use super::{create, create_in, first_set};
 /// So long that nothing is replenished while a test runs.
 pub const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
 
-pub const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::Gcra,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowCounter,
-];
-
 pub const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 
 /// That many calls from the first one on, whatever the date is.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
-use crate::scene::expect_permit;
+use crate::scene::{ALGORITHMS, expect_permit};
 use proptest::prelude::*;
 use shmlimit::{
     Algorithm, Align, Error, Limit, LimitSet, Outcome, Permit, PermitError, Refusal, SetDeclaration,
@@ -116,14 +116,7 @@ fn the_clock_never_goes_back_and_its_clones_are_the_same_clock() {
 }
 
 fn any_limit() -> impl Strategy<Value = Limit> {
-    let algorithms = prop::sample::select(vec![
-        Algorithm::Gcra,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowCounter,
-    ]);
+    let algorithms = prop::sample::select(ALGORITHMS.to_vec());
     (
         algorithms,
         1..20_u64,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::requests::{backlog, request};
 use crate::scene;
 use crate::scene::{DEADLINE, PASSWORD, Server, client, server_program};
 use shmlimit::Kind;
@@ -12,37 +13,9 @@ use shmlimit_fleet::{Grant, StoreAnswer, StoreClient, StoreError, Terms, differe
 /// Longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(3_600);
 
-fn backlog(capacity: u64, window: Duration, burst: u64, lease: Duration) -> LeasedLimit {
-    LeasedLimit {
-        kind: Kind::Rate,
-        unit: "1".to_owned(),
-        rule: LeasedRule::Backlog {
-            capacity,
-            window,
-            burst,
-        },
-        lease,
-    }
-}
-
 /// A limit that is not replenished while a test runs.
 fn thousand() -> LeasedLimit {
     backlog(1_000, LONG * 1_000, 1_000, LONG)
-}
-
-fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> LeaseRequest {
-    LeaseRequest {
-        key: "org/tokens".to_owned(),
-        declared: declared.clone(),
-        version: 0,
-        host,
-        sequence,
-        spent: 0,
-        refunded: 0,
-        held: 0,
-        wanted,
-        grant_number: 0,
-    }
 }
 
 fn ask(client: &mut StoreClient, request: &LeaseRequest) -> Result<StoreAnswer, StoreError> {

@@ -2,6 +2,7 @@
 
 mod client;
 mod model;
+mod requests;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod topologies;

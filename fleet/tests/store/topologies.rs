@@ -6,24 +6,15 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::requests::{self, backlog};
 use crate::scene;
 use crate::scene::proxy::Proxy;
 use crate::scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
-use shmlimit::Kind;
-use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
+use shmlimit::fleet::{LeaseRequest, LeasedLimit};
 use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
 
 fn limit(lease: Duration) -> LeasedLimit {
-    LeasedLimit {
-        kind: Kind::Rate,
-        unit: "1".to_owned(),
-        rule: LeasedRule::Backlog {
-            capacity: 1_000,
-            window: Duration::from_secs(3_600_000),
-            burst: 1_000,
-        },
-        lease,
-    }
+    backlog(1_000, Duration::from_secs(3_600_000), 1_000, lease)
 }
 
 fn request(key: &str, sequence: u64, wanted: u64, lease: Duration) -> (LeaseRequest, Terms) {
@@ -31,15 +22,7 @@ fn request(key: &str, sequence: u64, wanted: u64, lease: Duration) -> (LeaseRequ
     let terms = Terms::new(&declared, 0).expect("countable");
     let request = LeaseRequest {
         key: key.to_owned(),
-        declared,
-        version: 0,
-        host: 1,
-        sequence,
-        spent: 0,
-        refunded: 0,
-        held: 0,
-        wanted,
-        grant_number: 0,
+        ..requests::request(&declared, 1, sequence, wanted)
     };
     (request, terms)
 }

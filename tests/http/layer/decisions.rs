@@ -16,7 +16,7 @@ use shmlimit::tower::{Advertise, Demand, Extractor, LimitBody, LimitLayer, OnErr
 use shmlimit::{Amount, Error, Limit, SegmentError, SetDeclaration};
 use tower::{Layer, Service, service_fn};
 
-use crate::server::{Limits, MINUTE, Server, answer, problem};
+use crate::server::{Limits, MINUTE, Server, answer, problem, retry_after};
 
 #[tokio::test]
 async fn asks_when_it_is_called_and_not_when_it_is_asked_whether_it_is_ready() {
@@ -141,11 +141,7 @@ async fn a_full_queue_is_no_fault_of_the_request() {
     assert_eq!(answer(&layer, "/").await.status(), 429);
     let refused = answer(&layer.wait(Duration::MAX), "/").await;
     assert_eq!(refused.status(), 503);
-    let seconds: u64 = refused.headers()["retry-after"]
-        .to_str()
-        .expect("ASCII")
-        .parse()
-        .expect("a number");
+    let seconds = retry_after(&refused);
     assert!((1..=3600).contains(&seconds));
 }
 

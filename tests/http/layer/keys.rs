@@ -10,7 +10,7 @@ use serde_json::json;
 use shmlimit::tower::{ByHeader, LimitLayer, OnError};
 use shmlimit::{Error, Keyed, Limit, RequestError, SetDeclaration};
 
-use crate::server::{Limits, MINUTE, Server, answer, answer_to, problem, wait_until};
+use crate::server::{Limits, MINUTE, Server, answer, answer_to, problem, retry_after, wait_until};
 
 const HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -55,11 +55,7 @@ async fn each_key_is_limited_by_itself_and_told_how_its_own_limits_stand() {
 
     let refused = client.get_with("/", &[("x-api-key", "ann")]).await;
     assert_eq!(refused.status(), 429);
-    let seconds: u64 = refused.headers()["retry-after"]
-        .to_str()
-        .expect("ASCII")
-        .parse()
-        .expect("a number of seconds");
+    let seconds = retry_after(&refused);
     assert!((1..=1800).contains(&seconds));
     assert_eq!(
         refused.headers()["ratelimit"],

@@ -12,7 +12,7 @@ use shmlimit::tower::{LimitLayer, PermitHandle, Rejection};
 use shmlimit::{Error, Keyed, Limit, Refusal, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::server::{Limits, MINUTE, answer, answer_to};
+use crate::server::{Limits, MINUTE, answer, answer_to, retry_after};
 
 /// What an application may want: another status, a field and a body of its own, by what was asked.
 fn shape(head: &Parts, why: Rejection<'_>, mut response: Response<String>) -> Response<String> {
@@ -121,10 +121,6 @@ async fn a_handler_passes_on_that_what_is_behind_it_is_throttled_and_clients_are
     assert_eq!(answered.status(), 200);
     let refused = answer(&limits.layer(), "/").await;
     assert_eq!(refused.status(), 503);
-    let seconds: u64 = refused.headers()["retry-after"]
-        .to_str()
-        .expect("ASCII")
-        .parse()
-        .expect("a number");
+    let seconds = retry_after(&refused);
     assert!((1..=60).contains(&seconds));
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
-use crate::support::health::{assert_healed, assert_well, findings, heal, shell, the, wait_for};
+use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
 use crate::support::host::{can_unshare, has, is_root};
 use crate::support::{Actor, create, directory, run, run_command, text};
 use serde_json::Value;
@@ -301,13 +301,7 @@ fn a_sparse_copy_is_copied_again() {
 
 /// Doctor's findings, from its JSON among what a script prints.
 fn findings_in(json: &str) -> Vec<Value> {
-    let report: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error} in {json}"));
-    let of_segment = report["segments"][0]["findings"].as_array().expect("findings");
-    let of_host = report["findings"].as_array().expect("findings");
-    let all = of_segment.iter().chain(of_host);
-    all.filter(|finding| finding["severity"] != "note")
-        .cloned()
-        .collect()
+    findings_of(&serde_json::from_str(json).unwrap_or_else(|error| panic!("{error} in {json}")))
 }
 
 /// Runs a script in a mount namespace of its own, in which `mounted` prepares the directory `$1`; then the command that the

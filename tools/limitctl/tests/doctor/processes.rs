@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::support;
 use crate::support::health::{assert_healed, assert_well, findings, heal, the, wait_for};
-use crate::support::{Actor, TIMEOUT, create, directory, run, text};
+use crate::support::{Actor, TIMEOUT, create, die_with_lock_and_permit, directory, run, text};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -60,10 +60,7 @@ fn nothing_is_wrong_with_a_segment_in_heavy_use() {
 fn what_killed_processes_left_is_found_without_changing_a_byte_and_healed() {
     let directory = directory();
     let path = create(directory.path());
-    let holder = Actor::start("hold", &path);
-    let locker = Actor::start("spin", &path);
-    locker.stop_with_the_lock(&path);
-    let (locker, holder) = (locker.kill(), holder.kill());
+    let (locker, holder) = die_with_lock_and_permit(&path);
 
     let before = fs::read(&path).expect("read");
     let found = findings(&path);

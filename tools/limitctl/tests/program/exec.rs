@@ -156,6 +156,15 @@ fn until_somebody_waits(segment: &Path) {
     });
 }
 
+/// A command that runs until it is told to end, with its process id, and one that waits for its place.
+fn one_runs_and_one_waits(segment: &Path) -> (Running, u32, Running) {
+    let first = Running::start(&mut exec(segment, "jobs", &[], WAITING_TO_BE_TOLD));
+    let command = first.number();
+    let second = Running::start(&mut exec(segment, "jobs", &[], "echo second"));
+    until_somebody_waits(segment);
+    (first, command, second)
+}
+
 /// The letter that the kernel shows for what a process does; none where it is gone.
 fn state(pid: u32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -197,10 +206,7 @@ fn one_place_runs_one_command_at_a_time() {
 fn waits_its_turn() {
     let directory = directory();
     let segment = one_place(directory.path());
-    let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
-    first.number();
-    let mut second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
-    until_somebody_waits(&segment);
+    let (mut first, _, mut second) = one_runs_and_one_waits(&segment);
     first.say("go on");
     assert_eq!(second.line(), "second");
     assert_eq!(first.end().code(), Some(0));
@@ -242,10 +248,7 @@ fn output_and_input_are_the_commands() {
 fn killing_limitctl_ends_the_command_and_frees_its_place() {
     let directory = directory();
     let segment = one_place(directory.path());
-    let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
-    let command = first.number();
-    let mut second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
-    until_somebody_waits(&segment);
+    let (mut first, command, mut second) = one_runs_and_one_waits(&segment);
     first.child.kill().expect("it runs");
     assert_eq!(second.line(), "second");
     until("the command has ended", || has_ended(command));
@@ -257,10 +260,7 @@ fn killing_limitctl_ends_the_command_and_frees_its_place() {
 fn killing_the_command_frees_its_place() {
     let directory = directory();
     let segment = one_place(directory.path());
-    let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
-    let command = first.number();
-    let second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
-    until_somebody_waits(&segment);
+    let (mut first, command, second) = one_runs_and_one_waits(&segment);
     signal(command, Signal::SIGKILL);
     assert_eq!(second.line(), "second");
     assert_eq!(first.end().signal(), Some(Signal::SIGKILL as i32));
@@ -270,10 +270,7 @@ fn killing_the_command_frees_its_place() {
 fn a_signal_ends_a_wait_and_the_place_in_line_goes_to_the_next() {
     let directory = directory();
     let segment = one_place(directory.path());
-    let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
-    first.number();
-    let mut second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
-    until_somebody_waits(&segment);
+    let (mut first, _, mut second) = one_runs_and_one_waits(&segment);
     signal(second.pid(), Signal::SIGINT);
     assert_eq!(second.end().signal(), Some(Signal::SIGINT as i32));
     let third = Running::start(&mut exec(&segment, "jobs", &[], "echo third"));
@@ -434,10 +431,7 @@ fn a_line_that_is_full_refuses() {
         "[[set]]\nname = \"jobs\"\nwaiters = 1\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\n\
          capacity = 1\n",
     );
-    let first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
-    first.number();
-    let _second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
-    until_somebody_waits(&segment);
+    let (_first, _, _second) = one_runs_and_one_waits(&segment);
     run_exec(&segment, "jobs", &[], "echo third").ended(75);
 }
 

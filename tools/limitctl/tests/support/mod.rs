@@ -111,6 +111,22 @@ pub fn run_command(command: &mut Command) -> Run {
     finish(child)
 }
 
+/// Runs the program whose reader has gone away: a success, of which nothing is said.
+#[track_caller]
+pub fn run_without_reader(arguments: &[&str]) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let child = limitctl()
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let run = finish(child).ended(0);
+    assert!(run.stderr.is_empty(), "{run:?}");
+}
+
 /// Reads what a child says until it ends, and gives up on it if it hangs.
 pub fn finish(mut child: Child) -> Run {
     let stderr = read_aside(child.stderr.take());
@@ -292,6 +308,14 @@ impl Actor {
             std::fs::read_to_string(status).is_ok_and(|text| text.contains(") T "))
         })
     }
+}
+
+/// Two processes that are no more: one died with the lock of the set, the other with a permit.
+pub fn die_with_lock_and_permit(segment: &Path) -> (u32, u32) {
+    let holder = Actor::start("hold", segment);
+    let locker = Actor::start("spin", segment);
+    locker.stop_with_the_lock(segment);
+    (locker.kill(), holder.kill())
 }
 
 impl Drop for Actor {

@@ -64,6 +64,13 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     as_nobody(&["create", "--set", "api", "--calls", "requests=1/1s", &new]).ended(77);
 }
 
+/// Runs a script with limitctl and the directory as its arguments, in a mount namespace of its own.
+fn run_with_own_mounts(script: &str, directory: &Path) -> Run {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    run_command(command.arg(env!("CARGO_BIN_EXE_limitctl")).arg(directory)).ended(0)
+}
+
 #[test]
 fn a_read_only_mount_can_be_inspected_and_not_written() {
     if !is_root() || !can_unshare(&["--mount"]) {
@@ -83,19 +90,7 @@ fn a_read_only_mount_can_be_inspected_and_not_written() {
         code "$1" create --set api --calls requests=10/1d "$2/other"
         "$1" recover --check "$2/limits"
     "#;
-    let run = run_command(
-        Command::new("unshare")
-            .args([
-                "--mount",
-                "sh",
-                "-c",
-                script,
-                "sh",
-                env!("CARGO_BIN_EXE_limitctl"),
-            ])
-            .arg(directory.path()),
-    )
-    .ended(0);
+    let run = run_with_own_mounts(script, directory.path());
     assert!(
         run.stdout
             .starts_with("inspect 0\nrecover 77\nreset 77\nremove 77\ncreate 73\n"),
@@ -115,19 +110,7 @@ fn a_full_file_system_is_an_error_at_creation() {
         echo $?
         ls -A "$2"
     "#;
-    let run = run_command(
-        Command::new("unshare")
-            .args([
-                "--mount",
-                "sh",
-                "-c",
-                script,
-                "sh",
-                env!("CARGO_BIN_EXE_limitctl"),
-            ])
-            .arg(directory.path()),
-    )
-    .ended(0);
+    let run = run_with_own_mounts(script, directory.path());
     assert_eq!(run.stdout, "73\n", "{run:?}");
     assert!(run.stderr.contains("no room"), "{run:?}");
 }

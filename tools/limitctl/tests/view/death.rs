@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Actor, create, directory, run, text};
+use crate::support::{Actor, create, die_with_lock_and_permit, directory, run, text};
 use nix::sys::signal::Signal;
 use shmlimit::SegmentReader;
 
@@ -35,10 +35,7 @@ fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {
 fn what_a_killed_process_left_is_found_by_check_which_changes_nothing_and_set_right_by_recover() {
     let directory = directory();
     let path = create(directory.path());
-    let holder = Actor::start("hold", &path);
-    let locker = Actor::start("spin", &path);
-    locker.stop_with_the_lock(&path);
-    let (locker, holder) = (locker.kill(), holder.kill());
+    let (locker, holder) = die_with_lock_and_permit(&path);
 
     let before = fs::read(&path).expect("read");
     let shown = run(["recover", "--check", text(&path)]).ended(1).stdout;

@@ -3,8 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support;
-use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, text};
+use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, run_without_reader, text};
 use serde_json::Value;
 use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
 
@@ -185,17 +184,7 @@ fn goes_on_with_the_segment_that_takes_the_place() {
 fn ends_when_its_reader_has_seen_enough() {
     let directory = directory();
     let path = create(directory.path());
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    drop(reader);
-    let child = limitctl()
-        .args(["watch", "--every", "10ms", text(&path)])
-        .stdin(Stdio::null())
-        .stdout(writer)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let run = support::finish(child).ended(0);
-    assert!(run.stderr.is_empty(), "{run:?}");
+    run_without_reader(&["watch", "--every", "10ms", text(&path)]);
 }
 
 #[test]
