@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scene::create;
-use crate::scene::credit::{self, LONG, check, counts, one_limit, one_limit_in, remaining};
+use crate::scene::credit::{self, LONG, check, counts, one_limit, one_limit_in, remaining, spend_all};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
 use nix::unistd::pause;
@@ -205,22 +205,13 @@ fn processes_and_threads_together_admit_what_the_limit_gives() {
             let directory = tempfile::tempdir_in(directory).expect("a directory");
             let (segment, set) = one_limit_in(directory.path(), calls(CAPACITY, algorithm));
             let spent = SharedWords::new(PROCESSES);
-            let spend = |spent: &AtomicU64| {
-                for cost in (1..4).cycle() {
-                    if check(&set, cost) {
-                        spent.fetch_add(cost, Ordering::Relaxed);
-                    } else if cost == 1 {
-                        break;
-                    }
-                }
-            };
             let children: Vec<Child> = spent
                 .iter()
                 .map(|spent| {
                     Child::fork(|| {
                         std::thread::scope(|scope| {
                             for _ in 0..3 {
-                                scope.spawn(|| spend(spent));
+                                scope.spawn(|| spend_all(&set, spent));
                             }
                         });
                     })

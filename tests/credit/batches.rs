@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::scene;
 use crate::scene::clock::Scene;
-use crate::scene::credit::{self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining};
+use crate::scene::credit::{
+    self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining, spend_all,
+};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::scene::{ALGORITHMS, create, create_in, expect_permit};
 use nix::unistd::pause;
@@ -526,17 +528,7 @@ fn processes_together_admit_what_the_limit_gives() {
             let spent = SharedWords::new(PROCESSES);
             let children: Vec<Child> = spent
                 .iter()
-                .map(|spent| {
-                    Child::fork(|| {
-                        for cost in (1..4).cycle() {
-                            if check(&set, cost) {
-                                spent.fetch_add(cost, Ordering::Relaxed);
-                            } else if cost == 1 {
-                                break;
-                            }
-                        }
-                    })
-                })
+                .map(|spent| Child::fork(|| spend_all(&set, spent)))
                 .collect();
             children.into_iter().for_each(Child::succeed);
             let spent: u64 = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum();

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::server::{Broken, Limits, Server, WrittenBody, answer};
+use crate::server::{BodySender, Broken, Client, Limits, Server, WrittenBody, answer};
 
 fn one_at_a_time() -> Limits {
     Limits::new([Limit::concurrency("in_flight", 1)])
@@ -47,13 +47,18 @@ async fn a_place_is_held_until_the_body_has_ended_not_until_the_head_is_sent() {
     assert_eq!(other.get("/").await.status(), 200);
 }
 
+/// A client that has the head of an answer, and what writes its body.
+async fn answering(server: &Server) -> (Client, Response<Incoming>, BodySender) {
+    let mut client = server.client().await;
+    let response = client.get("/").await;
+    (client, response, server.body().await)
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_during_the_body_gives_its_place_back() {
     let limits = one_at_a_time();
     let server = Server::start(limits.layer()).await;
-    let mut client = server.client().await;
-    let response = client.get("/").await;
-    let body = server.body().await;
+    let (client, response, body) = answering(&server).await;
     assert_eq!(limits.held(), 1);
     drop((client, response));
     // A server notices when it writes, or when there is nothing to be read any more.
@@ -83,9 +88,7 @@ async fn a_caller_that_leaves_before_the_head_gives_its_place_back() {
 async fn a_body_that_fails_gives_its_place_back() {
     let limits = one_at_a_time();
     let server = Server::start(limits.layer()).await;
-    let mut client = server.client().await;
-    let response = client.get("/").await;
-    let body = server.body().await;
+    let (_client, response, body) = answering(&server).await;
     assert_eq!(limits.held(), 1);
     body.send(Err(Broken)).expect("it is being read");
     response.into_body().collect().await.expect_err("cut off");

@@ -6,7 +6,7 @@ use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 
 /// One limit of each way to go on counting under another definition.
-fn before(set: SetDeclaration) -> SetDeclaration {
+pub fn before(set: SetDeclaration) -> SetDeclaration {
     set.add_limit(Limit::calls("requests", 100, YEAR))
         .add_limit(
             Limit::rate("tokens", 10_000, YEAR)
@@ -37,7 +37,7 @@ fn after(set: SetDeclaration) -> SetDeclaration {
         .add_limit(Limit::concurrency("in_flight", 2))
 }
 
-fn unkeyed() -> SetDeclaration {
+pub fn unkeyed() -> SetDeclaration {
     SetDeclaration::new(SET).waiters(2).holds(4)
 }
 

@@ -1,28 +1,15 @@
 //! What is killed of tiers and of capacities that keys have of their own: a key that begins with one, that changes it, and
 //! what others find of its row.
 
-use shmlimit::{Algorithm, Keyed, Limit, LimitSet, OnDeath, SetDeclaration, Tier, WhenFull};
+use shmlimit::{Keyed, LimitSet, SetDeclaration, Tier, WhenFull};
 
+use crate::operations::changes::{before, unkeyed};
 use crate::operations::subject::KEY;
-use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, first_acquire, operation};
+use crate::operations::{Operation, Victim, YEAR, admitted, everything, first_acquire, operation};
 
 /// One limit of each way to go on counting by another rule.
 fn limits() -> SetDeclaration {
-    SetDeclaration::new(SET)
-        .waiters(2)
-        .holds(4)
-        .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(
-            Limit::rate("tokens", 10_000, YEAR)
-                .algorithm(Algorithm::TokenBucket)
-                .on_death(OnDeath::Refund),
-        )
-        .add_limit(
-            Limit::rate("counted", 1_000, YEAR)
-                .algorithm(Algorithm::SlidingWindow)
-                .entries(2),
-        )
-        .add_limit(Limit::concurrency("in_flight", 3))
+    before(unkeyed())
 }
 
 fn table() -> Keyed {

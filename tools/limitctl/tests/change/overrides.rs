@@ -1,9 +1,8 @@
 //! Capacities that single keys have of their own, as an operator sees and changes them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Run, directory, limitctl, run, run_command, text};
+use crate::support::{Run, create_declared, directory, limitctl, run, run_command, show_key, text};
 use serde_json::json;
 use shmlimit::Segment;
 
@@ -27,10 +26,7 @@ keyed = { max_keys = 100, overrides = true }
 "#;
 
 fn create(directory: &Path) -> PathBuf {
-    let (config, path) = (directory.join("limits.toml"), directory.join("limits"));
-    fs::write(&config, DECLARATION).expect("written");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
+    create_declared(directory, "limits", DECLARATION)
 }
 
 fn set(path: &Path, arguments: &[&str]) -> Run {
@@ -67,7 +63,7 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
     let request = tenants.request().with("cost", 1).expect("declared");
     drop(other.try_acquire(&request).expect("no error"));
 
-    let shown = run(["show", text(&path), "tenants", "acme"]).ended(0).stdout;
+    let (shown, json) = show_key(&path, "tenants", "acme");
     for part in [
         "500 per 1d, gcra, at most 999 in any 1d; its own, in place of 10 per 1d, gcra",
         "500 of 500 of its own",
@@ -75,9 +71,6 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
     ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    let json = run(["show", "--json", text(&path), "tenants", "acme"])
-        .ended(0)
-        .json();
     assert_eq!(json["rows"][0]["limits"][0]["override_capacity"], 500);
     let keys = run(["keys", text(&path), "tenants"]).ended(0).stdout;
     assert!(keys.contains("500 of 500 of its own"), "{keys}");

@@ -1,9 +1,8 @@
 //! Tiers of keys, as an operator sees and changes them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{directory, limitctl, run, run_command, text};
+use crate::support::{create_declared, directory, limitctl, run, run_command, show_key, text};
 use serde_json::json;
 use shmlimit::Segment;
 
@@ -27,10 +26,7 @@ keyed = { max_keys = 100 }
 "#;
 
 fn create(directory: &Path) -> PathBuf {
-    let (config, path) = (directory.join("limits.toml"), directory.join("limits"));
-    fs::write(&config, DECLARATION).expect("written");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
+    create_declared(directory, "limits", DECLARATION)
 }
 
 #[test]
@@ -71,7 +67,7 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
             .expect("no error"),
     );
 
-    let shown = run(["show", text(&path), "tenants", "acme"]).ended(0).stdout;
+    let (shown, json) = show_key(&path, "tenants", "acme");
     for part in [
         "tier",
         "gold, assigned",
@@ -80,9 +76,6 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
     ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    let json = run(["show", "--json", text(&path), "tenants", "acme"])
-        .ended(0)
-        .json();
     assert_eq!(json["rows"][0]["tier"], "gold");
     assert_eq!(json["rows"][0]["tier_assigned"], json!(true));
     let keys = run(["keys", text(&path), "tenants"]).ended(0).stdout;

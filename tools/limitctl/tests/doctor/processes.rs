@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use crate::support;
 use crate::support::health::{assert_healed, assert_well, findings, heal, the, wait_for};
-use crate::support::{Actor, TIMEOUT, create, die_with_lock_and_permit, directory, run, text};
+use crate::support::{
+    Actor, TIMEOUT, create, create_declared, die_with_lock_and_permit, directory, run, text,
+};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -14,15 +16,11 @@ use serde_json::Value;
 
 /// A segment with the set `api` of one limit.
 fn create_with(directory: &Path, limit: &str) -> PathBuf {
-    let config = directory.join("limits.toml");
-    fs::write(
-        &config,
-        format!("[[set]]\nname = \"api\"\n[[set.limit]]\n{limit}"),
+    create_declared(
+        directory,
+        "limits",
+        &format!("[[set]]\nname = \"api\"\n[[set.limit]]\n{limit}"),
     )
-    .expect("written");
-    let path = directory.join("limits");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
 }
 
 const ONE_PLACE: &str = "name = \"places\"\nkind = \"concurrency\"\ncapacity = 1\n";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::health::findings;
-use crate::support::{directory, run, text};
+use crate::support::{create_declared, directory, run, text};
 use serde_json::Value;
 use shmlimit::Segment;
 use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
@@ -28,12 +28,8 @@ name = "api"
 
 /// A segment with that limit, and another in the same set that is its own.
 fn create(directory: &Path) -> PathBuf {
-    let config = directory.join("limits.toml");
     let own = "  [[set.limit]]\n  name = \"own\"\n  kind = \"concurrency\"\n  capacity = 2\n";
-    fs::write(&config, format!("{DECLARED}\n{own}")).expect("written");
-    let path = directory.join("limits");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
+    create_declared(directory, "limits", &format!("{DECLARED}\n{own}"))
 }
 
 /// The answer of a store that grants all that is asked for, for an hour.
@@ -203,10 +199,7 @@ fn a_segment_without_a_fleet_says_so() {
 #[test]
 fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
     let directory = directory();
-    let config = directory.path().join("limits.toml");
-    fs::write(&config, DECLARED).expect("written");
-    let path = directory.path().join("limits");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let path = create_declared(directory.path(), "limits", DECLARED);
     let kinds = |path| -> Vec<String> {
         let found = findings(path);
         let kind = |finding: &serde_json::Value| finding["finding"].as_str().expect("a word").to_owned();
@@ -302,13 +295,10 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
     drop(one().expect("leased"));
 
     // A segment that is part of no fleet has nothing to give back.
-    let config = directory.path().join("alone.toml");
-    fs::write(
-        &config,
+    let alone = create_declared(
+        directory.path(),
+        "alone",
         "[[set]]\nname = \"a\"\n[[set.limit]]\nname = \"b\"\nkind = \"concurrency\"\ncapacity = 1\n",
-    )
-    .expect("written");
-    let alone = directory.path().join("alone");
-    run(["create", "--config", text(&config), text(&alone)]).ended(0);
+    );
     run(["fleet", "drain", text(&alone)]).ended(64);
 }

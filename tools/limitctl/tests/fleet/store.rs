@@ -1,16 +1,14 @@
 //! Verbs that ask the store of a fleet where no other process of the host does.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::scene::{PASSWORD, Server, server_program, wait_for};
-use crate::support::{Run, directory, limitctl, run, run_command, text};
+use crate::support::{Run, create_declared, directory, limitctl, run, run_command, text};
 
 /// A "host": a segment of its own, whose set `jobs` has a place and a window of three calls that hosts share.
 fn host(directory: &Path, name: &str, server: &Server) -> PathBuf {
     let url = server.url();
-    let config = directory.join("limits.toml");
     let declaration = format!(
         r#"
 [fleet]
@@ -34,10 +32,7 @@ name = "jobs"
   fleet = {{ key = "org/runs" }}
 "#
     );
-    fs::write(&config, declaration).expect("written");
-    let path = directory.join(name);
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
+    create_declared(directory, name, &declaration)
 }
 
 fn with_password(mut command: Command) -> Run {

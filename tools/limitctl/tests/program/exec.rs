@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use crate::support;
-use crate::support::{Run, TIMEOUT, directory, limitctl, lines_of, run, run_command, text};
+use crate::support::{Run, TIMEOUT, create_declared, directory, limitctl, lines_of, run, run_command, text};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
@@ -21,7 +21,7 @@ use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
 
 /// A segment with a set of one place, `jobs`.
 fn one_place(directory: &Path) -> PathBuf {
-    declared(
+    create_declared(
         directory,
         "jobs",
         "[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 1\n",
@@ -30,19 +30,12 @@ fn one_place(directory: &Path) -> PathBuf {
 
 /// A segment with a set of 100 tokens a day, `model`.
 fn tokens(directory: &Path) -> PathBuf {
-    declared(
+    create_declared(
         directory,
         "model",
         "[[set]]\nname = \"model\"\n[[set.limit]]\nname = \"tokens\"\nkind = \"rate\"\ncapacity = 100\nunit = \"0.5\"\n\
          window = \"1d\"\n",
     )
-}
-
-fn declared(directory: &Path, name: &str, declaration: &str) -> PathBuf {
-    let (config, path) = (directory.join(format!("{name}.toml")), directory.join(name));
-    fs::write(&config, declaration).expect("written");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
 }
 
 /// `limitctl exec` of a line of shell.
@@ -425,7 +418,7 @@ fn who_is_refused_or_waits_too_long_does_not_run_the_command() {
 #[test]
 fn a_line_that_is_full_refuses() {
     let directory = directory();
-    let segment = declared(
+    let segment = create_declared(
         directory.path(),
         "jobs",
         "[[set]]\nname = \"jobs\"\nwaiters = 1\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\n\
@@ -496,7 +489,7 @@ fn a_permit_with_nothing_to_give_back_makes_limitctl_the_command() {
 #[test]
 fn a_cost_is_settled_where_a_place_is_held_as_well() {
     let directory = directory();
-    let segment = declared(
+    let segment = create_declared(
         directory.path(),
         "jobs",
         "[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 2\n\
@@ -522,7 +515,7 @@ fn a_cost_is_settled_where_a_place_is_held_as_well() {
 #[test]
 fn a_lease_is_renewed_while_the_command_runs() {
     let directory = directory();
-    let segment = declared(
+    let segment = create_declared(
         directory.path(),
         "jobs",
         "[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 1\n\

@@ -200,6 +200,21 @@ pub fn create(directory: &Path) -> PathBuf {
     path
 }
 
+/// Creates a segment of that name, as its declaration says, which stays beside it.
+pub fn create_declared(directory: &Path, name: &str, declaration: &str) -> PathBuf {
+    let (config, path) = (directory.join(format!("{name}.toml")), directory.join(name));
+    std::fs::write(&config, declaration).expect("written");
+    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    path
+}
+
+/// What is shown of a key, as text and as JSON.
+pub fn show_key(segment: &Path, set: &str, key: &str) -> (String, Value) {
+    let shown = run(["show", text(segment), set, key]).ended(0).stdout;
+    let json = run(["show", "--json", text(segment), set, key]).ended(0).json();
+    (shown, json)
+}
+
 /// Set in a process that a test made of itself: what to do.
 const ROLE: &str = "LIMITCTL_TEST_ROLE";
 /// The segment to do it with.

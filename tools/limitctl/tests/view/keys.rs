@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{directory, limitctl, run, run_command, text};
+use crate::support::{create_declared, directory, limitctl, run, run_command, text};
 use serde_json::{Value, json};
 use shmlimit::{LimitSet, Segment};
 
@@ -47,11 +47,7 @@ name = "plain"
 "#;
 
 fn create(directory: &Path) -> PathBuf {
-    let config = directory.join("limits.toml");
-    fs::write(&config, DECLARATION).expect("written");
-    let path = directory.join("limits");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
-    path
+    create_declared(directory, "limits", DECLARATION)
 }
 
 /// Asks that often, and gives everything back at once.
@@ -454,8 +450,6 @@ fn looking_at_keys_needs_no_permission_to_write_and_locks_nothing() {
 #[test]
 fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
     let directory = directory();
-    let path = directory.path().join("limits");
-    let config = directory.path().join("limits.toml");
     let declaration = r#"
         [[set]]
         name = "logins"
@@ -465,8 +459,7 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
             { name = "network", kind = "calls", capacity = 9, window = "1d", prefix = { ipv4 = 24, ipv6 = 48 } },
         ]
     "#;
-    fs::write(&config, declaration).expect("written");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let path = create_declared(directory.path(), "limits", declaration);
     let segment = Segment::open(&path).expect("attached");
     let logins = segment.set("logins").expect("declared");
     for address in ["203.0.113.7", "203.0.113.7", "203.0.113.8", "2001:db8::1"] {
@@ -555,14 +548,11 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
 #[test]
 fn an_adaptive_limit_shows_the_capacity_that_it_has_found() {
     let directory = directory();
-    let path = directory.path().join("limits");
-    let config = directory.path().join("limits.toml");
     let limit = r#"{ name = "work", kind = "concurrency", capacity = 8, adaptive = "aimd", ceiling = 64 }"#;
     let declaration = format!(
         "[[set]]\nname = \"api\"\nlimit = [{limit}]\n\n[[set]]\nname = \"keyed\"\nkeyed = {{ max_keys = 10 }}\nlimit = [{limit}]\n"
     );
-    fs::write(&config, declaration).expect("written");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let path = create_declared(directory.path(), "limits", &declaration);
     let segment = Segment::open(&path).expect("attached");
     let (api, keyed) = (
         segment.set("api").expect("declared"),
