@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
-use shmlimit::tower::{Advertise, Demand, Extractor, LimitBody, LimitLayer, OnError};
+use shmlimit::tower::{Advertise, Demand, Extractor, LimitLayer, OnError};
 use shmlimit::{Amount, Error, Limit, SegmentError, SetDeclaration};
 use tower::{Layer, Service, service_fn};
 
@@ -307,20 +307,4 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
             assert_eq!(response.status(), 200);
         }
     }
-}
-
-/// What runtimes with several threads, and axum, ask of a service.
-#[test]
-fn everything_can_move_between_threads() {
-    fn is_shared<T: Send + Sync>(_: &T) {}
-    fn moves<T: Send>(_: &T) {}
-    let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
-    let layer = limits.layer().wait(MINUTE);
-    let mut service = layer.layer(service_fn(|_: Request<()>| async {
-        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
-    }));
-    is_shared(&layer);
-    is_shared(&service);
-    moves(&service.call(Request::new(())));
-    is_shared(&None::<LimitBody<Full<Bytes>>>);
 }
