@@ -14,4 +14,5 @@ step cargo run --locked --release --package killed_at_every_instruction
 # Not chaos, which holds leases against a clock that is right: they run out early where the time jumps ahead.
 describe "processes killed at random, by a faulty counter"
 step cargo test --locked --package shmlimit --test random_kills
+describe "processes that stop and fork, by a faulty counter"
 step cargo test --locked --package shmlimit --test processes -- fork:: stopped_holder::
