@@ -116,22 +116,11 @@ fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let held = segment.set("held").expect("declared");
     let _permit = held.try_acquire(&held.request()).expect("works");
     let set = segment.set("set").expect("declared");
-    let served = Arc::default();
     let mut tasks: Tasks = Vec::new();
     for _ in 0..waiters {
         tasks.push(Box::pin(wait_once(held.clone(), 0, Arc::default())));
     }
-    for number in 0..10 {
-        tasks.push(Box::pin(wait_over_and_over(
-            set.clone(),
-            number,
-            Arc::clone(&served),
-        )));
-    }
-    Measured {
-        overtakings: None,
-        ..measure(tasks, &served, false, span)
-    }
+    measure_beside(tasks, &set, span)
 }
 
 /// A few are served while each of many keys has a waiter of its own.
@@ -143,7 +132,6 @@ fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let segment = segment(directory, "keys", [keyed, calls("set")]);
     let keyed = segment.set("keyed").expect("declared");
     let set = segment.set("set").expect("declared");
-    let served = Arc::default();
     let mut tasks: Tasks = Vec::new();
     for number in 0..waiters {
         let keyed = keyed.clone();
@@ -158,6 +146,12 @@ fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
             {}
         }));
     }
+    measure_beside(tasks, &set, span)
+}
+
+/// Ten are served by a set, over and over, beside tasks that wait for something else.
+fn measure_beside(mut tasks: Tasks, set: &LimitSet, span: Duration) -> Measured {
+    let served = Arc::default();
     for number in 0..10 {
         tasks.push(Box::pin(wait_over_and_over(
             set.clone(),

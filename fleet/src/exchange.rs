@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use shmlimit::fleet::{Asked, Duty, LeaseRequest, StoreProblem};
 
-use crate::answer::StoreAnswer;
 use crate::backoff::Backoff;
-use crate::error::StoreError;
+use crate::store::answer::StoreAnswer;
+use crate::store::error::StoreError;
 use crate::terms::{Terms, difference};
 
 /// What a store answers to a pipeline: nothing at all, or to each request.

@@ -6,27 +6,23 @@
 //! What another client would need is public, too: the [protocol] of the store's script, the [`Exchange`] between a segment and
 //! a store, and the [model] of the store, which simulations use in its place.
 
-mod address;
-mod answer;
 mod backoff;
-mod client;
-mod credentials;
-mod error;
 mod exchange;
 pub mod model;
 pub mod protocol;
 mod refresher;
+mod store;
 mod terms;
 
 #[doc = include_str!("../../docs/fleet.md")]
 pub mod guide {}
 
-pub use address::{AddressError, StoreAddress};
-pub use answer::{Grant, StoreAnswer};
 pub use backoff::Backoff;
-pub use client::{StoreClient, Timeouts};
-pub use credentials::{CA_FILE, Credentials, CredentialsError, PASSWORD, PASSWORD_FILE, USERNAME};
-pub use error::StoreError;
 pub use exchange::{Answers, Exchange, Pipeline};
 pub use refresher::{Refresher, RefresherCounts, RefresherError};
+pub use store::address::{AddressError, StoreAddress};
+pub use store::answer::{Grant, StoreAnswer};
+pub use store::client::{StoreClient, Timeouts};
+pub use store::credentials::{CA_FILE, Credentials, CredentialsError, PASSWORD, PASSWORD_FILE, USERNAME};
+pub use store::error::StoreError;
 pub use terms::{Terms, TermsError, difference};

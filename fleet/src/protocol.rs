@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use shmlimit::fleet::{LeaseReply, LeaseRequest};
 
-use crate::answer::{Grant, StoreAnswer};
+use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::Terms;
 
 /// The script that settles and grants.

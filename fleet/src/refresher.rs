@@ -11,10 +11,10 @@ use shmlimit::Segment;
 use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
 
-use crate::client::{StoreClient, Timeouts};
-use crate::credentials::Credentials;
-use crate::error::StoreError;
 use crate::exchange::Exchange;
+use crate::store::client::{StoreClient, Timeouts};
+use crate::store::credentials::Credentials;
+use crate::store::error::StoreError;
 
 /// For how long at most the thread sleeps before it looks whether it is to stop.
 const SLICE: Duration = Duration::from_millis(100);

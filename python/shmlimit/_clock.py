@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
 from shmlimit import _native
@@ -78,12 +77,7 @@ class VirtualClock(_native.VirtualClock):
         _current.append(self)
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         _current.remove(self)
 
     def __repr__(self) -> str:

@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from shmlimit import _native
@@ -93,12 +92,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def __eq__(self, other: object) -> bool:

@@ -4,7 +4,9 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,24 @@ def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
         return sl.open(segment_path, sl.LimitSet("set", limits, **options), strict=strict)["set"]
 
     return open_set
+
+
+@contextmanager
+def ray_on_loopback(*paths: Path) -> Iterator[Any]:
+    """Ray, small, whose workers find modules at these paths; skips the test where there is none."""
+    ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=80 * 1024 * 1024,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, paths))}},
+    )
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:

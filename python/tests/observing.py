@@ -9,20 +9,23 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import shmlimit as sl
 
 # Far longer than anything takes, so that only a hang ends here.
 DEADLINE = 180.0
 
+T = TypeVar("T")
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition; after the deadline fail, saying what did not come."""
+
+def until(condition: Callable[[], T], what: str) -> T:
+    """Wait for a condition, and give what it was; after the deadline fail, saying what did not come."""
     deadline = time.monotonic() + DEADLINE
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.005)
+    return found
 
 
 def snapshot_of(segment: sl.Segment, name: str) -> dict[str, Any]:
@@ -50,6 +53,8 @@ def run_role(script: Path, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A role may look at segments as tests do.
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         start_new_session=True,
     )
 

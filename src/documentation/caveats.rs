@@ -51,7 +51,7 @@
 //! | processes | of one PID namespace and one C library | of any |
 //! | a death with the lock is noticed by one that waits | as the kernel ends the process | after 6 ms (median), 15 ms (of a hundred, the slowest but one) |
 //!
-//! Measured on two busy processors of x86-64, Linux 6.18; `tests/slot_lock.rs` prints it on any machine. The robust mutex is what
+//! Measured on two busy processors of x86-64, Linux 6.18; `tests/processes/slot_lock.rs` prints it on any machine. The robust mutex is what
 //! to take where it can be used: the kernel knows of a death, and a process that waits need not ask.
 //!
 //! # File systems

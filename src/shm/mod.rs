@@ -17,7 +17,7 @@
 //! - `probes.rs` (what the probes expand to)
 //! - `lock/robust_mutex.rs` (pthread calls)
 //!
-//! `tests/unsafe_code.rs` holds the list and the files together.
+//! `tests/repository/unsafe_code.rs` holds the list and the files together.
 
 pub(crate) mod file;
 pub(crate) mod layout;

@@ -1,15 +1,15 @@
 //! Killed at every instruction, by copies: the operation is stepped once, and every distinct state of the segment
 //! on its way is recovered in a copy, with the lock word as the kernel leaves it for a dead thread.
 
-use crate::drawing::BATCH;
-use crate::image::Layout;
+use crate::operations::drawing::BATCH;
 use crate::operations::{Operation, Recoverer};
 use crate::report::Tally;
 use crate::sample::Sample;
-use crate::stage::{Others, RECOVERER_SLOT, Stage};
-use crate::survivor::Judgement;
-use crate::trace::Trace;
-use crate::tracee::Tracee;
+use crate::state::image::Layout;
+use crate::state::stage::{Others, RECOVERER_SLOT, Stage};
+use crate::state::survivor::Judgement;
+use crate::stepping::trace::Trace;
+use crate::stepping::tracee::Tracee;
 
 /// Notes a judgement; prints the first few that are bad.
 pub fn note(tally: &mut Tally, what: impl FnOnce() -> String, judgement: &Judgement) {

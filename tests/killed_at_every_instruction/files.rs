@@ -15,12 +15,12 @@ use shmlimit::{
 };
 
 use crate::copies::note;
-use crate::image::{Image, RawFile};
 use crate::operations::SET;
 use crate::report::Tally;
 use crate::sample::Sample;
-use crate::survivor::Judgement;
-use crate::tracee::{Stop, Tracee, live_and_die, mark};
+use crate::state::image::{Image, RawFile};
+use crate::state::survivor::Judgement;
+use crate::stepping::tracee::{Stop, Tracee, live_and_die, mark};
 use crate::words::{header, participant};
 
 /// Instructions after which a stretch that is known to change a file is taken to have been left.
@@ -84,7 +84,7 @@ pub const FILE_OPERATIONS: &[FileOperation] = &[
 
 /// Two processes can be attached: one too few if a dead one's place is lost.
 fn declaration() -> Declaration {
-    crate::room::declaration().participants(2).add_set(
+    crate::beside::room::declaration().participants(2).add_set(
         SetDeclaration::new(SET)
             .add_limit(Limit::calls(
                 "requests",
@@ -98,7 +98,7 @@ fn declaration() -> Declaration {
 /// Another one, of which no live segment can be changed to the first.
 fn former_declaration() -> Declaration {
     let requests = Limit::calls("requests", 1, std::time::Duration::from_secs(60));
-    crate::room::declaration().add_set(SetDeclaration::new(SET).add_limit(requests))
+    crate::beside::room::declaration().add_set(SetDeclaration::new(SET).add_limit(requests))
 }
 
 /// A segment of another declaration is replaced, since no other process is attached.

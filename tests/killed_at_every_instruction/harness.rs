@@ -55,7 +55,7 @@
 //! The harness can fail. Without the journal's count nothing is undone, and it must find torn states:
 //!
 //! ```text
-//! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/without-journal" \
+//! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/without-journal" \
 //!     cargo run --release --package killed_at_every_instruction
 //! ```
 //!
@@ -70,36 +70,18 @@
 //! `SHMLIMIT_ONE_IN=12` tries of each operation one in twelve of the crash states and of the stops that an ordinary run
 //! tries, and at least one; by turns it is killed for real or its recoverer is. `SHMLIMIT_PHASE` says which.
 
-mod breakpoint;
-mod bystanders;
-mod changes;
+mod beside;
 mod copies;
-mod crew;
-mod drawing;
 mod files;
-mod gate;
-mod image;
-mod keys;
 mod kills;
-mod labels;
-mod leases;
-mod marks;
-mod memory_call;
 mod operations;
-mod pieces;
 #[path = "../scene/process.rs"]
 mod process;
 mod report;
-mod room;
 mod sample;
-mod stage;
+mod state;
+mod stepping;
 mod stopped;
-mod subject;
-mod survivor;
-mod tiers;
-mod trace;
-mod tracee;
-mod waiting;
 #[path = "../layout_mirror/words.rs"]
 mod words;
 mod workers;
@@ -107,18 +89,18 @@ mod workers;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use changes::CHANGING_OPERATIONS;
-use drawing::DRAWING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
-use keys::KEY_OPERATIONS;
-use labels::LABEL_OPERATIONS;
-use leases::LEASE_OPERATIONS;
-use marks::MARKING_OPERATIONS;
+use operations::changes::CHANGING_OPERATIONS;
+use operations::drawing::DRAWING_OPERATIONS;
+use operations::keys::KEY_OPERATIONS;
+use operations::labels::LABEL_OPERATIONS;
+use operations::leases::LEASE_OPERATIONS;
+use operations::marks::MARKING_OPERATIONS;
+use operations::tiers::TIER_OPERATIONS;
+use operations::waiting::WAITING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
 use sample::Sample;
-use tiers::TIER_OPERATIONS;
-use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
 #[cfg(not(shmlimit_without_journal))]

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::bystanders::{HandedOver, monotonic_nanos};
+use crate::beside::bystanders::{HandedOver, monotonic_nanos};
 use crate::copies::{note, proves_that_torn_is_found};
-use crate::image::{Image, Layout};
 use crate::operations::Operation;
 use crate::report::Tally;
 use crate::sample::Sample;
-use crate::stage::{Others, Stage};
-use crate::survivor::Judgement;
-use crate::trace::Trace;
-use crate::tracee::{Stop, Tracee};
+use crate::state::image::{Image, Layout};
+use crate::state::stage::{Others, Stage};
+use crate::state::survivor::Judgement;
+use crate::stepping::trace::Trace;
+use crate::stepping::tracee::{Stop, Tracee};
 
 /// Two runs that no process killed, at different times: what they disagree about depends on the time.
 struct Reference {

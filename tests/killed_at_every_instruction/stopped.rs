@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use shmlimit::{Kind, SegmentSnapshot};
 
-use crate::bystanders::{HandedOver, TIMEOUT, monotonic_nanos, pause_for_a_moment};
+use crate::beside::bystanders::{HandedOver, TIMEOUT, monotonic_nanos, pause_for_a_moment};
+use crate::beside::crew::{BOUND_WITH_RESULT, Crew, MEMBERS};
+use crate::beside::gate::{Gate, Step};
 use crate::copies::note;
-use crate::crew::{BOUND_WITH_RESULT, Crew, MEMBERS};
-use crate::gate::{Gate, Step};
 use crate::operations::{Operation, Victim};
 use crate::report::Tally;
 use crate::sample::Sample;
-use crate::stage::{Others, Stage};
-use crate::survivor::Judgement;
-use crate::trace::Trace;
-use crate::tracee::{Place, Stop};
+use crate::state::stage::{Others, Stage};
+use crate::state::survivor::Judgement;
+use crate::stepping::trace::Trace;
+use crate::stepping::tracee::{Place, Stop};
 
 /// How long what others do in the background may take until it is seen.
 const SOON: Duration = Duration::from_secs(2);
@@ -150,7 +150,7 @@ impl Rehearsal<'_> {
         Crew::start(self.stage.path(), &self.gate, self.stage.operation())
     }
 
-    fn let_victim_come(&self) -> crate::stage::Scene<'_> {
+    fn let_victim_come(&self) -> crate::state::stage::Scene<'_> {
         self.stage
             .let_victim_come(Others::Stopped, Victim::attach_beside_a_crew)
     }

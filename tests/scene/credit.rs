@@ -1,6 +1,7 @@
 //! Sets with a limit from which processes draw batches, and what is asked about them.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shmlimit::{Algorithm, Align, Limit, LimitCounts, LimitSet, Segment, SetDeclaration};
@@ -10,15 +11,6 @@ use super::{create, create_in, first_set};
 
 /// So long that nothing is replenished while a test runs.
 pub const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
-
-pub const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::Gcra,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowCounter,
-];
 
 pub const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 
@@ -47,6 +39,17 @@ pub fn one_limit_in(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
 pub fn check(set: &LimitSet, cost: u64) -> bool {
     let request = set.request().with("calls", cost).expect("declared");
     set.check(&request).expect("works").is_admitted()
+}
+
+/// Takes one, two and three by turns until not even one is left, and counts what it took.
+pub fn spend_all(set: &LimitSet, spent: &AtomicU64) {
+    for cost in (1..4).cycle() {
+        if check(set, cost) {
+            spent.fetch_add(cost, Ordering::Relaxed);
+        } else if cost == 1 {
+            break;
+        }
+    }
 }
 
 pub fn remaining(set: &LimitSet) -> u64 {

@@ -11,9 +11,20 @@ pub mod process;
 use std::path::Path;
 
 use shmlimit::{
-    Declaration, Error, LimitSet, LockKind, Outcome, Permit, Refusal, Segment, SetDeclaration, SetSnapshot,
+    Algorithm, ChangeError, Declaration, Difference, Error, LimitSet, LockKind, Outcome, Permit, Refusal,
+    Segment, SetDeclaration, SetSnapshot,
 };
 use tempfile::TempDir;
+
+/// Each way in which a rate can be counted.
+pub const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingWindowCounter,
+];
 
 /// What the locks of segments are in this run of the tests: `SHMLIMIT_TEST_LOCK`, and robust mutexes without it.
 pub fn lock_kind() -> LockKind {
@@ -61,6 +72,18 @@ pub fn expect_permit<'a>(outcome: Result<Outcome<'a>, Error>) -> Permit<'a> {
 #[track_caller]
 pub fn expect_refusal(outcome: Result<Outcome<'_>, Error>) -> Refusal {
     outcome.expect("a decision").into_result().expect_err("refused")
+}
+
+/// What keeps a declaration from being applied, in words.
+#[track_caller]
+pub fn expect_differences(applied: Result<Vec<Difference>, Error>) -> String {
+    match applied {
+        Err(Error::Change(ChangeError::CannotApply { differences, .. })) => {
+            let words: Vec<_> = differences.iter().map(ToString::to_string).collect();
+            words.join("; ")
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What the first set is seen to be, without a lock.

@@ -13,7 +13,7 @@ mod waiting;
 use std::time::Duration;
 
 use scene::clock::Scene;
-use scene::{create, expect_permit, expect_refusal};
+use scene::{create, expect_differences, expect_permit, expect_refusal};
 use shmlimit::{
     Algorithm, ChangeError, Declaration, Error, Key, Keyed, Limit, LimitSet, RequestError, SegmentReader,
     SetDeclaration, Tier,

@@ -503,16 +503,9 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
 
 #[test]
 fn no_tier_goes_and_the_first_does_not_come_while_the_segment_is_in_use() {
-    let refused = |scene: &Scene, set: SetDeclaration| match scene
-        .segment
-        .apply(&crate::scene::declaration().add_set(set))
-    {
-        Err(Error::Change(ChangeError::CannotApply { differences, .. })) => differences
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; "),
-        other => panic!("{other:?}"),
+    let refused = |scene: &Scene, set: SetDeclaration| {
+        let declaration = crate::scene::declaration().add_set(set);
+        expect_differences(scene.segment.apply(&declaration))
     };
     let limit = || Limit::calls("requests", 10, MINUTE);
     let gold = || Tier::new("gold").capacity("requests", 20);

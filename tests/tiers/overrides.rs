@@ -533,17 +533,9 @@ fn a_declaration_says_whether_keys_have_capacities_of_their_own_for_good() {
         (&with, keyed(10).add_limit(limit())),
         (&without, with_overrides(10).add_limit(limit())),
     ] {
-        match scene.segment.apply(&crate::scene::declaration().add_set(asked)) {
-            Err(Error::Change(ChangeError::CannotApply { differences, .. })) => {
-                assert!(
-                    differences
-                        .iter()
-                        .any(|difference| difference.to_string().contains("overrides")),
-                    "{differences:?}"
-                );
-            }
-            other => panic!("{other:?}"),
-        }
+        let declaration = crate::scene::declaration().add_set(asked);
+        let differences = expect_differences(scene.segment.apply(&declaration));
+        assert!(differences.contains("overrides"), "{differences}");
     }
     let toml = r#"
         [[set]]

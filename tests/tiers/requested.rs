@@ -3,6 +3,7 @@
 use std::thread;
 
 use super::*;
+use crate::scene::ALGORITHMS;
 
 /// Of the smallest table.
 const ROWS: usize = 32;
@@ -202,13 +203,18 @@ fn a_capacity_that_a_request_named_keeps_no_row() {
     assert_eq!(own(&new), [] as [u64; 0]);
 }
 
-#[test]
-fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
-    let scene = Scene::new(
+/// Few requests and many others a minute.
+fn requests_beside_others() -> Scene {
+    Scene::new(
         with_overrides(1)
             .add_limit(Limit::calls("requests", 2, MINUTE))
             .add_limit(Limit::calls("others", 100, MINUTE)),
-    );
+    )
+}
+
+#[test]
+fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
+    let scene = requests_beside_others();
     let set = scene.set();
     let five = naming(&set, 5);
     for number in 0..ROWS {
@@ -238,11 +244,7 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
 
 #[test]
 fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
-    let scene = Scene::new(
-        with_overrides(1)
-            .add_limit(Limit::calls("requests", 2, MINUTE))
-            .add_limit(Limit::calls("others", 100, MINUTE)),
-    );
+    let scene = requests_beside_others();
     let set = scene.set();
     let five = naming(&set, 5);
     for number in 0..ROWS {
@@ -258,14 +260,7 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
 /// What a row says by one capacity would be anything by another.
 #[test]
 fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
-    for algorithm in [
-        Algorithm::Gcra,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowCounter,
-    ] {
+    for algorithm in ALGORITHMS {
         for (before, after) in [(7, None), (7, Some(11)), (700, Some(3))] {
             let limit = Limit::calls("requests", 2, MINUTE).algorithm(algorithm);
             let scene = Scene::new(with_overrides(1).add_limit(limit));

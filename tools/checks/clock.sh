@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
-RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/faulty-counter"
+RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/faulty-counter"
 SHMLIMIT_ONE_IN="${SHMLIMIT_ONE_IN:-20}"
 SHMLIMIT_KILL_SECONDS="${SHMLIMIT_KILL_SECONDS:-30}"
 export RUSTC_WORKSPACE_WRAPPER SHMLIMIT_ONE_IN SHMLIMIT_KILL_SECONDS
@@ -13,4 +13,6 @@ describe "killed at every instruction, by a faulty counter: 1 in $SHMLIMIT_ONE_I
 step cargo run --locked --release --package killed_at_every_instruction
 # Not chaos, which holds leases against a clock that is right: they run out early where the time jumps ahead.
 describe "processes killed at random, by a faulty counter"
-step cargo test --locked --package shmlimit --test random_kills --test stopped_holder --test fork
+step cargo test --locked --package shmlimit --test random_kills
+describe "processes that stop and fork, by a faulty counter"
+step cargo test --locked --package shmlimit --test processes -- fork:: stopped_holder::

@@ -15,7 +15,7 @@ if ! has cc; then
     exit
 fi
 
-at_date=$PWD/tools/checks/at-date
+at_date=$PWD/tools/checks/wrappers/at-date
 runner="CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER"
 
 # tests_at DATE CARGO_ARGUMENTS...
@@ -29,7 +29,8 @@ tests_at() {
 if [ "${1:-}" != --thorough ]; then
     # Where a cell of a sliding window counter is nearly over, and where a leap day, a month and the count of seconds end.
     for date in 2026-11-22T17:40:00Z 2028-02-29T23:59:55Z; do
-        tests_at "$date" --workspace --test two_tier --test cold_start --test rate_bound --test verbs
+        tests_at "$date" --workspace --test credit --test segments --test time --test program -- \
+            batches:: cold_start:: rate_bound:: verbs::
     done
     exit
 fi

@@ -37,7 +37,7 @@ if has_target $MUSL; then
     step cargo build --locked --package limitctl --target $MUSL
     describe "one segment with slot locks, used by programs with glibc and with musl"
     step env SHMLIMIT_MUSL_LIMITCTL="${CARGO_TARGET_DIR:-$PWD/target}/$MUSL/debug/limitctl" \
-        cargo test --locked --package limitctl --test c_libraries
+        cargo test --locked --package limitctl --test program -- c_libraries::
 else
     skip "programs with two C libraries" "target $MUSL"
 fi

@@ -15,7 +15,9 @@ if [ "${1:-}" = --thorough ]; then
     describe "slot locks: 100,000 random kills in two PID namespaces"
     step env SHMLIMIT_KILL_SECONDS=500 cargo test --locked --package shmlimit --test random_kills -- namespaces
 else
+    describe "slot locks: chaos"
+    step cargo test --locked --package shmlimit --test chaos
     describe "slot locks: processes that die, stop, wait and fork"
-    step cargo test --locked --package shmlimit --test attachments --test chaos --test fork \
-        --test giving_back --test keyed_processes --test stopped_holder --test waves
+    step cargo test --locked --package shmlimit --test keyed --test processes --test queue --test segments -- \
+        attachments:: fork:: giving_back:: processes:: stopped_holder:: waves::
 fi

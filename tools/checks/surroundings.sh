@@ -17,7 +17,7 @@ tests_started_by() {
         skip "pytest, started by $1" "environment of python/check"
         step sh -c "$1" sh cargo test --locked --workspace
     else
-        step sh -c "$1" sh cargo test --locked --workspace --test exec --test fork
+        step sh -c "$1" sh cargo test --locked --workspace --test processes --test program -- exec:: fork::
     fi
 }
 

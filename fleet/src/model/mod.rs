@@ -1,7 +1,7 @@
 //! The store's side of the protocol in Rust: what the script does, on a clock that is passed in.
 //!
 //! It stands in for the server in the simulator, and is compared with a real one, reply by reply, in
-//! `fleet/tests/store_model.rs`. A change of the script is a change of this.
+//! `fleet/tests/store/model.rs`. A change of the script is a change of this.
 
 mod histogram;
 mod window;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shmlimit::fleet::{LeaseReply, LeaseRequest};
 
-use crate::answer::{Grant, StoreAnswer};
+use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::{Kind, Terms};
 use histogram::Histogram;
 use window::window_at;

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import joblib
 import pytest
-from conftest import TIMEOUT, queued, wait_until
+from conftest import TIMEOUT, queued, ray_on_loopback, wait_until
 
 import shmlimit
 from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -75,15 +75,7 @@ def test_workers_of_joblib_share():
 
 
 def test_workers_of_ray_share():
-    ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 * 1024 * 1024,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-    )
-    try:
+    with ray_on_loopback() as ray:
         limits = LimitSet(limits=[CallLimit(window="day", capacity=5)], shared=True, mode="ray")
 
         @ray.remote(num_cpus=0.5)
@@ -91,8 +83,6 @@ def test_workers_of_ray_share():
             return sum(limits.try_acquire().successful for _ in range(3))
 
         assert sum(ray.get([attempt.remote(limits) for _ in range(6)], timeout=TIMEOUT)) == 5
-    finally:
-        ray.shutdown()
 
 
 def test_workers_share_the_sets_of_a_pool():

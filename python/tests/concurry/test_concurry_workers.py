@@ -7,10 +7,12 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ray_on_loopback
 
 from shmlimit import concurry as ours
 from shmlimit.concurry import (
@@ -41,19 +43,9 @@ DEADLINE = 300.0
 
 
 @pytest.fixture(scope="module")
-def ray() -> Any:
-    """Ray, on loopback and small."""
-    ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 * 1024 * 1024,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
-    )
-    yield ray
-    ray.shutdown()
+def ray() -> Iterator[Any]:
+    with ray_on_loopback(Path(__file__).parent) as ray:
+        yield ray
 
 
 class Counter(Worker):  # type: ignore[misc]

@@ -16,16 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import django
 import pytest
 from django.conf import settings
 
+import shmlimit as sl
+
 # Of all tests that are in one process: Django has one set of settings.
 settings.configure(
     SECRET_KEY="of the tests",
     ALLOWED_HOSTS=["*"],
-    ROOT_URLCONF=f"{__package__}.test_rest_framework",
+    ROOT_URLCONF=f"{__package__}.frameworks.test_rest_framework",
     REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
 )
 django.setup()
@@ -74,6 +77,7 @@ class Server:
 
 
 Serve = Callable[..., Server]
+Declare = Callable[..., sl.Limits]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -91,6 +95,16 @@ def directory() -> Iterator[Path]:
     path.mkdir(mode=0o700)
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def declare(directory: Path) -> Callable[..., sl.Limits]:
+    """Makes a set of limits."""
+
+    def make(*limits: Any, **options: Any) -> sl.Limits:
+        return sl.open(directory / "segment", sl.LimitSet("api", limits, **options))["api"]
+
+    return make
 
 
 @pytest.fixture

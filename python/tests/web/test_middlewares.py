@@ -19,7 +19,7 @@ from starlette.routing import Route
 import shmlimit as sl
 from shmlimit import asgi, wsgi
 
-from .conftest import wait_until
+from .conftest import Declare, wait_until
 
 Get = Callable[..., httpx.Response]
 
@@ -73,17 +73,6 @@ def limited(request: pytest.FixtureRequest) -> Callable[..., Get]:
     return getter
 
 
-@pytest.fixture
-def declare(directory: Path) -> Callable[..., sl.Limits]:
-    """Makes a set of limits."""
-
-    def make(*limits: Any, **options: Any) -> sl.Limits:
-        return sl.open(directory / "segment", sl.LimitSet("api", limits, **options))["api"]
-
-    return make
-
-
-Declare = Callable[..., sl.Limits]
 Limited = Callable[..., Get]
 
 

@@ -2,13 +2,10 @@
 
 mod canonical;
 mod changes;
-mod checkpoint;
-mod clock_source;
 mod comparison;
 mod compile;
-mod fleet;
 mod limit;
-mod lock_kind;
+mod options;
 mod place;
 pub(crate) mod set;
 mod shared_limits;
@@ -26,9 +23,6 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-pub use checkpoint::Checkpoint;
-pub use clock_source::ClockSource;
-pub use fleet::FleetOptions;
 pub use limit::amount::Amount;
 pub use limit::bound::Bound;
 pub use limit::credit::Credit;
@@ -37,7 +31,10 @@ pub use limit::kind::{Adaptive, Kind};
 pub use limit::limit_options::LimitOptions;
 pub use limit::window::{Weekday, Window};
 pub use limit::{Algorithm, Align, Limit, OnDeath};
-pub use lock_kind::LockKind;
+pub use options::checkpoint::Checkpoint;
+pub use options::clock_source::ClockSource;
+pub use options::fleet::FleetOptions;
+pub use options::lock_kind::LockKind;
 use place::{check_name, check_range};
 pub use set::SetDeclaration;
 pub use set::keyed::{Keyed, WhenFull};

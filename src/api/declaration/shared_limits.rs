@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::fleet::FleetOptions;
+use super::options::fleet::FleetOptions;
 use super::place::Place;
 use super::{Declaration, SetDeclaration};
 use crate::error::DeclarationError;

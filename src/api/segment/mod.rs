@@ -1,11 +1,7 @@
 //! A segment as its users hold it.
 
-pub(crate) mod apply;
-mod bring_into_force;
-mod checkpoint_now;
-mod checkpoints;
-pub(crate) mod compiled_definitions;
-pub(crate) mod find_or_make_set;
+mod checkpoint;
+pub(crate) mod definitions;
 pub(crate) mod mismatch;
 pub(crate) mod open_options;
 pub(crate) mod recovery;
@@ -35,10 +31,10 @@ use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::time::segment_clock::SegmentClock;
 use crate::words::words;
-use bring_into_force::{bring_into_force, stored_declaration};
-use checkpoints::{replace_by_checkpoint, restored_from_checkpoint};
-use compiled_definitions::{compile_definitions, compile_one, read_definitions};
-use find_or_make_set::find_or_make;
+use checkpoint::{replace_by_checkpoint, restored_from_checkpoint};
+use definitions::bring_into_force::{bring_into_force, stored_declaration};
+use definitions::compiled_definitions::{compile_definitions, compile_one, read_definitions};
+use definitions::find_or_make_set::find_or_make;
 use mismatch::{Author, Mismatch, needs_another_file};
 use open_options::OpenOptions;
 use shared_segment::SharedSegment;
@@ -111,7 +107,7 @@ impl OpenOptions {
         let path = absolute(path.as_ref())?;
         self.create_file(&path, declaration)?;
         let segment = self.open_absolute(&path, None)?;
-        checkpoints::start(&segment.shared, declaration);
+        checkpoint::start(&segment.shared, declaration);
         Ok(segment)
     }
 
@@ -135,7 +131,7 @@ impl OpenOptions {
         for _ in 0..OPENING_ATTEMPTS {
             match self.open_absolute(&path, Some(declaration)) {
                 Ok(segment) => {
-                    checkpoints::start(&segment.shared, declaration);
+                    checkpoint::start(&segment.shared, declaration);
                     return Ok(segment);
                 }
                 Err(Error::Open(OpenError::NotFound { .. })) => {}

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::declaration::stored::StoredDeclaration;
 use super::declaration::{Declaration, Kind, LockKind};
 use super::fleet::{FleetSnapshot, LeaseSnapshot};
-use super::segment::compiled_definitions::{compile_definitions, compile_one};
+use super::segment::definitions::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
     ShardAt, ShardObservation, observe_shard, place_sets,

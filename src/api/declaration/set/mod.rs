@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::fleet::FleetOptions;
 use super::limit::Limit;
 use super::limit::kind::Kind;
+use super::options::fleet::FleetOptions;
 use super::place::{Place, check_label, check_name, check_range};
 use crate::engine::definition::plan::{LimitPlan, SetPlan};
 use crate::error::DeclarationError;

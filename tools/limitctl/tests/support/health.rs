@@ -11,7 +11,11 @@ use super::{Run, TIMEOUT, command, run, run_command, text};
 
 /// The findings of a segment, and of its host.
 pub fn findings(path: &Path) -> Vec<Value> {
-    let report = run(["doctor", "--json", text(path)]).json();
+    findings_of(&run(["doctor", "--json", text(path)]).json())
+}
+
+/// The findings of a report on one segment.
+pub fn findings_of(report: &Value) -> Vec<Value> {
     let of_segment = report["segments"][0]["findings"].as_array().expect("findings");
     let of_host = report["findings"].as_array().expect("findings");
     // Notes are no findings that anything is to be done about: tests run on disks, too.

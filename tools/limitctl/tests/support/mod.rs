@@ -111,6 +111,22 @@ pub fn run_command(command: &mut Command) -> Run {
     finish(child)
 }
 
+/// Runs the program whose reader has gone away: a success, of which nothing is said.
+#[track_caller]
+pub fn run_without_reader(arguments: &[&str]) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let child = limitctl()
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let run = finish(child).ended(0);
+    assert!(run.stderr.is_empty(), "{run:?}");
+}
+
 /// Reads what a child says until it ends, and gives up on it if it hangs.
 pub fn finish(mut child: Child) -> Run {
     let stderr = read_aside(child.stderr.take());
@@ -182,6 +198,21 @@ pub fn create(directory: &Path) -> PathBuf {
     ])
     .ended(0);
     path
+}
+
+/// Creates a segment of that name, as its declaration says, which stays beside it.
+pub fn create_declared(directory: &Path, name: &str, declaration: &str) -> PathBuf {
+    let (config, path) = (directory.join(format!("{name}.toml")), directory.join(name));
+    std::fs::write(&config, declaration).expect("written");
+    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    path
+}
+
+/// What is shown of a key, as text and as JSON.
+pub fn show_key(segment: &Path, set: &str, key: &str) -> (String, Value) {
+    let shown = run(["show", text(segment), set, key]).ended(0).stdout;
+    let json = run(["show", "--json", text(segment), set, key]).ended(0).json();
+    (shown, json)
 }
 
 /// Set in a process that a test made of itself: what to do.
@@ -292,6 +323,14 @@ impl Actor {
             std::fs::read_to_string(status).is_ok_and(|text| text.contains(") T "))
         })
     }
+}
+
+/// Two processes that are no more: one died with the lock of the set, the other with a permit.
+pub fn die_with_lock_and_permit(segment: &Path) -> (u32, u32) {
+    let holder = Actor::start("hold", segment);
+    let locker = Actor::start("spin", segment);
+    locker.stop_with_the_lock(segment);
+    (locker.kill(), holder.kill())
 }
 
 impl Drop for Actor {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::api::declaration::fleet::FleetOptions;
 use crate::api::declaration::limit::kind::Kind;
 use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::limit::{Algorithm, Align, Limit};
+use crate::api::declaration::options::fleet::FleetOptions;
 use crate::api::declaration::place::Place;
 use crate::error::DeclarationError;
 use crate::units::NANOS_PER_SECOND;

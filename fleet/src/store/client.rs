@@ -1,0 +1,430 @@
+//! The connection to the store: one for all limits of a segment.
+
+use std::time::{Duration, Instant};
+
+use redis::cluster::{ClusterClient, ClusterConnection};
+use redis::{
+    Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
+    ProtocolVersion, RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, TlsMode, Value,
+};
+use shmlimit::fleet::LeaseRequest;
+
+use crate::exchange::Answers;
+use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
+use crate::store::address::{Node, StoreAddress, Topology};
+use crate::store::credentials::Credentials;
+use crate::store::error::StoreError;
+use crate::terms::Terms;
+
+/// What servers say that cannot be written to for a while, also in the middle of an error of a script.
+const OUTAGES: &[&str] = &[
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+];
+
+/// How often a request to a cluster is sent again, to another server or after a pause.
+const CLUSTER_RETRIES: u32 = 2;
+
+/// How long the network may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To connect to one server and to authenticate.
+    pub connect: Duration,
+    /// To send requests and to receive all answers. To learn from sentinels where the primary is, both together.
+    pub answer: Duration,
+}
+
+impl Default for Timeouts {
+    /// A second for either.
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(1),
+            answer: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A client of one store, which connects when it first asks, and again after each failure.
+pub struct StoreClient {
+    address: StoreAddress,
+    credentials: Credentials,
+    timeouts: Timeouts,
+    sha: String,
+    link: Option<Link>,
+    /// The sentinel that is asked first: one that answered.
+    first_sentinel: usize,
+}
+
+impl std::fmt::Debug for StoreClient {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("StoreClient")
+            .field("address", &self.address)
+            .field("credentials", &self.credentials)
+            .field("is_connected", &self.link.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+enum Link {
+    Server {
+        connection: Box<Connection>,
+        /// Of the server's process: another one may have lost what this one acknowledged.
+        run: String,
+    },
+    /// Each server of a cluster is asked for its run id by the script.
+    Cluster(Box<ClusterConnection>),
+}
+
+impl StoreClient {
+    /// A client that has not connected yet.
+    #[must_use]
+    pub fn new(address: StoreAddress, credentials: Credentials, timeouts: Timeouts) -> Self {
+        Self {
+            address,
+            credentials,
+            timeouts,
+            sha: redis::Script::new(LEASE_SCRIPT).get_hash().to_owned(),
+            link: None,
+            first_sentinel: 0,
+        }
+    }
+
+    /// Where the store is.
+    #[must_use]
+    pub fn address(&self) -> &StoreAddress {
+        &self.address
+    }
+
+    /// How long it may take to be answered so many requests, or to give up, as far as timeouts say: the names of servers are
+    /// resolved by the system in its own time.
+    pub(crate) fn longest_exchange(&self, requests: usize) -> Duration {
+        let Timeouts { connect, answer } = self.timeouts;
+        match &self.address.topology {
+            // To connect, to learn which server it is, and to exchange requests and answers.
+            Topology::Single(_) => connect + 2 * answer,
+            Topology::Sentinel { .. } => 2 * connect + 3 * answer,
+            Topology::Cluster(nodes) => {
+                let tries = CLUSTER_RETRIES.saturating_add(1);
+                let attempts = u32::try_from(nodes.len() + requests).unwrap_or(u32::MAX);
+                (connect + answer).saturating_mul(attempts.saturating_mul(tries))
+            }
+        }
+    }
+
+    /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers: one for each
+    /// request, in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] where no request was answered. What is wrong with one of them is among the answers.
+    pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Answers {
+        let mut link = match self.link.take() {
+            Some(link) => link,
+            None => self.connect()?,
+        };
+        let results = match &mut link {
+            Link::Server { connection, run } => {
+                connection
+                    .set_read_timeout(Some(self.timeouts.answer))
+                    .and_then(|()| connection.set_write_timeout(Some(self.timeouts.answer)))
+                    .map_err(|error| self.failure(&error))?;
+                ask_server(connection.as_mut(), run, &self.sha, requests)
+            }
+            Link::Cluster(connection) => Ok(ask_cluster(connection, &self.sha, requests)),
+        };
+        let results = results.map_err(|error| self.failure(&error))?;
+        let answers: Vec<_> = results
+            .into_iter()
+            .map(|result| {
+                result
+                    .map_err(|error| self.failure(&error))
+                    .and_then(|value| read_answer(&value).map_err(|reason| self.unexpected(&reason)))
+            })
+            .collect();
+        // A server that answers, and cannot be written to, is not the primary any more: it is looked for again.
+        if !answers
+            .iter()
+            .any(|answer| answer.as_ref().is_err_and(StoreError::is_outage))
+        {
+            self.link = Some(link);
+        }
+        Ok(answers)
+    }
+
+    /// Ends the connection; the next request makes another.
+    pub fn disconnect(&mut self) {
+        self.link = None;
+    }
+
+    fn connect(&mut self) -> Result<Link, StoreError> {
+        install_provider();
+        let link = match &self.address.topology {
+            Topology::Single(node) => self.server_link(node),
+            Topology::Sentinel { sentinels, primary } => {
+                let (found, first_sentinel) = self.primary(sentinels, primary);
+                let link = found.and_then(|node| self.server_link(&node));
+                self.first_sentinel = first_sentinel;
+                link
+            }
+            Topology::Cluster(nodes) => self.cluster(nodes).map(|link| Link::Cluster(Box::new(link))),
+        };
+        link.map_err(|error| self.failure(&error))
+    }
+
+    fn tcp(&self, node: &Node) -> ConnectionAddr {
+        let Node { host, port } = node.clone();
+        if self.address.is_tls {
+            ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        }
+    }
+
+    fn settings(&self) -> RedisConnectionInfo {
+        let settings = RedisConnectionInfo::default()
+            .set_db(self.address.database)
+            .set_protocol(self.protocol())
+            .set_skip_set_lib_name();
+        self.with_credentials(settings)
+    }
+
+    fn with_credentials(&self, mut settings: RedisConnectionInfo) -> RedisConnectionInfo {
+        if let Some(username) = &self.credentials.username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = &self.credentials.password {
+            settings = settings.set_password(password);
+        }
+        settings
+    }
+
+    fn protocol(&self) -> ProtocolVersion {
+        if self.address.is_resp3 {
+            ProtocolVersion::RESP3
+        } else {
+            ProtocolVersion::RESP2
+        }
+    }
+
+    fn certificates(&self) -> TlsCertificates {
+        TlsCertificates {
+            client_tls: None,
+            root_cert: self.credentials.ca.clone(),
+        }
+    }
+
+    fn server(&self, node: &Node, settings: RedisConnectionInfo) -> Result<Client, RedisError> {
+        let address = self.tcp(node).into_connection_info()?;
+        let information: ConnectionInfo = address.set_redis_settings(settings);
+        if self.address.is_tls {
+            Client::build_with_tls(information, self.certificates())
+        } else {
+            Client::open(information)
+        }
+    }
+
+    fn server_link(&self, node: &Node) -> Result<Link, RedisError> {
+        let client = self.server(node, self.settings())?;
+        let mut connection = client.get_connection_with_timeout(self.timeouts.connect)?;
+        connection.set_read_timeout(Some(self.timeouts.answer))?;
+        connection.set_write_timeout(Some(self.timeouts.answer))?;
+        let text: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
+        let run = text
+            .lines()
+            .find_map(|line| line.strip_prefix("run_id:"))
+            .unwrap_or_default();
+        Ok(Link::Server {
+            connection: Box::new(connection),
+            run: run.trim().to_owned(),
+        })
+    }
+
+    /// Where sentinels say that the primary is, which is asked of one after the other as long as there is time; and which of
+    /// them is to be asked first the next time. Whether it still is the primary, the first script finds: it writes.
+    fn primary(&self, sentinels: &[Node], name: &str) -> (Result<Node, RedisError>, usize) {
+        let until = Instant::now() + self.timeouts.connect + self.timeouts.answer;
+        let mut failure = (
+            ErrorKind::MasterNameNotFoundBySentinel,
+            "no sentinel has answered",
+        )
+            .into();
+        for turn in 0..sentinels.len() {
+            let index = (self.first_sentinel + turn) % sentinels.len();
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return (Err(failure), index);
+            }
+            match sentinels
+                .get(index)
+                .map(|sentinel| self.ask_sentinel(sentinel, name, left))
+            {
+                Some(Ok(node)) => return (Ok(node), index),
+                Some(Err(error)) => failure = error,
+                None => {}
+            }
+        }
+        (Err(failure), self.first_sentinel)
+    }
+
+    fn ask_sentinel(&self, sentinel: &Node, name: &str, left: Duration) -> Result<Node, RedisError> {
+        let begun = Instant::now();
+        let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if self.address.sentinels_authenticate {
+            settings = self.with_credentials(settings);
+        }
+        let client = self.server(sentinel, settings)?;
+        let mut connection = client.get_connection_with_timeout(self.timeouts.connect.min(left))?;
+        // A timeout of zero is none.
+        let left = left.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
+        let answer = Some(self.timeouts.answer.min(left));
+        connection.set_read_timeout(answer)?;
+        connection.set_write_timeout(answer)?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(name);
+        let found: Option<(String, u16)> = command.query(&mut connection)?;
+        let (host, port) = found.ok_or((
+            ErrorKind::MasterNameNotFoundBySentinel,
+            "a sentinel knows no primary of that name",
+        ))?;
+        Ok(Node { host, port })
+    }
+
+    fn cluster(&self, nodes: &[Node]) -> Result<ClusterConnection, RedisError> {
+        let nodes = nodes
+            .iter()
+            .map(|node| {
+                Ok(self
+                    .tcp(node)
+                    .into_connection_info()?
+                    .set_redis_settings(self.settings()))
+            })
+            .collect::<Result<Vec<ConnectionInfo>, RedisError>>()?;
+        let mut builder = ClusterClient::builder(nodes)
+            .use_protocol(self.protocol())
+            .connection_timeout(self.timeouts.connect)
+            .response_timeout(self.timeouts.answer)
+            .retries(CLUSTER_RETRIES);
+        if self.address.is_tls {
+            builder = builder.tls(TlsMode::Secure).certs(self.certificates());
+        }
+        if let Some(username) = &self.credentials.username {
+            builder = builder.username(username);
+        }
+        if let Some(password) = &self.credentials.password {
+            builder = builder.password(password);
+        }
+        builder.build()?.get_connection()
+    }
+
+    fn unexpected(&self, reason: &str) -> StoreError {
+        StoreError::Unexpected {
+            at: self.address.to_string(),
+            reason: self.credentials.scrub(reason),
+        }
+    }
+
+    fn failure(&self, error: &RedisError) -> StoreError {
+        let at = self.address.to_string();
+        let reason = self.credentials.scrub(&error.to_string());
+        match error.kind() {
+            ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                StoreError::AccessDenied { at, reason }
+            }
+            _ if matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM")) => {
+                StoreError::AccessDenied { at, reason }
+            }
+            ErrorKind::Server(
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ReadOnly,
+            )
+            | ErrorKind::Io
+            | ErrorKind::Parse
+            | ErrorKind::ClusterConnectionNotFound
+            | ErrorKind::MasterNameNotFoundBySentinel => StoreError::Unreachable { at, reason },
+            _ if OUTAGES.iter().any(|outage| reason.contains(outage)) => {
+                StoreError::Unreachable { at, reason }
+            }
+            _ if reason.contains("unknown command") => StoreError::NoScripts { at, reason },
+            _ => StoreError::Unexpected { at, reason },
+        }
+    }
+}
+
+/// TLS needs one provider of cryptography for the process: the one that the program has chosen, or this.
+fn install_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // An error says that another thread has just installed one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+fn is_missing_script(result: &Result<Value, RedisError>) -> bool {
+    let kind = ErrorKind::Server(ServerErrorKind::NoScript);
+    result.as_ref().is_err_and(|error| error.kind() == kind)
+}
+
+type Results = Vec<Result<Value, RedisError>>;
+
+fn ask_server(
+    connection: &mut dyn ConnectionLike,
+    run: &str,
+    sha: &str,
+    requests: &[(LeaseRequest, Terms)],
+) -> Result<Results, RedisError> {
+    let mut pipeline = redis::pipe();
+    for (request, terms) in requests {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(sha);
+        add_arguments(&mut command, run, terms, request);
+        pipeline.add_command(command);
+    }
+    let mut results: Results = pipeline.ignore_errors().query(connection)?;
+    for (result, (request, terms)) in results.iter_mut().zip(requests) {
+        if is_missing_script(result) {
+            // Which also keeps it for the next EVALSHA.
+            let mut command = redis::cmd("EVAL");
+            command.arg(LEASE_SCRIPT);
+            add_arguments(&mut command, run, terms, request);
+            *result = connection.req_command(&command).and_then(Value::extract_error);
+        }
+    }
+    Ok(results)
+}
+
+fn ask_cluster(connection: &mut ClusterConnection, sha: &str, requests: &[(LeaseRequest, Terms)]) -> Results {
+    let mut ask = |name: &str, script: &str, request: &LeaseRequest, terms: &Terms| {
+        let mut command = redis::cmd(name);
+        command.arg(script);
+        add_arguments(&mut command, "", terms, request);
+        connection.req_command(&command).and_then(Value::extract_error)
+    };
+    requests
+        .iter()
+        .map(|(request, terms)| {
+            let result = ask("EVALSHA", sha, request, terms);
+            if is_missing_script(&result) {
+                ask("EVAL", LEASE_SCRIPT, request, terms)
+            } else {
+                result
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,36 @@
+//! What a host asks a store for.
+
+use std::time::Duration;
+
+use shmlimit::Kind;
+use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
+
+/// A limit that is replenished continuously.
+pub fn backlog(capacity: u64, window: Duration, burst: u64, lease: Duration) -> LeasedLimit {
+    LeasedLimit {
+        kind: Kind::Rate,
+        unit: "1".to_owned(),
+        rule: LeasedRule::Backlog {
+            capacity,
+            window,
+            burst,
+        },
+        lease,
+    }
+}
+
+/// The first limit of a fleet, of which nothing was spent.
+pub fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> LeaseRequest {
+    LeaseRequest {
+        key: "org/tokens".to_owned(),
+        declared: declared.clone(),
+        version: 0,
+        host,
+        sequence,
+        spent: 0,
+        refunded: 0,
+        held: 0,
+        wanted,
+        grant_number: 0,
+    }
+}

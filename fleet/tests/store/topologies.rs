@@ -1,0 +1,265 @@
+//! TLS, a cluster of three servers, and a primary with a replica and a sentinel, in which the primary fails.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::requests::{self, backlog};
+use crate::scene;
+use crate::scene::proxy::Proxy;
+use crate::scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
+use shmlimit::fleet::{LeaseRequest, LeasedLimit};
+use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
+
+fn limit(lease: Duration) -> LeasedLimit {
+    backlog(1_000, Duration::from_secs(3_600_000), 1_000, lease)
+}
+
+fn request(key: &str, sequence: u64, wanted: u64, lease: Duration) -> (LeaseRequest, Terms) {
+    let declared = limit(lease);
+    let terms = Terms::new(&declared, 0).expect("countable");
+    let request = LeaseRequest {
+        key: key.to_owned(),
+        ..requests::request(&declared, 1, sequence, wanted)
+    };
+    (request, terms)
+}
+
+fn granted(answer: &Result<StoreAnswer, StoreError>) -> u64 {
+    match answer {
+        Ok(StoreAnswer::Granted(grant)) => grant.reply.granted,
+        other => panic!("{other:?}"),
+    }
+}
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A certificate for 127.0.0.1 that signs itself; none where there is no openssl.
+fn certificate(directory: &Path) -> Option<()> {
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ])
+        .args([
+            "-days",
+            "36500",
+            "-subj",
+            "/CN=shmlimit test",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(directory.join("key.pem"))
+        .arg("-out")
+        .arg(directory.join("certificate.pem"))
+        .output();
+    let is_made = made.is_ok_and(|output| output.status.success());
+    if !is_made {
+        println!("skipped: no openssl");
+    }
+    is_made.then_some(())
+}
+
+#[test]
+fn asks_over_tls_and_only_servers_that_it_trusts() {
+    let Some(program) = server_program() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(()) = certificate(directory.path()) else {
+        return;
+    };
+    let path = |name: &str| directory.path().join(name).to_str().expect("text").to_owned();
+    let mut arguments: Vec<String> = ["--requirepass", PASSWORD, "--tls-auth-clients", "no"]
+        .map(str::to_owned)
+        .into();
+    for (option, value) in [
+        ("--tls-cert-file", path("certificate.pem")),
+        ("--tls-key-file", path("key.pem")),
+        ("--tls-ca-cert-file", path("certificate.pem")),
+    ] {
+        arguments.extend([option.to_owned(), value]);
+    }
+    let Some(server) = Server::start_with_tls(&program, &arguments) else {
+        println!("skipped: the server has no TLS");
+        return;
+    };
+    let url = format!("rediss://127.0.0.1:{}", server.port);
+    let certificate = fs::read(path("certificate.pem")).expect("a certificate");
+    let client =
+        |credentials: Credentials| StoreClient::new(url.parse().expect("valid"), credentials, patient());
+    let mut trusting = client(Credentials::none().with_password(PASSWORD).with_ca(certificate));
+    let answered = trusting
+        .ask(&[request("org/tls", 1, 10, LEASE)])
+        .expect("an answer");
+    assert_eq!(granted(&answered[0]), 10);
+    let mut other = client(Credentials::none().with_password(PASSWORD));
+    let error = other
+        .ask(&[request("org/tls", 2, 10, LEASE)])
+        .expect_err("not trusted");
+    assert!(error.is_outage(), "{error:?}");
+}
+
+#[test]
+fn asks_each_server_of_a_cluster_for_its_limits() {
+    let Some(program) = server_program() else { return };
+    let arguments = [
+        "--requirepass",
+        PASSWORD,
+        "--masterauth",
+        PASSWORD,
+        "--cluster-enabled",
+        "yes",
+    ];
+    let servers: Vec<_> = (0..3)
+        .map(|_| Server::start_cluster_node(&program, &arguments))
+        .collect();
+    let ends = [0, 5_461, 10_923, 16_384];
+    for (index, server) in servers.iter().enumerate() {
+        let mut connection = server.connection();
+        let _: () = redis::cmd("CLUSTER")
+            .arg("ADDSLOTSRANGE")
+            .arg(ends[index])
+            .arg(ends[index + 1] - 1)
+            .query(&mut connection)
+            .expect("slots");
+        let _: () = redis::cmd("CLUSTER")
+            .arg("MEET")
+            .arg("127.0.0.1")
+            .arg(servers[0].port)
+            .arg(servers[0].bus)
+            .query(&mut connection)
+            .expect("met");
+    }
+    for server in &servers {
+        let mut connection = server.connection();
+        wait_for("the cluster", || {
+            let state: String = redis::cmd("CLUSTER")
+                .arg("INFO")
+                .query(&mut connection)
+                .unwrap_or_default();
+            state.contains("cluster_state:ok") && state.contains("cluster_known_nodes:3")
+        });
+    }
+    for protocol in ["resp2", "resp3"] {
+        let url = format!(
+            "redis+cluster://127.0.0.1:{},127.0.0.1:{}?protocol={protocol}",
+            servers[0].port, servers[1].port
+        );
+        let mut client = scene::client(&url, PASSWORD);
+        let requests: Vec<_> = (0..20)
+            .map(|number| request(&format!("org/{protocol}/{number}"), 1, 10, LEASE))
+            .collect();
+        let answered = client.ask(&requests).expect("answers");
+        assert!(answered.iter().all(|answer| granted(answer) == 10));
+    }
+    let mut keys = 0;
+    for server in &servers {
+        let here: u64 = redis::cmd("DBSIZE")
+            .query(&mut server.connection())
+            .expect("a number");
+        assert!(here > 0, "one of three servers has no limit");
+        keys += here;
+    }
+    assert_eq!(keys, 40);
+}
+
+/// Sentinels that take connections and say nothing hold no one up: another is asked, and without another the store is out.
+#[test]
+fn gives_a_silent_sentinel_up() {
+    let Some(program) = server_program() else { return };
+    let primary = Server::start(&program);
+    let sentinel = Server::start_sentinel(&program, &primary, PASSWORD);
+    let silent = Proxy::start(sentinel.port);
+    silent.set_silent(true);
+    let ask = |hosts: String, connect, answer| {
+        let url = format!("redis+sentinel://{hosts}/limits");
+        let credentials = Credentials::none().with_password(PASSWORD);
+        let timeouts = Timeouts { connect, answer };
+        let mut client = StoreClient::new(url.parse().expect("valid"), credentials, timeouts);
+        thread::spawn(move || client.ask(&[request("org/silent", 1, 10, LEASE)]))
+    };
+    let soon = Duration::from_millis(200);
+    let alone = ask(format!("127.0.0.1:{}", silent.port), soon, soon);
+    wait_for("an answer or an error", || alone.is_finished());
+    let error = alone.join().expect("no panic").expect_err("silent");
+    assert!(error.is_outage(), "{error:?}");
+    let both = format!("127.0.0.1:{},127.0.0.1:{}", silent.port, sentinel.port);
+    // The second has the time that is left, which is plenty.
+    let beside = ask(both, DEADLINE, Duration::from_secs(2));
+    wait_for("an answer", || beside.is_finished());
+    let answered = beside.join().expect("no panic").expect("an answer");
+    assert_eq!(granted(&answered[0]), 10);
+}
+
+/// The primary is killed: the sentinel makes a primary of the replica, and the client finds it. Nothing is granted for one
+/// lease then, and not more than there is afterwards.
+#[test]
+fn follows_a_sentinel_to_the_new_primary() {
+    let Some(program) = server_program() else { return };
+    let lease = Duration::from_secs(1);
+    let common = ["--requirepass", PASSWORD, "--masterauth", PASSWORD];
+    let mut primary = Server::start_with(&program, &common);
+    let port = primary.port.to_string();
+    let mut arguments = common.to_vec();
+    arguments.extend(["--replicaof", "127.0.0.1", &port]);
+    let replica = Server::start_with(&program, &arguments);
+    let mut connection = replica.connection();
+    wait_for("the replica", || {
+        let state: String = redis::cmd("INFO")
+            .arg("replication")
+            .query(&mut connection)
+            .unwrap_or_default();
+        state.contains("master_link_status:up")
+    });
+    let sentinel = Server::start_sentinel(&program, &primary, PASSWORD);
+    let url = format!("redis+sentinel://127.0.0.1:{}/limits", sentinel.port);
+    let timeouts = Timeouts {
+        connect: Duration::from_secs(30),
+        answer: Duration::from_secs(30),
+    };
+    let credentials = Credentials::none().with_password(PASSWORD);
+    let mut client = StoreClient::new(url.parse().expect("valid"), credentials, timeouts);
+    let first = client
+        .ask(&[request("org/ha", 1, 600, lease)])
+        .expect("an answer");
+    assert_eq!(granted(&first[0]), 600);
+    let mut connection = primary.connection();
+    let reached: u64 = redis::cmd("WAIT")
+        .arg(1)
+        .arg(60_000)
+        .query(&mut connection)
+        .expect("a number");
+    assert_eq!(reached, 1, "the replica has it");
+    wait_for("the sentinel to know the replica", || sentinel.knows_a_replica());
+    primary.kill();
+    let begun = Instant::now();
+    let mut quarantined = 0;
+    let mut outages = 0;
+    let after = loop {
+        assert!(begun.elapsed() < DEADLINE, "no failover:\n{}", sentinel.log());
+        match client.ask(&[request("org/ha", 2, 1_000, lease)]) {
+            Ok(answered) => match &answered[0] {
+                Ok(StoreAnswer::Quarantine { remaining, .. }) => {
+                    assert!(*remaining <= lease);
+                    quarantined += 1;
+                }
+                Ok(StoreAnswer::Granted(grant)) => break grant.reply.granted,
+                Err(error) if error.is_outage() => outages += 1,
+                other => panic!("{other:?}"),
+            },
+            Err(error) if error.is_outage() => outages += 1,
+            Err(error) => panic!("{error:?}"),
+        }
+    };
+    assert!(quarantined > 0 && outages > 0, "{quarantined} and {outages}");
+    // What the first grant was is written off: its host never reported.
+    assert_eq!(after, 400);
+}

@@ -1,0 +1,213 @@
+"""Every block of code in the documents runs: those of Python and of the shell here, those of Rust with the library's
+documentation, those of the tutorial in `test_tutorial.py`. Blocks of TOML are declarations. A block that cannot run
+says why in the line before it, `<!-- not run: the reason -->`, and is listed as skipped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from shmlimit import _native
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "python" / "README.md"])
+TUTORIAL = "docs/tutorial.md"
+FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<info>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
+TIMEOUT = 300
+
+
+class Block(NamedTuple):
+    """A block of code, with where it is: the document, and its number among those of the document."""
+
+    document: str
+    number: int
+    language: str
+    code: str
+    reason: str | None
+
+    @property
+    def name(self) -> str:
+        """As tests are listed."""
+        return f"{self.document}-{self.number}-{self.language}"
+
+
+def _blocks() -> Iterator[Block]:
+    for document in DOCUMENTS:
+        name = str(document.relative_to(ROOT))
+        for number, found in enumerate(FENCE.finditer(document.read_text()), 1):
+            language = re.split(r"[ ,]", found["info"])[0]
+            yield Block(name, number, language, found["code"], found["reason"])
+
+
+BLOCKS = list(_blocks())
+
+# What the documents take for granted, before the block of that number: names of an application, files.
+PYTHON_BEFORE = {
+    ("docs/python.md", 2): """
+        import pathlib, types
+        directory = pathlib.Path(".")
+        path = "openai.limits"
+        call_the_model = lambda: types.SimpleNamespace(usage=900)
+    """,
+    ("docs/python/deployment.md", 12): "limits = limits()",
+    ("docs/python/web.md", 2): """
+        from flask import Flask
+        from flask_limiter import Limiter
+        from flask_limiter.util import get_remote_address
+        app = Flask("application")
+    """,
+    ("docs/python/web.md", 3): """
+        from fastapi import FastAPI
+        app = FastAPI()
+    """,
+    ("docs/python/web.md", 5): """
+        import pathlib
+        BASE_DIR = pathlib.Path(".")
+    """,
+    ("docs/python/workers.md", 2): """
+        from celery import Celery
+        app = Celery()
+    """,
+    ("docs/python/workers.md", 3): """
+        model = sl.open("keyed.limits", sl.LimitSet("model", [sl.Rate("tokens", 9000, "60s")], keyed=10))["model"]
+    """,
+    ("docs/python/workers.md", 4): """
+        from concurrent.futures import ProcessPoolExecutor
+        limits, fetch, addresses = jobs, str.upper, ["localhost"]
+    """,
+    ("docs/python/workers.md", 6): """
+        import types
+        answer = types.SimpleNamespace(usage=types.SimpleNamespace(total_tokens=900))
+        client, prompt, estimate = types.SimpleNamespace(ask=lambda prompt: answer), "How many?", 1500
+    """,
+    ("docs/rollouts.md", 2): """
+        import shmlimit as sl
+        api = sl.LimitSet("api", [sl.Calls("requests", 100, "60s", algorithm="gcra")])
+    """,
+    ("docs/rollouts.md", 4): """
+        from shmlimit.asgi import LimitMiddleware
+        app, former = None, segment["api"]
+        added = sl.open("added.limits", sl.LimitSet("bursts", [sl.Calls("calls", 5, "1s", algorithm="gcra")]))["bursts"]
+    """,
+}
+SHELL_BEFORE = {
+    ("docs/rollouts.md", 7): """
+        cp tools/limitctl/examples/gateway.toml next.toml
+    """,
+}
+
+
+def _of_language(*languages: str) -> list[str]:
+    documents = (block.document for block in BLOCKS if block.language in languages and block.reason is None)
+    return sorted(set(documents) - {TUTORIAL})
+
+
+def _script(document: str, language: str, before: dict[tuple[str, int], str]) -> str:
+    parts = []
+    for block in BLOCKS:
+        if (block.document, block.language, block.reason) == (document, language, None):
+            parts += [textwrap.dedent(before.get((document, block.number), "")), block.code]
+    return "\n".join(parts)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[object]:
+    """Runs a script with the installed package and limitctl, in a directory and on a directory of shared memory of its
+    own; answers what it prints."""
+    memory = Path(f"/dev/shm/documents-{uuid.uuid4()}")
+    memory.mkdir(mode=0o700)
+    shutil.copytree(ROOT / "tools" / "limitctl" / "examples", tmp_path / "tools" / "limitctl" / "examples")
+
+    def in_directory(program: list[str], script: str) -> str:
+        file = tmp_path / "script"
+        file.write_text(script.replace("/dev/shm", str(memory)))
+        finished = subprocess.run(
+            [*program, str(file)],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert finished.returncode == 0, f"{finished.stdout}\nof\n{script}"
+        return finished.stdout
+
+    yield in_directory
+    shutil.rmtree(memory)
+
+
+@pytest.mark.parametrize("document", _of_language("python"))
+def test_blocks_of_python_run_in_their_order(document, run):
+    assert run([sys.executable, "-W", "error"], _script(document, "python", PYTHON_BEFORE)) == ""
+
+
+@pytest.mark.skipif(shutil.which("limitctl") is None, reason="no limitctl")
+@pytest.mark.parametrize("document", _of_language("sh"))
+def test_commands_run_in_their_order(document, run):
+    assert run(["bash", "-e", "-o", "pipefail"], _script(document, "sh", SHELL_BEFORE))
+
+
+@pytest.mark.parametrize(
+    "block",
+    # Those of the tutorial belong together, and its own test creates a segment of them.
+    [block for block in BLOCKS if block.language == "toml" and block.reason is None and block.document != TUTORIAL],
+    ids=lambda block: block.name,
+)
+def test_a_block_of_toml_is_a_declaration(block):
+    assert _native.Declaration.from_toml(block.code).to_toml()
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.reason is not None], ids=lambda block: block.name)
+def test_a_block_that_says_why_it_is_not_run(block):
+    pytest.skip(block.reason)
+
+
+@pytest.mark.skipif(shutil.which("limitctl") is None, reason="no limitctl")
+def test_the_guide_of_limitctl_shows_what_create_prints(run):
+    guide = (ROOT / "docs" / "limitctl.md").read_text()
+    printed = run(
+        ["bash", "-e"], "limitctl create --config tools/limitctl/examples/gateway.toml /dev/shm/gateway.limits"
+    )
+    assert re.sub(r"/dev/shm/documents-[^/]+", "/dev/shm", printed) in guide
+
+
+def test_each_block_is_of_a_language_that_something_runs():
+    library = [path.read_text() for crate in ("src", "fleet/src") for path in (ROOT / crate).rglob("*.rs")]
+    runs_elsewhere = {
+        "python": lambda document: True,
+        "sh": lambda document: True,
+        # What commands print, and pictures.
+        "text": lambda document: True,
+        "toml": lambda document: True,
+        "rust": lambda document: any(f'{document}")]' in source for source in library),
+    }
+    unknown = [
+        block.name
+        for block in BLOCKS
+        if block.reason is None and not runs_elsewhere.get(block.language, lambda document: False)(block.document)
+    ]
+    assert not unknown
+
+
+def test_what_is_prepared_is_for_a_block_that_is_there():
+    present = {(block.document, block.number, block.language) for block in BLOCKS if block.reason is None}
+    assert {(*place, "python") for place in PYTHON_BEFORE} | {(*place, "sh") for place in SHELL_BEFORE} <= present
+
+
+def test_every_fence_is_a_block():
+    fences = {str(document.relative_to(ROOT)): document.read_text().count("\n```") for document in DOCUMENTS}
+    for document, count in fences.items():
+        assert count == 2 * sum(block.document == document for block in BLOCKS), document

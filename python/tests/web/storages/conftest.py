@@ -1,0 +1,16 @@
+"""The storage that `limits` brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from limits.storage import MemoryStorage
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryStorage]:
+    storage = MemoryStorage()
+    yield storage
+    storage.timer.cancel()
+    storage.timer.join()

@@ -1,0 +1,110 @@
+//! Where a segment's fleet keeps its limits, as it is declared.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::DeclarationError;
+
+/// The `[fleet]` of a [`Declaration`](crate::Declaration): the store that hosts share, and what this host is called there.
+///
+/// User and password are no part of it: a declaration is stored in the segment, which other processes read. The client
+/// takes them from its environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FleetOptions {
+    pub(crate) url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+}
+
+/// What a URL of a store begins with.
+const SCHEMES: [&str; 8] = [
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "valkey",
+    "valkeys",
+];
+const MAX_URL_BYTES: usize = 1024;
+const MAX_HOST_BYTES: usize = 64;
+
+impl FleetOptions {
+    /// Where the store is, without user and password.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What this host is called for people, if the declaration says so; otherwise it is the host's own name.
+    pub fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    /// What can be wrong with it. No message repeats the URL, which may hold a password by mistake.
+    pub(crate) fn check(&self) -> Result<(), DeclarationError> {
+        let wrong = |problem: String| DeclarationError::FleetUrl {
+            place: "fleet / url".to_owned(),
+            problem,
+        };
+        let Some((scheme, rest)) = self.url.split_once("://") else {
+            return Err(wrong(
+                "has no scheme: write one such as \"redis://10.0.0.5:6379/0\"".to_owned(),
+            ));
+        };
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        if authority.contains('@') || rest.contains('@') {
+            return Err(wrong(
+                "contains `@`, so it may hold a user or a password, which a declaration must not: it is stored in the \
+                 segment. Remove them and set SHMLIMIT_FLEET_USERNAME, and SHMLIMIT_FLEET_PASSWORD or \
+                 SHMLIMIT_FLEET_PASSWORD_FILE"
+                    .to_owned(),
+            ));
+        }
+        if !SCHEMES.contains(&scheme) {
+            return Err(wrong(format!(
+                "has a scheme that is not known: write one of {}",
+                SCHEMES.join(", ")
+            )));
+        }
+        // Whatever else is there may be a secret, and a declaration is stored in the segment.
+        let query = rest.split_once('?').map(|(_, query)| query);
+        let is_known = |pair: &str| ["protocol=resp2", "protocol=resp3", "sentinel_auth=yes"].contains(&pair);
+        if rest.contains('#') || query.is_some_and(|query| !query.split('&').all(is_known)) {
+            return Err(wrong(
+                "has something behind its path that is not known: only protocol=resp2, protocol=resp3 and \
+                 sentinel_auth=yes can follow a question mark. A declaration must not hold a user or a password, because it \
+                 is stored in the segment: set SHMLIMIT_FLEET_USERNAME, and SHMLIMIT_FLEET_PASSWORD or \
+                 SHMLIMIT_FLEET_PASSWORD_FILE"
+                    .to_owned(),
+            ));
+        }
+        if authority.is_empty() {
+            return Err(wrong(
+                "names no host: write one such as \"redis://10.0.0.5:6379/0\"".to_owned(),
+            ));
+        }
+        if self.url.len() > MAX_URL_BYTES
+            || self
+                .url
+                .chars()
+                .any(|char| char.is_control() || char.is_whitespace())
+        {
+            return Err(wrong(format!(
+                "is no URL: write at most {MAX_URL_BYTES} bytes without spaces and control characters"
+            )));
+        }
+        match &self.host {
+            Some(host)
+                if host.is_empty() || host.len() > MAX_HOST_BYTES || host.chars().any(char::is_control) =>
+            {
+                Err(DeclarationError::Name {
+                    place: "fleet / host".to_owned(),
+                    given: host.clone(),
+                    rule: "write 1 to 64 bytes without control characters",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}

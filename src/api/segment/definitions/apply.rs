@@ -1,0 +1,121 @@
+//! Live changes of what a segment was declared with.
+
+use std::path::Path;
+
+use super::bring_into_force::{bring_into_force, grown_too_long, stored_declaration};
+use crate::api::declaration::Declaration;
+use crate::api::segment::Segment;
+use crate::api::segment::mismatch::{Author, Mismatch, Step, compare};
+use crate::api::snapshot::SegmentReader;
+use crate::error::{ChangeError, Difference, Error};
+
+impl Segment {
+    /// What is in force now: what the segment was created with, and the changes since.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let of = |capacity| Declaration::new().add_set(SetDeclaration::new("api")
+    /// #     .add_limit(Limit::calls("requests", capacity, Duration::from_secs(60))));
+    /// # let segment = Segment::create(directory.path().join("limits"), &of(10))?;
+    /// segment.apply(&of(20))?;
+    /// assert!(segment.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) where a definition cannot be read.
+    pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
+        Ok(stored_declaration(&self.shared().engine)?.to_declaration())
+    }
+
+    /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
+    /// changed.
+    ///
+    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
+    /// new keys of a full table, the bounds of an adaptive limit, and which of the names of one rule
+    /// ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
+    /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. Whatever else differs is refused, all of it named,
+    /// and then nothing is changed. A concurrency can be raised as far as there are
+    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be. A sliding window keeps
+    /// its [entries](crate::Limit::entries): where they are fewer than a new segment would have for the new capacity, units
+    /// come back late by up to that shard of the window, and the change says so.
+    ///
+    /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
+    /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
+    /// capacity. What is held stays held. A set changes as a whole; of several sets, each by itself. A process that dies
+    /// on the way is followed by the process that uses the set next.
+    ///
+    /// What is changed so counts as an operator's: programs that open the segment with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it, unless their declaration is of a higher
+    /// [version](Declaration::version). Where `declaration` has a version, that is in force with it, also a lower one;
+    /// otherwise the version stays.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// let of = |capacity| {
+    ///     Declaration::new().add_set(
+    ///         SetDeclaration::new("api").add_limit(Limit::calls("requests", capacity, Duration::from_secs(60))),
+    ///     )
+    /// };
+    /// let segment = Segment::create(directory.path().join("limits"), &of(10))?;
+    /// let changes = segment.apply(&of(20))?;
+    /// assert!(changes.iter().any(|change| change.to_string().contains("capacity")));
+    /// assert!(segment.apply(&of(20))?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::CannotApply`], [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        declaration.validate()?;
+        let engine = &self.shared().engine;
+        let refused = |differences| cannot_apply(self.path(), differences);
+        let stored = stored_declaration(engine)?;
+        compare(&stored, declaration, Author::Operator).map_err(refused)?;
+        let mismatches = bring_into_force(engine, declaration, Author::Operator, |_| true, refused)?;
+        let changes = mismatches.into_iter().flat_map(Mismatch::into_differences);
+        Ok(changes.collect())
+    }
+}
+
+impl SegmentReader {
+    /// What [`Segment::apply`] would change, had it been asked when this was opened. Needs no permission to write, and
+    /// locks nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::CannotApply`], [`Error::Declaration`].
+    pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        declaration.validate()?;
+        let steps = compare(self.stored(), declaration, Author::Operator)
+            .map_err(|differences| cannot_apply(self.path(), differences))?;
+        let mut changes = Vec::new();
+        for (step, room) in steps.into_iter().zip(self.definition_rooms()) {
+            if let Step::Change { to, mismatch } = step {
+                if to.to_text()?.len() as u64 > room {
+                    return Err(cannot_apply(self.path(), vec![grown_too_long(to.set().name())]));
+                }
+                if !to.is_on_demand() {
+                    changes.extend(mismatch.into_differences());
+                }
+            }
+        }
+        Ok(changes)
+    }
+}
+
+fn cannot_apply(path: &Path, differences: Vec<Difference>) -> Error {
+    Error::Change(ChangeError::CannotApply {
+        path: path.to_owned(),
+        differences,
+    })
+}

@@ -1,0 +1,6 @@
+//! The definitions of a segment's sets: brought into force, changed, found, and compiled.
+
+pub(crate) mod apply;
+pub(super) mod bring_into_force;
+pub(crate) mod compiled_definitions;
+pub(crate) mod find_or_make_set;

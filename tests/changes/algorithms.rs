@@ -1,0 +1,81 @@
+//! GCRA, the token bucket and the leaky bucket are one rule: a limit in use changes from one of these names to another.
+
+use std::time::Duration;
+
+use crate::scene;
+use crate::scene::clock::Scene;
+use crate::scene::expect_permit;
+use shmlimit::{Algorithm, Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration, VirtualClock};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NAMES: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
+
+fn ten_a_minute(algorithm: Algorithm) -> Declaration {
+    let limit = Limit::rate("units", 10, MINUTE).algorithm(algorithm);
+    scene::declaration().add_set(SetDeclaration::new("api").add_limit(limit))
+}
+
+/// Calls `follow` with a segment that is declared so, its set as another attachment has it, and a clock at zero.
+fn with_segment(algorithm: Algorithm, follow: impl FnOnce(&Segment, &LimitSet, &VirtualClock)) {
+    let scene = Scene::declared(Duration::ZERO, &ten_a_minute(algorithm));
+    let set = scene.other().set("api").expect("declared");
+    follow(&scene.segment, &set, &scene.clock);
+}
+
+fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
+    let request = set.request().with("units", cost).expect("declared");
+    expect_permit(set.try_acquire(&request))
+}
+
+fn remaining(set: &LimitSet) -> u64 {
+    let request = set.request().with("units", 0).expect("declared");
+    set.peek(&request).expect("works")[0].remaining
+}
+
+fn refunded(permit: &mut Permit<'_>, used: u64) -> u64 {
+    permit.settle([("units", used)]).expect("works").refunded("units")
+}
+
+#[test]
+fn what_was_used_stays_used_and_is_replenished_as_before() {
+    for from in NAMES {
+        for to in NAMES {
+            with_segment(from, |segment, set, clock| {
+                drop(take(set, 10));
+                clock.advance_to(MINUTE / 4);
+                let changes = segment.apply(&ten_a_minute(to)).expect("applies");
+                assert_eq!(changes.len(), usize::from(from != to), "{changes:?}");
+                // Two and a half units have come back, and the half is not lost.
+                assert_eq!(remaining(set), 2, "{from:?} to {to:?}");
+                clock.advance_to(MINUTE / 10 * 3 - Duration::from_nanos(1));
+                assert_eq!(remaining(set), 2);
+                clock.advance_to(MINUTE / 10 * 3);
+                assert_eq!(remaining(set), 3);
+            });
+        }
+    }
+}
+
+#[test]
+fn what_is_settled_after_the_change_comes_back_as_the_name_in_force_says() {
+    for refunding in [Algorithm::Gcra, Algorithm::TokenBucket] {
+        with_segment(Algorithm::LeakyBucket, |segment, set, clock| {
+            let mut early = take(set, 4);
+            let mut late = take(set, 6);
+            clock.advance_to(MINUTE / 2);
+            segment.apply(&ten_a_minute(refunding)).expect("applies");
+            // Time has replenished the first, and one unit of the second.
+            assert_eq!(refunded(&mut early, 0), 0, "{refunding:?}");
+            assert_eq!(refunded(&mut late, 4), 2, "{refunding:?}");
+            assert_eq!(remaining(set), 7);
+        });
+        with_segment(refunding, |segment, set, _| {
+            let mut permit = take(set, 3);
+            segment
+                .apply(&ten_a_minute(Algorithm::LeakyBucket))
+                .expect("applies");
+            assert_eq!(refunded(&mut permit, 0), 0, "{refunding:?}");
+            assert_eq!(remaining(set), 7);
+        });
+    }
+}

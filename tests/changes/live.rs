@@ -1,0 +1,635 @@
+//! Limits that change while the segment is in use.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::scene;
+use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use fastrand::Rng;
+use shmlimit::{
+    Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
+    Permit, RequestError, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct Live {
+    scene: Scene,
+    set: LimitSet,
+    /// Another attachment to the same file, as another process has it.
+    other: LimitSet,
+}
+
+fn declare(set: SetDeclaration) -> Declaration {
+    scene::declaration().add_set(set)
+}
+
+fn plain(limit: Limit) -> SetDeclaration {
+    SetDeclaration::new("api").add_limit(limit)
+}
+
+fn keyed(limit: Limit) -> SetDeclaration {
+    plain(limit).keyed(Keyed::new(1000))
+}
+
+impl Live {
+    fn new(set: SetDeclaration) -> Self {
+        let scene = Scene::new(set);
+        Self {
+            set: scene.set(),
+            other: scene.other().set("api").expect("declared"),
+            scene,
+        }
+    }
+
+    fn apply(&self, set: SetDeclaration) -> Vec<String> {
+        let changes = self.scene.segment.apply(&declare(set)).expect("applies");
+        changes.iter().map(ToString::to_string).collect()
+    }
+}
+
+fn ask(set: &LimitSet, cost: u64) -> Outcome<'_> {
+    let request = set.request().with("units", cost).expect("declared");
+    set.try_acquire(&request).expect("a decision")
+}
+
+fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
+    ask(set, cost).into_result().expect("there is room")
+}
+
+fn remaining(set: &LimitSet, key: Option<&str>) -> u64 {
+    let request = set.request().with("units", 0).expect("declared");
+    match key {
+        Some(key) => set.key(key).expect("a key").peek(&request).expect("works")[0].remaining,
+        None => set.peek(&request).expect("works")[0].remaining,
+    }
+}
+
+#[test]
+fn a_lease_that_comes_later_does_not_take_at_once_what_is_held() {
+    let lease = Duration::from_secs(30);
+    let live = Live::new(plain(Limit::concurrency("units", 2)));
+    let held = take(&live.set, 1);
+    live.scene.pass(10 * MINUTE);
+    live.apply(plain(Limit::concurrency("units", 2).lease(lease)));
+    assert!(!ask(&live.other, 2).is_admitted());
+    live.scene.pass(lease - NANOSECOND);
+    assert!(!ask(&live.other, 2).is_admitted());
+    assert!(!held.reclaimed());
+    live.scene.pass(NANOSECOND);
+    assert!(ask(&live.other, 2).is_admitted(), "it was not renewed in time");
+    assert!(held.reclaimed());
+}
+
+#[test]
+fn a_lease_that_ran_out_in_another_life_of_a_hold_says_nothing_of_this_one() {
+    let lease = Duration::from_secs(30);
+    let live = Live::new(plain(Limit::concurrency("units", 1).lease(lease)));
+    let expired = take(&live.set, 1);
+    live.scene.pass(lease);
+    live.scene.segment.recover().expect("works");
+    assert!(expired.reclaimed());
+    drop(expired);
+    live.apply(plain(Limit::concurrency("units", 1)));
+    let third = take(&live.set, 1);
+    assert!(!third.reclaimed());
+    live.scene.pass(10 * MINUTE);
+    live.apply(plain(Limit::concurrency("units", 1).lease(lease)));
+    third.heartbeat().expect("it is held still");
+    assert!(!third.reclaimed());
+    assert!(!ask(&live.other, 1).is_admitted());
+}
+
+#[test]
+fn who_asks_for_more_than_a_lowered_capacity_is_told_so_whatever_it_knew_before() {
+    let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
+    let too_much = |error: Option<Error>| match error {
+        Some(Error::Request(RequestError::NeverAdmissible { cost, max, .. })) => {
+            assert_eq!((cost, max), (9, 5))
+        }
+        other => panic!("{other:?}"),
+    };
+    for ask in [
+        (|set, request| set.try_acquire(request).err()) as fn(&LimitSet, &shmlimit::Request) -> Option<Error>,
+        |set, request| set.acquire(request, None).err(),
+        |set, request| set.check(request).err(),
+        |set, request| set.reserve(request, 60 * MINUTE).err(),
+    ] {
+        let live = Live::new(of(10));
+        let request = live.other.request().with("units", 9).expect("declared");
+        assert!(live.other.check(&request).expect("works").is_admitted());
+        live.apply(of(5));
+        too_much(ask(&live.other, &request));
+    }
+}
+
+#[test]
+fn a_raised_limit_grants_nothing_for_the_past() {
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        let of = |capacity| plain(Limit::rate("units", capacity, MINUTE).algorithm(algorithm));
+        let live = Live::new(of(10));
+        drop(take(&live.set, 10));
+        live.scene.pass(MINUTE / 2);
+        assert_eq!(remaining(&live.set, None), 5);
+        let changes = live.apply(of(60));
+        assert!(
+            changes.iter().any(|change| change.contains("capacity")),
+            "{changes:?}"
+        );
+        for set in [&live.other, &live.set] {
+            assert_eq!(remaining(set, None), 5, "{algorithm:?}");
+        }
+        live.scene.pass(MINUTE / 60 - NANOSECOND);
+        assert_eq!(remaining(&live.other, None), 5);
+        live.scene.pass(NANOSECOND);
+        assert_eq!(remaining(&live.other, None), 6);
+        live.scene.pass(MINUTE);
+        assert_eq!(remaining(&live.other, None), 60);
+        live.apply(of(20));
+        assert_eq!(remaining(&live.other, None), 20);
+        assert!(live.apply(of(20)).is_empty());
+    }
+}
+
+#[test]
+fn what_a_window_has_counted_stays_counted_against_the_new_capacity() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let of = |capacity| {
+            let limit = Limit::rate("units", capacity, MINUTE).algorithm(algorithm);
+            plain(if algorithm == Algorithm::SlidingWindow {
+                limit.entries(16)
+            } else {
+                limit
+            })
+        };
+        let live = Live::new(of(10));
+        drop(take(&live.set, 7));
+        for (capacity, left) in [(20, 13), (5, 0), (8, 1), (10, 3)] {
+            live.apply(of(capacity));
+            assert_eq!(remaining(&live.other, None), left, "{algorithm:?} of {capacity}");
+            assert_eq!(remaining(&live.set, None), left);
+        }
+    }
+}
+
+#[test]
+fn every_key_keeps_what_it_has_used_and_new_ones_begin_by_the_new_definition() {
+    let of = |capacity| keyed(Limit::rate("units", capacity, 60 * MINUTE).algorithm(Algorithm::FixedWindow));
+    let live = Live::new(of(10));
+    let name = |number: u64| format!("key-{number}");
+    for number in 0..200 {
+        let request = live.set.request().with("units", number % 11).expect("declared");
+        let key = live.set.key(name(number)).expect("a key");
+        assert!(key.check(&request).expect("works").is_admitted());
+    }
+    live.apply(of(15));
+    for number in 0..200 {
+        for set in [&live.set, &live.other] {
+            assert_eq!(remaining(set, Some(&name(number))), 15 - number % 11);
+        }
+    }
+    assert_eq!(remaining(&live.other, Some("new")), 15);
+}
+
+#[test]
+fn what_is_held_stays_held_above_a_lowered_capacity() {
+    let of = |capacity| plain(Limit::concurrency("units", capacity));
+    let live = Live::new(of(4));
+    let mut held: Vec<_> = (0..4).map(|_| take(&live.set, 1)).collect();
+    live.apply(of(2));
+    for _ in 0..3 {
+        assert!(!ask(&live.other, 1).is_admitted(), "{} are held of 2", held.len());
+        held.pop();
+    }
+    let other = take(&live.other, 1);
+    assert!(!ask(&live.set, 1).is_admitted());
+    drop((held, other));
+    assert_eq!(remaining(&live.other, None), 2);
+}
+
+#[test]
+fn who_waits_is_served_by_a_raised_capacity() {
+    for is_keyed in [false, true] {
+        let of = |capacity| {
+            let limit = Limit::concurrency("units", capacity);
+            if is_keyed {
+                keyed(limit)
+            } else {
+                plain(limit).holds(8)
+            }
+        };
+        let live = Live::new(of(1));
+        let request = live.set.request();
+        let acquire = |set: &LimitSet| match is_keyed {
+            true => set
+                .key("a")
+                .expect("a key")
+                .acquire(&request, TIMEOUT)
+                .map(|it| it.is_admitted()),
+            false => set.acquire(&request, TIMEOUT).map(|it| it.is_admitted()),
+        };
+        let _held = match is_keyed {
+            true => live
+                .set
+                .key("a")
+                .expect("a key")
+                .try_acquire(&request)
+                .expect("works")
+                .into_result(),
+            false => live.set.try_acquire(&request).expect("works").into_result(),
+        };
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| acquire(&live.set).expect("works"));
+            eventually("it waits", || {
+                let tickets = &live.scene.segment.snapshot().expect("a snapshot").sets[0].tickets;
+                !tickets.is_empty()
+            });
+            live.apply(of(2));
+            assert!(waiter.join().expect("no panic"));
+        });
+    }
+}
+
+#[test]
+fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
+    let limit = || Limit::rate("units", 10, MINUTE);
+    let live = Live::new(keyed(limit()));
+    let refused = |set: SetDeclaration| scene::expect_differences(live.scene.segment.apply(&declare(set)));
+    let more = limit().algorithm(Algorithm::SlidingWindow);
+    for (set, named) in [
+        (plain(limit()), "keyed"),
+        (plain(limit()).keyed(Keyed::new(2000)), "max_keys"),
+        (keyed(more), "algorithm"),
+        (
+            keyed(limit()).add_limit(Limit::calls("calls", 1, MINUTE)),
+            "calls",
+        ),
+        (keyed(Limit::rate("other", 10, MINUTE)), "other"),
+        (keyed(limit()).waiters(7), "waiters"),
+    ] {
+        // Together with what could change.
+        let words = refused(set.add_metadata("region", "here"));
+        assert!(words.contains(named), "{named} is not named in: {words}");
+        assert!(
+            live.scene
+                .segment
+                .declaration_in_force()
+                .expect("works")
+                .differences(&declare(keyed(limit())))
+                .is_empty()
+        );
+    }
+}
+
+/// Raised beyond what there are holds for, nothing would come of it.
+#[test]
+fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
+    let of = |capacity| plain(Limit::concurrency("units", capacity)).holds(4);
+    let live = Live::new(of(4));
+    let refused = live
+        .scene
+        .segment
+        .apply(&declare(of(5)))
+        .expect_err("there are four holds");
+    assert!(
+        matches!(&refused, Error::Change(ChangeError::CannotApply { .. }))
+            && refused.to_string().contains("holds"),
+        "{refused}"
+    );
+    live.apply(of(2));
+    live.apply(of(4));
+    let live = Live::new(of(4).holds(5));
+    live.apply(of(5).holds(5));
+    let held: Vec<_> = (0..5).map(|_| take(&live.other, 1)).collect();
+    assert!(!ask(&live.set, 1).is_admitted());
+    drop(held);
+    // Declared to be fewer than could be held, they may stay so.
+    let live = Live::new(of(8).holds(2));
+    live.apply(of(9).holds(2));
+}
+
+#[test]
+fn a_process_that_was_attached_before_decides_by_the_new_definition_at_once() {
+    in_own_process(
+        "live::a_process_that_was_attached_before_decides_by_the_new_definition_at_once",
+        TIMEOUT,
+        |directory| {
+            let of = |capacity| {
+                declare(plain(
+                    Limit::calls("units", capacity, 60 * MINUTE)
+                        .algorithm(Algorithm::FixedWindow)
+                        .align(Align::FirstUse),
+                ))
+            };
+            let segment = Segment::create(directory.join("limits"), &of(5)).expect("a segment");
+            let words = SharedWords::new(2);
+            let child = Child::fork(|| {
+                let opened = Segment::open(segment.path()).expect("opens");
+                let set = opened.set("api").expect("declared");
+                drop(take(&set, 5));
+                assert!(!ask(&set, 1).is_admitted());
+                words[0].store(1, Ordering::SeqCst);
+                eventually("it was applied", || words[1].load(Ordering::SeqCst) == 1);
+                drop(take(&set, 2));
+                assert!(!ask(&set, 1).is_admitted());
+            });
+            eventually("the child has used it up", || {
+                words[0].load(Ordering::SeqCst) == 1
+            });
+            segment.apply(&of(7)).expect("applies");
+            words[1].store(1, Ordering::SeqCst);
+            child.succeed();
+        },
+    );
+}
+
+#[test]
+fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
+    const KEYS: u64 = 300;
+    in_own_process(
+        "live::a_change_that_its_process_dies_in_is_made_whole_or_not_at_all",
+        2 * TIMEOUT,
+        |directory| {
+            let of = |capacity| declare(keyed(Limit::rate("units", capacity, 60 * MINUTE)));
+            let segment = Segment::create(directory.join("limits"), &of(1000)).expect("a segment");
+            let set = segment.set("api").expect("declared");
+            let name = |number: u64| format!("key-{number}");
+            for number in 0..KEYS {
+                let request = set.request().with("units", 1000 - number % 7).expect("declared");
+                let key = set.key(name(number)).expect("a key");
+                assert!(key.check(&request).expect("works").is_admitted());
+            }
+            let mut dice = Rng::with_seed(20_260_101);
+            for _ in 0..40 {
+                let child = Child::fork(|| {
+                    let opened = Segment::open(segment.path()).expect("opens");
+                    for round in 0_u64.. {
+                        opened.apply(&of(1000 + 1000 * (round % 2))).expect("applies");
+                    }
+                });
+                std::thread::sleep(Duration::from_micros(2_000 + dice.u64(..8_000)));
+                child.kill();
+                let in_force = segment.declaration_in_force().expect("works");
+                assert!(
+                    [1000, 2000]
+                        .iter()
+                        .any(|capacity| of(*capacity).differences(&in_force).is_empty())
+                );
+                for number in 0..KEYS {
+                    let left = remaining(&set, Some(&name(number)));
+                    // At most what an hour's thousands bring back in the minute that this may take.
+                    let min = number % 7;
+                    assert!(
+                        (min..=min + 100).contains(&left),
+                        "{left} of key {number}, of which {min} were left"
+                    );
+                }
+            }
+        },
+    );
+}
+
+const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+
+/// Finding 3: 49 units given back made 49,000 spendable.
+#[test]
+fn a_reservation_asks_what_a_raised_capacity_allows() {
+    let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
+    let live = Live::new(of(10));
+    let request = live.other.request().with("units", 15).expect("declared");
+    live.apply(of(20));
+    let reserved = live.other.reserve(&request, MINUTE).expect("may be had by now");
+    assert!(matches!(reserved, ReserveOutcome::Reserved(_)));
+}
+
+/// Finding 8.
+#[test]
+fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_replenished() {
+    for algorithm in REFUNDING {
+        let of = |capacity| {
+            plain(
+                Limit::rate("units", capacity, MINUTE)
+                    .burst(1_000)
+                    .algorithm(algorithm),
+            )
+        };
+        let live = Live::new(of(1_000));
+        let mut permit = take(&live.set, 500);
+        let mut early = take(&live.set, 500);
+        live.scene.pass(MINUTE / 2);
+        let late = take(&live.other, 100);
+        // Of the first nothing is left, of the second everything, and a hundred were taken since.
+        live.scene.pass(MINUTE / 4);
+        live.apply(of(10));
+        let before = remaining(&live.set, None);
+        assert_eq!(permit.settle([("units", 0)]).expect("works").refunded("units"), 0);
+        assert_eq!(remaining(&live.set, None), before, "{algorithm:?}");
+        let refunded = early.settle([("units", 0)]).expect("works").refunded("units");
+        assert_eq!(refunded, 250, "{algorithm:?}");
+        assert_eq!(remaining(&live.set, None), before + 250);
+        drop(late);
+    }
+}
+
+#[test]
+fn a_refund_across_a_change_is_what_it_would_have_been_at_the_change() {
+    for algorithm in REFUNDING {
+        for (capacity, burst) in [(60, 100), (600, 1_000), (6, 50), (60, 300), (1, 20)] {
+            let of = |capacity, burst| {
+                plain(
+                    Limit::rate("units", capacity, MINUTE)
+                        .burst(burst)
+                        .algorithm(algorithm),
+                )
+            };
+            let [at_once, later] = [true, false].map(|is_first| {
+                let live = Live::new(of(60, 100));
+                drop(take(&live.set, 30));
+                let mut permit = take(&live.set, 40);
+                live.scene.pass(10 * MINUTE / 60);
+                if is_first {
+                    permit.settle([("units", 5)]).expect("works");
+                }
+                live.apply(of(capacity, burst));
+                live.scene.pass(MINUTE / 60);
+                if !is_first {
+                    permit.settle([("units", 5)]).expect("works");
+                }
+                remaining(&live.other, None)
+            });
+            assert_eq!(
+                later, at_once,
+                "{algorithm:?}, {capacity} with a burst of {burst}"
+            );
+        }
+    }
+}
+
+#[test]
+fn of_what_was_reserved_two_definitions_ago_nothing_is_given_back() {
+    let of = |capacity| plain(Limit::rate("units", capacity, MINUTE));
+    let live = Live::new(of(100));
+    let mut oldest = take(&live.other, 50);
+    live.apply(of(200));
+    let mut old = take(&live.other, 10);
+    live.apply(of(300));
+    let mut present = take(&live.other, 10);
+    let before = remaining(&live.set, None);
+    for (permit, refunded) in [(&mut oldest, 0), (&mut old, 10), (&mut present, 10)] {
+        assert_eq!(
+            permit.settle([("units", 0)]).expect("works").refunded("units"),
+            refunded
+        );
+    }
+    assert_eq!(remaining(&live.set, None), before + 20);
+}
+
+/// Finding 8, for the dead.
+#[test]
+fn what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished() {
+    let test =
+        "live::what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished";
+    in_own_process(test, TIMEOUT, |directory| {
+        let of = |capacity| {
+            declare(plain(
+                Limit::rate("units", capacity, MINUTE)
+                    .burst(1_000)
+                    .on_death(OnDeath::Refund),
+            ))
+        };
+        let clock = VirtualClock::new(NEW_YEAR);
+        let options = OpenOptions::new().virtual_clock(&clock);
+        let segment = options
+            .create(directory.join("limits"), &of(1_000))
+            .expect("a segment");
+        let set = segment.set("api").expect("declared");
+        let told = SharedWords::new(1);
+        let child = Child::fork(|| {
+            let _held = take(&set, 500);
+            told[0].store(1, Ordering::SeqCst);
+            nix::unistd::pause();
+        });
+        eventually("the child has taken some", || told[0].load(Ordering::SeqCst) == 1);
+        // All of it is replenished, and used by another, when the rate becomes slower.
+        clock.advance_to(NEW_YEAR + MINUTE / 2);
+        drop(take(&set, 1_000));
+        segment.apply(&of(10)).expect("applies");
+        child.kill();
+        segment.recover().expect("works");
+        assert_eq!(remaining(&set, None), 0);
+        assert_eq!(
+            segment.snapshot().expect("a copy").sets[0].limits[0]
+                .counts
+                .reclaimed,
+            0
+        );
+    });
+}
+
+#[test]
+fn how_a_limit_stood_is_told_by_the_definition_that_decided() {
+    let of = |capacity| plain(Limit::rate("units", capacity, MINUTE));
+    let live = Live::new(of(10));
+    let permit = take(&live.set, 4);
+    let refusal = ask(&live.set, 7)
+        .into_result()
+        .map(drop)
+        .expect_err("six are left");
+    live.apply(of(1_000));
+    assert_eq!(remaining(&live.set, None), 6);
+    for verdict in permit.verdicts().chain(refusal.verdicts()) {
+        assert_eq!((verdict.remaining, verdict.burst), (6, 10));
+        assert_eq!(verdict.reset_after, 4 * MINUTE / 10);
+    }
+}
+
+#[test]
+fn a_grant_that_is_claimed_after_a_change_is_refunded_as_what_it_was_granted() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    let of = |capacity| {
+        let rate = Limit::rate("units", capacity, MINUTE).burst(100);
+        plain(rate).add_limit(Limit::concurrency("places", 1))
+    };
+    let live = Live::new(of(60));
+    let held = take(&live.set, 0);
+    let request = live.set.request().with("units", 50).expect("declared");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waiting = Box::pin(live.set.acquire_async(&request, None));
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    drop(held);
+    // Granted now; of fifty, ten are replenished before the change, and half of one after it.
+    live.scene.pass(10 * MINUTE / 60);
+    live.apply(of(1));
+    live.scene.pass(MINUTE / 2);
+    let Poll::Ready(outcome) = waiting.as_mut().poll(&mut context) else {
+        panic!("granted by who gave back");
+    };
+    let mut permit = outcome.expect("works").into_result().expect("granted");
+    assert_eq!(
+        permit.settle([("units", 0)]).expect("works").refunded("units"),
+        39
+    );
+    assert_eq!(remaining(&live.other, None), 100);
+}
+
+#[test]
+fn a_raised_sliding_window_admits_all_of_its_new_capacity() {
+    let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
+    for (before, after) in [(2, 60), (10, 100)] {
+        let live = Live::new(plain(sliding(before)));
+        for _ in 0..before {
+            drop(take(&live.set, 1));
+        }
+        let changes = live.apply(plain(sliding(after)));
+        assert_eq!(
+            changes,
+            [format!(
+                "set \"api\" / limit \"units\" / capacity: declared {after}, in the segment {before}"
+            )]
+        );
+        // What was taken before the change has expired.
+        live.scene.clock.advance_to(live.scene.clock.now() + MINUTE);
+        for _ in 0..10 * after {
+            assert!(
+                matches!(ask(&live.set, 1), Outcome::Admitted(_)),
+                "{before} raised to {after}"
+            );
+            live.scene
+                .clock
+                .advance_to(live.scene.clock.now() + MINUTE / after as u32);
+        }
+    }
+}
+
+#[test]
+fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
+    let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
+    let gold = |capacity| keyed(sliding(2)).add_tier(Tier::new("gold").capacity("units", capacity));
+    let note = "its log keeps 2 entries: beyond as many requests in a window, units come back late by up to 1/2 of it; only \
+                a new segment can have more, by `entries = 60`";
+    for (stored, asked) in [
+        (keyed(sliding(2)), keyed(sliding(60))),
+        (plain(sliding(2).entries(2)), plain(sliding(60).entries(2))),
+        (gold(2), gold(60)),
+    ] {
+        let live = Live::new(stored);
+        let preview = SegmentReader::open(live.scene.segment.path()).expect("opens");
+        let preview = preview.preview(&declare(asked.clone())).expect("can change");
+        let [change] = &live.apply(asked)[..] else {
+            panic!("one change")
+        };
+        assert!(
+            change.ends_with(&format!("capacity: declared 60, in the segment 2 ({note})")),
+            "{change}"
+        );
+        assert_eq!(preview[0].to_string(), *change);
+    }
+    // Nothing is worth saying where a new segment would have no more.
+    let live = Live::new(keyed(sliding(5000)));
+    assert!(!live.apply(keyed(sliding(9000)))[0].contains("entries"));
+    let live = Live::new(keyed(sliding(60).entries(60)));
+    assert!(!live.apply(keyed(sliding(30).entries(60)))[0].contains("entries"));
+}

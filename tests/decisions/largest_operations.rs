@@ -1,0 +1,102 @@
+//! The operations that change the most words find room in the journal: none answers with an internal error.
+
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::scene::{create, expect_permit};
+use shmlimit::{Algorithm, Limit, OnDeath, SetDeclaration};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const MAX_LIMITS: usize = 16;
+
+/// A set of as many limits as there may be, each of the kind that changes the most words, all of them held.
+fn widest_set(algorithm: Algorithm, held: usize) -> SetDeclaration {
+    (0..MAX_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
+        let name = format!("limit {index}");
+        set.add_limit(if index < held {
+            Limit::rate(name, 1_000, MINUTE)
+                .algorithm(Algorithm::TokenBucket)
+                .on_death(OnDeath::Refund)
+        } else {
+            Limit::rate(name, 1_000, MINUTE).algorithm(algorithm)
+        })
+    })
+}
+
+#[test]
+fn the_widest_sets_fit_the_journal() {
+    for (algorithm, held) in [
+        (Algorithm::SlidingWindow, 1),
+        (Algorithm::SlidingWindow, 0),
+        (Algorithm::SlidingWindowCounter, 1),
+        (Algorithm::TokenBucket, MAX_LIMITS),
+    ] {
+        let (_directory, _segment, wide) = create(widest_set(algorithm, held));
+        let names: Vec<String> = wide.limits().map(str::to_owned).collect();
+        let mut request = wide.request();
+        for name in &names {
+            request.set_cost(name, 10).expect("declared");
+        }
+        // Settled to less and to more than was reserved.
+        for used in [3, 2_000] {
+            let mut permit = expect_permit(wide.try_acquire(&request));
+            permit
+                .settle(names.iter().map(|name| (name, used)))
+                .expect("room in the journal");
+            permit.release().expect("room in the journal");
+        }
+        // Refused by all of them at once.
+        let refused = !wide
+            .try_acquire(&request)
+            .expect("room in the journal")
+            .is_admitted();
+        assert!(refused);
+    }
+}
+
+#[test]
+fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
+    for algorithm in [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+        Algorithm::TokenBucket,
+    ] {
+        let leased = Limit::concurrency("places", 1).lease(MINUTE);
+        let set = (1..MAX_LIMITS).fold(SetDeclaration::new("wide").add_limit(leased), |set, index| {
+            let limit = Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm);
+            set.add_limit(if algorithm == Algorithm::TokenBucket {
+                limit.on_death(OnDeath::Refund)
+            } else {
+                limit
+            })
+        });
+        let (_directory, segment, wide) = create(set);
+        let mut request = wide.request();
+        for name in wide.limits().skip(1) {
+            request.set_cost(name, 10).expect("declared");
+        }
+        let permit = expect_permit(wide.try_acquire(&request));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut claimed = Box::pin(wide.acquire_async(&request, None));
+        let mut dropped = Box::pin(wide.acquire_async(&request, None));
+        assert!(claimed.as_mut().poll(&mut context).is_pending());
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        drop(permit);
+        let Poll::Ready(outcome) = claimed.as_mut().poll(&mut context) else {
+            panic!("granted by who gave back");
+        };
+        drop(
+            outcome
+                .expect("room in the journal")
+                .into_result()
+                .expect("granted"),
+        );
+        // Granted, and given back without a claim.
+        drop(dropped);
+        let snapshot = segment.snapshot().expect("a snapshot");
+        assert!(snapshot.sets[0].tickets.is_empty() && snapshot.sets[0].holds.is_empty());
+        assert_eq!(snapshot.sets[0].counts.waited, 2);
+        assert_eq!(snapshot.sets[0].counts.cancelled, 1);
+    }
+}

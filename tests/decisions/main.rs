@@ -1,0 +1,13 @@
+//! What one request gets: admitted or refused, and what is counted of it.
+
+mod acquire;
+mod adaptive;
+mod check;
+mod largest_operations;
+mod pool;
+mod refusals;
+mod reserve;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod short_way;
+mod throttled;

@@ -1,0 +1,89 @@
+//! Refusals as values that functions keep, send and give out.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use crate::scene::expect_refusal;
+use shmlimit::{Declaration, Error, Limit, LimitSet, Refusal, Segment, SetDeclaration};
+
+type AnyError = Box<dyn StdError + Send + Sync>;
+
+fn one_a_minute() -> (tempfile::TempDir, LimitSet) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let limit = Limit::calls("sent", 1, Duration::from_secs(60));
+    let declaration = Declaration::new().add_set(SetDeclaration::new("mail").add_limit(limit));
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("mail").expect("declared");
+    (directory, set)
+}
+
+fn send(mail: &LimitSet) -> Result<(), AnyError> {
+    let mut permit = mail.try_acquire(&mail.request())?.into_result()?;
+    permit.release()?;
+    Ok(())
+}
+
+#[test]
+fn a_refusal_and_a_failure_both_pass_through_a_question_mark_and_stay_apart() {
+    let (_directory, mail) = one_a_minute();
+    send(&mail).expect("the first of a minute");
+
+    let refused = send(&mail).expect_err("the second of a minute");
+    assert!(refused.downcast_ref::<Error>().is_none());
+    let refusal = refused.downcast::<Refusal>().expect("a refusal");
+    assert_eq!(refusal.binding(), Some("sent"));
+
+    let ask_for_more = || -> Result<(), AnyError> {
+        let two = mail.request().with("sent", 2)?;
+        drop(mail.try_acquire(&two)?.into_result()?);
+        Ok(())
+    };
+    let failed = ask_for_more().expect_err("never admissible");
+    assert!(failed.downcast_ref::<Refusal>().is_none());
+    assert!(failed.downcast_ref::<Error>().is_some());
+}
+
+#[test]
+fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
+    fn assert_shareable<T: Clone + Send + Sync + StdError + 'static>(_: &T) {}
+    let (_directory, mail) = one_a_minute();
+    send(&mail).expect("the first of a minute");
+    let request = mail.request();
+    let refusal = expect_refusal(mail.try_acquire(&request));
+    assert_shareable(&refusal);
+    let copy = refusal.clone();
+    drop((request, mail));
+
+    let read = std::thread::spawn(move || {
+        let verdicts: Vec<_> = refusal.verdicts().collect();
+        assert_eq!((verdicts.len(), verdicts[0].limit), (1, "sent"));
+        assert!(
+            refusal
+                .retry_after()
+                .is_some_and(|wait| wait <= Duration::from_millis(60_001))
+        );
+        (refusal.limit_set().name().to_owned(), refusal.to_string())
+    });
+    let (set, text) = read.join().expect("no panic");
+    assert_eq!(set, "mail");
+    assert_eq!(text, copy.to_string());
+}
+
+#[test]
+fn checks_and_reservations_give_out_refusals_alike() {
+    let (_directory, mail) = one_a_minute();
+    let request = mail.request();
+    mail.check(&request)
+        .expect("works")
+        .into_result()
+        .expect("the first of a minute");
+
+    let checked = mail.check(&request).expect("works").into_result();
+    let reserved = mail
+        .reserve(&request, Duration::ZERO)
+        .expect("works")
+        .into_result();
+    for refusal in [checked.err(), reserved.err()] {
+        assert_eq!(refusal.expect("the second of a minute").binding(), Some("sent"));
+    }
+}

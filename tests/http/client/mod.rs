@@ -1,0 +1,5 @@
+//! Limits before requests that go out.
+
+mod reqwest_client;
+mod tower_client;
+mod upstream;

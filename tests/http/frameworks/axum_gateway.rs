@@ -1,0 +1,58 @@
+//! The layer in an application of axum, as in the example of that name: networks by the peer's address, tenants by a
+//! header, tokens settled by a handler.
+
+use std::net::SocketAddr;
+
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use axum::{Extension, Router};
+use hyper::header::HeaderName;
+use shmlimit::tower::{ClientAddress, Demand, LimitLayer, PermitHandle};
+use shmlimit::{Declaration, Segment};
+use tokio::net::TcpListener;
+
+use crate::server::client_of;
+
+#[tokio::test]
+async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let declaration = Declaration::from_toml(include_str!("../../../examples/axum_gateway.toml"));
+    let declaration = declaration.expect("the example's is valid");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    let request = |set: &str| segment.set(set).expect("declared").request();
+    let peer = ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()));
+    let visitors = Demand::new(request("visitors")).expect("calls need no cost");
+    let tokens = request("tenants").with("tokens", 1_500).expect("declared");
+    let tenants = Demand::new(tokens).expect("it has a cost");
+    let by_key = tenants.by_header(HeaderName::from_static("x-api-key"));
+    let app = Router::new()
+        .route(
+            "/frugal",
+            get(async |Extension(permit): Extension<PermitHandle>| {
+                permit.settle([("tokens", 1)]).map_err(|error| error.to_string())
+            }),
+        )
+        .route("/greedy", get(async || "done"))
+        .layer(LimitLayer::new(by_key.expect("keyed")))
+        .layer(LimitLayer::new(visitors.by_address(peer).expect("keyed")));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    let serving = tokio::spawn(async move { axum::serve(listener, service).await });
+
+    let mut client = client_of(address).await;
+    for (path, tenant, status) in [
+        ("/frugal", "acme", 200),
+        ("/frugal", "acme", 200), // there would not be enough for a second of 1,500
+        ("/greedy", "acme", 200),
+        ("/greedy", "acme", 429),
+        ("/greedy", "globex", 200),
+    ] {
+        let answer = client.get_with(path, &[("x-api-key", tenant)]).await;
+        assert_eq!(answer.status(), status, "{path} of {tenant}");
+        let told = answer.headers().get_all("ratelimit").iter().count();
+        assert!(told >= 1, "the network's limit is told");
+    }
+    assert_eq!(client.get("/greedy").await.status(), 400);
+    serving.abort();
+}

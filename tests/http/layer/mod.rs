@@ -1,0 +1,10 @@
+//! The layer before a service: what it asks for, what it answers, and what becomes of its permits.
+
+mod addresses;
+mod bodies;
+mod decisions;
+mod keys;
+mod permits;
+mod rejections;
+mod successors;
+mod waiting;

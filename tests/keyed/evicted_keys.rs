@@ -1,0 +1,61 @@
+//! What becomes of a permit where its key has pushed out another.
+
+use std::time::Duration;
+
+use crate::scene;
+use crate::scene::expect_permit;
+use shmlimit::{Algorithm, Keyed, Limit, Segment, SetDeclaration, WhenFull};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// More than there are rows in the table.
+const MANY: usize = 33;
+
+fn segment(directory: &tempfile::TempDir) -> Segment {
+    let declaration = scene::declaration().add_set(
+        SetDeclaration::new("api")
+            .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
+            .add_limit(Limit::rate("tokens", 1_000_000, HOUR).algorithm(Algorithm::TokenBucket)),
+    );
+    Segment::create(directory.path().join("limits"), &declaration).expect("a segment")
+}
+
+#[test]
+fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = segment(&directory);
+    let set = segment.set("api").expect("declared");
+    let request = set.request().with("tokens", 500_000).expect("declared");
+    for number in 0..MANY {
+        let key = set.key(format!("tenant {number}")).expect("keyed");
+        let mut permit = expect_permit(key.try_acquire(&request));
+        let settlement = permit.settle([("tokens", 100_000)]).expect("works");
+        assert_eq!(settlement.refunded("tokens"), 400_000, "tenant {number}");
+    }
+    let keys = segment.snapshot().expect("memory").sets[0].keys.expect("keyed");
+    assert!(keys.evicted_in_use > 0, "no key was evicted");
+}
+
+#[test]
+fn a_key_that_was_pushed_out_refunds_nothing_to_whoever_has_its_row() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = segment(&directory);
+    let set = segment.set("api").expect("declared");
+    let request = set.request().with("tokens", 500_000).expect("declared");
+    let first = set.key("first").expect("keyed");
+    let mut permit = expect_permit(first.try_acquire(&request));
+    for number in 1..MANY {
+        let key = set.key(format!("tenant {number}")).expect("keyed");
+        drop(expect_permit(key.try_acquire(&request)));
+    }
+    let settlement = permit.settle([("tokens", 0)]).expect("works");
+    assert_eq!(settlement.refunded("tokens"), 0);
+    for number in 2..MANY {
+        let verdicts = set
+            .key(format!("tenant {number}"))
+            .expect("keyed")
+            .peek(&request)
+            .expect("works");
+        assert!(verdicts[0].remaining < 510_000, "tenant {number}: {verdicts:?}");
+    }
+}

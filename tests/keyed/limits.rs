@@ -1,0 +1,650 @@
+//! Limits per key: each key has its own, its own line, and its own holds.
+
+use std::time::Duration;
+
+use crate::scene;
+use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
+use crate::scene::{create, create_in, expect_permit, first_set, queued};
+use shmlimit::{
+    Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError, ReserveOutcome,
+    Segment, SetDeclaration,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn keyed(max_keys: u64) -> SetDeclaration {
+    SetDeclaration::new("api").keyed(Keyed::new(max_keys))
+}
+
+fn calls(capacity: u64) -> Limit {
+    Limit::calls("requests", capacity, MINUTE)
+}
+
+fn try_take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Option<Permit<'a>> {
+    let key = set.key(key).expect("a key");
+    key.try_acquire(request).expect("a decision").into_result().ok()
+}
+
+fn take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Permit<'a> {
+    try_take(set, key, request).expect("there is room")
+}
+
+/// What a key has left of the first limit.
+fn remaining(set: &LimitSet, key: &str) -> u64 {
+    let request = set.request().with("requests", 0).expect("valid");
+    let verdicts = set.key(key).expect("a key").peek(&request).expect("works");
+    verdicts[0].remaining
+}
+
+#[test]
+fn each_key_has_limits_of_its_own() {
+    let (_directory, segment, set) = create(keyed(100).add_limit(calls(3)));
+    let request = set.request();
+    for round in 1..=3 {
+        for key in ["a", "b", "c"] {
+            assert!(try_take(&set, key, &request).is_some(), "number {round} of {key}");
+        }
+    }
+    for key in ["a", "b", "c"] {
+        let refused = set
+            .key(key)
+            .expect("a key")
+            .try_acquire(&request)
+            .expect("a decision");
+        let Outcome::Refused(refusal) = refused else {
+            panic!("a fourth of three for {key}");
+        };
+        assert_eq!(
+            (refusal.reason(), refusal.binding()),
+            (RefusalReason::Rate, Some("requests"))
+        );
+        assert!(refusal.retry_after().expect("time heals it") <= MINUTE / 3);
+    }
+    assert!(try_take(&set, "d", &request).is_some());
+    let set = first_set(&segment);
+    assert_eq!((set.counts.admitted, set.counts.refused_rate), (10, 3));
+    let keys = set.keys.expect("keyed");
+    assert_eq!(
+        (
+            keys.in_use,
+            set.counts.refused_table_full,
+            keys.evicted_unused,
+            keys.evicted_in_use
+        ),
+        (4, 0, 0, 0)
+    );
+}
+
+#[test]
+fn keys_are_told_apart_by_every_byte_and_by_their_length() {
+    let (_directory, segment, set) = create(keyed(100).add_limit(calls(1)));
+    let request = set.request();
+    let long = vec![7; 65_536];
+    let mut other = long.clone();
+    other[65_535] = 8;
+    let keys: [&[u8]; 8] = [
+        b"a",
+        b"a\0",
+        b"\0",
+        b"\0\0",
+        b"\xff\xfe",
+        &long[1..],
+        &long,
+        &other,
+    ];
+    for admitted in [true, false] {
+        for key in keys {
+            let outcome = set
+                .key(key)
+                .expect("a key")
+                .try_acquire(&request)
+                .expect("a decision");
+            assert_eq!(outcome.is_admitted(), admitted, "{} bytes", key.len());
+        }
+    }
+    assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 8);
+}
+
+#[test]
+fn an_empty_key_and_one_that_is_too_long_are_errors() {
+    let (_directory, segment, set) = create(keyed(100).add_limit(calls(1)));
+    for bytes in [0, 65_537, 1 << 20] {
+        match set.key(vec![0; bytes]) {
+            Err(Error::Request(RequestError::InvalidKey {
+                set,
+                bytes: given,
+                max,
+                ..
+            })) => assert_eq!((set.as_str(), given, max), ("api", bytes, 65_536)),
+            other => panic!("a key of {bytes} bytes: {other:?}"),
+        }
+    }
+    assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 0);
+}
+
+#[test]
+fn a_keyed_set_needs_a_key_and_another_knows_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let declaration = scene::declaration()
+        .add_set(keyed(10).add_limit(calls(1)))
+        .add_set(SetDeclaration::new("plain").add_limit(calls(1)));
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    let (api, plain) = (
+        segment.set("api").expect("declared"),
+        segment.set("plain").expect("declared"),
+    );
+    assert!(api.is_keyed() && !plain.is_keyed());
+    assert!(matches!(plain.key("a"), Err(Error::Request(RequestError::NotKeyed { set })) if set == "plain"));
+    let request = api.request();
+    let needs_key = |error: Option<Error>| matches!(error, Some(Error::Request(RequestError::KeyRequired { set })) if set == "api");
+    assert!(needs_key(api.try_acquire(&request).err()));
+    assert!(needs_key(api.acquire(&request, None).err()));
+    assert!(needs_key(api.reserve(&request, MINUTE).err()));
+    assert!(needs_key(api.peek(&request).err()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    assert!(needs_key(
+        runtime.block_on(api.acquire_async(&request, None)).err()
+    ));
+    let counts = first_set(&segment).counts;
+    assert_eq!((counts.admitted, counts.refused_rate), (0, 0));
+}
+
+#[test]
+fn keys_that_are_not_stored_leave_no_trace_in_the_file() {
+    for (stores, found) in [(true, true), (false, false)] {
+        let declaration = SetDeclaration::new("api")
+            .keyed(Keyed::new(100).store_keys(stores))
+            .add_limit(calls(1));
+        let (_directory, segment, set) = create(declaration);
+        let secret = "alice@example.org";
+        let request = set.request();
+        assert!(try_take(&set, secret, &request).is_some());
+        assert!(try_take(&set, secret, &request).is_none());
+        assert!(try_take(&set, "bob@example.org", &request).is_some());
+        let file = std::fs::read(segment.path()).expect("the file");
+        let is_there = file
+            .windows(secret.len())
+            .any(|window| window == secret.as_bytes());
+        assert_eq!(is_there, found, "with store_keys = {stores}");
+    }
+}
+
+#[test]
+fn all_limits_of_a_key_are_taken_or_none() {
+    let set = keyed(10)
+        .add_limit(calls(10))
+        .add_limit(Limit::rate("tokens", 100, MINUTE))
+        .add_limit(Limit::concurrency("in_flight", 2));
+    let (_directory, segment, set) = create(set);
+    let request = |tokens| set.request().with("tokens", tokens).expect("declared");
+    let first = take(&set, "a", &request(90));
+    let refused = set
+        .key("a")
+        .expect("a key")
+        .try_acquire(&request(20))
+        .expect("a decision");
+    let Outcome::Refused(refusal) = refused else {
+        panic!("110 of 100");
+    };
+    assert_eq!(refusal.binding(), Some("tokens"));
+    let verdicts: Vec<_> = refusal.verdicts().map(|it| (it.limit, it.admitted)).collect();
+    assert_eq!(
+        verdicts,
+        [("requests", true), ("tokens", false), ("in_flight", true)]
+    );
+    assert_eq!(remaining(&set, "a"), 9, "a refusal takes nothing");
+    assert_eq!(first_set(&segment).active, 1);
+    let second = take(&set, "a", &request(10));
+    let refused = set
+        .key("a")
+        .expect("a key")
+        .try_acquire(&request(0))
+        .expect("a decision");
+    assert_eq!(
+        refused
+            .into_result()
+            .map(drop)
+            .expect_err("three of two")
+            .reason(),
+        RefusalReason::Concurrency
+    );
+    assert!(try_take(&set, "b", &request(100)).is_some());
+    drop((first, second));
+    assert_eq!(first_set(&segment).active, 0);
+}
+
+#[test]
+fn what_a_key_holds_comes_back_to_it_alone() {
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 2)));
+    let request = set.request();
+    let mut a = [take(&set, "a", &request), take(&set, "a", &request)];
+    let b = take(&set, "b", &request);
+    assert!(try_take(&set, "a", &request).is_none());
+    let second_of_b = take(&set, "b", &request);
+    a[0].release().expect("works");
+    a[0].release().expect("once more does nothing");
+    assert!(try_take(&set, "b", &request).is_none());
+    let again = take(&set, "a", &request);
+    assert!(try_take(&set, "a", &request).is_none());
+    drop((a, b, second_of_b, again));
+    let snapshot = first_set(&segment);
+    assert_eq!((snapshot.active, snapshot.holds.len()), (0, 0));
+    assert_eq!(snapshot.limits[0].counts.high_water, 2);
+}
+
+#[test]
+fn every_key_may_hold_one_at_the_same_time() {
+    const KEYS: usize = 2_000;
+    let (_directory, segment, set) = create(keyed(KEYS as u64).add_limit(Limit::concurrency("in_flight", 1)));
+    let request = set.request();
+    let permits: Vec<Permit<'_>> = (0..KEYS)
+        .map(|key| take(&set, &key.to_string(), &request))
+        .collect();
+    assert_eq!(first_set(&segment).holds.len(), KEYS);
+    assert!(try_take(&set, "7", &request).is_none());
+    drop(permits);
+}
+
+#[test]
+fn what_a_dead_process_held_comes_back_to_its_keys() {
+    in_own_process(
+        "limits::what_a_dead_process_held_comes_back_to_its_keys",
+        TIMEOUT,
+        |directory| {
+            let (segment, set) =
+                create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
+            let request = set.request();
+            let own = take(&set, "own", &request);
+            let mut child = Child::fork(|| {
+                let _held = [take(&set, "a", &request), take(&set, "b", &request)];
+                die()
+            });
+            child.wait();
+            for key in ["a", "b"] {
+                eventually("it is given back", || try_take(&set, key, &request).is_some());
+            }
+            assert!(
+                try_take(&set, "own", &request).is_none(),
+                "the living keep theirs"
+            );
+            drop(own);
+            let snapshot = first_set(&segment);
+            assert_eq!((snapshot.counts.reclaimed, snapshot.active), (2, 0));
+        },
+    );
+}
+
+#[test]
+fn a_key_waits_in_a_line_of_its_own() {
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
+    let request = set.request();
+    let held = take(&set, "a", &request);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let key = set.key("a").expect("a key");
+            key.acquire(&request, TIMEOUT).expect("works").is_admitted()
+        });
+        eventually("it waits", || queued(&segment) == 1);
+        // Others neither wait behind it, nor serve it.
+        for _ in 0..10 {
+            drop(take(&set, "b", &request));
+        }
+        let late = set
+            .key("a")
+            .expect("a key")
+            .acquire(&request, Duration::from_millis(1));
+        assert!(!late.expect("works").is_admitted(), "nobody overtakes");
+        assert_eq!(queued(&segment), 1);
+        drop(held);
+        assert!(waiter.join().expect("no panic"));
+    });
+    let counts = first_set(&segment).counts;
+    assert_eq!((counts.waited, counts.timed_out), (1, 1));
+}
+
+/// Holds are of all keys of a shard together, so that who waits for one waits for the process that has one.
+#[test]
+fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
+    let set = keyed(10).add_limit(Limit::concurrency("in_flight", 1)).holds(1);
+    let (_directory, segment, set) = create(set);
+    let request = set.request();
+    for _ in 0..20 {
+        let held = take(&set, "a", &request);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let key = set.key("b").expect("a key");
+                assert!(key.acquire(&request, TIMEOUT).expect("works").is_admitted());
+            });
+            eventually("it waits", || queued(&segment) == 1);
+            drop(held);
+            assert_eq!(
+                queued(&segment),
+                0,
+                "it has what it waited for as soon as that is given back"
+            );
+        });
+    }
+}
+
+#[test]
+fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
+    const KEYS: usize = 8;
+    let set = keyed(100)
+        .add_limit(Limit::concurrency("in_flight", 1))
+        .waiters(256);
+    let (_directory, segment, set) = create(set);
+    let request = set.request();
+    let served = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..2 * KEYS {
+            let (set, request, served) = (&set, &request, &served);
+            scope.spawn(move || {
+                let key = set.key(format!("key-{}", thread % KEYS)).expect("a key");
+                for _ in 0..50 {
+                    drop(expect_permit(key.acquire(request, TIMEOUT)));
+                    served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(served.into_inner(), 2 * KEYS as u64 * 50);
+    let snapshot = first_set(&segment);
+    assert_eq!((snapshot.active, snapshot.tickets.len()), (0, 0));
+    assert_eq!(snapshot.limits[0].counts.high_water, 1, "each key to itself");
+}
+
+#[test]
+fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
+    in_own_process(
+        "limits::processes_wait_in_the_line_of_a_key_and_the_dead_leave_it",
+        TIMEOUT,
+        |directory| {
+            let (segment, set) =
+                create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
+            let request = set.request();
+            let held = take(&set, "a", &request);
+            let wait = || {
+                let key = set.key("a").expect("a key");
+                let outcome = key.acquire(&request, TIMEOUT).expect("works");
+                assert!(outcome.is_admitted());
+            };
+            let first = Child::fork(wait);
+            eventually("the first waits", || queued(&segment) == 1);
+            let second = Child::fork(wait);
+            eventually("the second waits", || queued(&segment) == 2);
+            first.kill();
+            assert!(try_take(&set, "b", &request).is_some());
+            drop(held);
+            second.succeed();
+            // The dead one is found by the process that looks.
+            segment.recover().expect("works");
+            let snapshot = first_set(&segment);
+            assert_eq!((snapshot.active, snapshot.tickets.len()), (0, 0));
+            assert_eq!(snapshot.counts.reclaimed_tickets, 1);
+        },
+    );
+}
+
+#[test]
+fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
+    let request = set.request();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let [a, b] = ["a", "b"].map(|key| set.key(key).expect("a key"));
+        let held = a.acquire_async(&request, None).await.expect("works");
+        let mut dropped = Box::pin(a.acquire_async(&request, TIMEOUT));
+        let poll = tokio::time::timeout(Duration::from_millis(1), &mut dropped).await;
+        assert!(poll.is_err(), "it waits");
+        let served = a.acquire_async(&request, TIMEOUT);
+        let other = b.acquire_async(&request, TIMEOUT).await.expect("works");
+        assert!(other.is_admitted(), "another key is not held up");
+        drop(dropped);
+        let (served, ()) = tokio::join!(served, async { drop(held) });
+        assert!(served.expect("works").is_admitted());
+    });
+    let snapshot = first_set(&segment);
+    assert_eq!(
+        (snapshot.active, snapshot.tickets.len(), snapshot.counts.cancelled),
+        (0, 0, 1)
+    );
+}
+
+#[test]
+fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
+    let limit = Limit::calls("requests", 1, Duration::from_millis(20));
+    let (_directory, segment, set) = create(keyed(10).add_limit(limit));
+    let request = set.request();
+    std::thread::scope(|scope| {
+        for key in ["a", "b", "c"] {
+            let (set, request) = (&set, &request);
+            scope.spawn(move || {
+                let key = set.key(key).expect("a key");
+                for _ in 0..5 {
+                    assert!(key.acquire(request, TIMEOUT).expect("works").is_admitted());
+                }
+            });
+        }
+    });
+    assert_eq!(first_set(&segment).counts.admitted, 15);
+}
+
+#[test]
+fn a_key_reserves_ahead_for_itself_alone() {
+    let scene = Scene::new(keyed(10).add_limit(calls(1)));
+    let set = scene.set();
+    let request = set.request();
+    let reserve = |key: &str| {
+        let key = set.key(key).expect("a key");
+        match key.reserve(&request, 3 * MINUTE).expect("works") {
+            ReserveOutcome::Reserved(reservation) => Some(reservation),
+            ReserveOutcome::Refused(_) => None,
+        }
+    };
+    let delays: Vec<_> = (0..4).map(|_| reserve("a").expect("in time").delay()).collect();
+    assert_eq!(delays, [Duration::ZERO, MINUTE, 2 * MINUTE, 3 * MINUTE]);
+    assert!(reserve("a").is_none());
+    assert_eq!(reserve("b").expect("free").delay(), Duration::ZERO);
+}
+
+#[test]
+fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
+    let limit = Limit::rate("requests", 100, MINUTE);
+    let scene = Scene::new(keyed(10).add_limit(limit));
+    let (segment, set) = (&scene.segment, scene.set());
+    let request = set.request().with("requests", 50).expect("declared");
+    let (mut a, mut b) = (take(&set, "a", &request), take(&set, "b", &request));
+    assert_eq!(
+        a.settle([("requests", 10)]).expect("works").refunded("requests"),
+        40
+    );
+    assert_eq!(
+        b.settle([("requests", 130)])
+            .expect("works")
+            .overdraft("requests"),
+        80
+    );
+    assert_eq!(
+        (remaining(&set, "a"), remaining(&set, "b"), remaining(&set, "c")),
+        (90, 0, 100)
+    );
+    // b is 30 below nothing: what it is short of comes back at 100 a minute.
+    scene.pass(MINUTE * 30 / 100);
+    assert_eq!(remaining(&set, "b"), 0);
+    scene.pass(MINUTE / 100);
+    assert_eq!(remaining(&set, "b"), 1);
+    let counts = first_set(segment).limits[0].counts;
+    assert_eq!((counts.refunded, counts.overdraft), (40, 80));
+}
+
+#[test]
+fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
+    let set = keyed(10)
+        .add_limit(calls(2))
+        .add_limit(Limit::concurrency("in_flight", 5));
+    let (_directory, segment, set) = create(set);
+    let request = set.request();
+    let held: Vec<_> = ["a", "b"]
+        .iter()
+        .flat_map(|key| [take(&set, key, &request), take(&set, key, &request)])
+        .collect();
+    assert!(!set.key("nobody").expect("a key").reset(&[]).expect("works"));
+    assert!(matches!(
+        set.key("a").expect("a key").reset(&["absent"]),
+        Err(Error::Request(RequestError::UnknownLimit { .. }))
+    ));
+    assert!(set.key("a").expect("a key").reset(&["requests"]).expect("works"));
+    assert_eq!((remaining(&set, "a"), remaining(&set, "b")), (2, 0));
+    set.reset(&[], true).expect("works");
+    assert_eq!((remaining(&set, "a"), remaining(&set, "b")), (2, 2));
+    let after = first_set(&segment);
+    assert_eq!(
+        (after.counts.admitted, after.active),
+        (0, 4),
+        "what is held stays held"
+    );
+    drop(held);
+    assert_eq!(first_set(&segment).active, 0);
+}
+
+#[test]
+fn a_refund_from_before_a_reset_of_its_key_is_void() {
+    let limit = Limit::rate("requests", 100, MINUTE);
+    let scene = Scene::new(keyed(10).add_limit(limit));
+    let set = scene.set();
+    let request = set.request().with("requests", 80).expect("declared");
+    let mut before = take(&set, "a", &request);
+    // Of the second reset and the third no less than of the first.
+    for reset in 1..=3 {
+        assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
+        scene.clock.advance_to(NEW_YEAR + 2 * reset * NANOSECOND);
+        let after = take(&set, "a", &request);
+        let settled = before.settle([("requests", 0)]).expect("works");
+        assert_eq!(settled.refunded("requests"), 0, "reset {reset}");
+        assert_eq!(remaining(&set, "a"), 20);
+        before = after;
+    }
+}
+
+#[test]
+fn a_reset_of_a_key_serves_who_waits_for_it() {
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::calls("requests", 1, 60 * MINUTE)));
+    let request = set.request();
+    let _used = take(&set, "a", &request);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let key = set.key("a").expect("a key");
+            key.acquire(&request, TIMEOUT).expect("works").is_admitted()
+        });
+        eventually("it waits", || queued(&segment) == 1);
+        assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
+        assert!(waiter.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
+    in_own_process(
+        "limits::keys_are_the_same_in_forked_children_and_in_who_opens_the_segment",
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create_in(
+                directory,
+                keyed(10).add_limit(Limit::calls("requests", 3, 60 * MINUTE)),
+            );
+            let key = set.key("a").expect("a key");
+            let request = set.request();
+            assert!(key.try_acquire(&request).expect("a decision").is_admitted());
+            Child::fork(|| assert!(key.try_acquire(&request).expect("a decision").is_admitted())).succeed();
+            Child::fork(|| {
+                let opened = Segment::open(segment.path()).expect("opens");
+                let set = opened.set("api").expect("declared");
+                assert!(try_take(&set, "a", &set.request()).is_some());
+            })
+            .succeed();
+            assert!(!key.try_acquire(&request).expect("a decision").is_admitted());
+            assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 1);
+        },
+    );
+}
+
+#[test]
+fn a_permit_of_a_key_is_inert_in_a_forked_child() {
+    in_own_process(
+        "limits::a_permit_of_a_key_is_inert_in_a_forked_child",
+        TIMEOUT,
+        |directory| {
+            let (_segment, set) =
+                create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
+            let request = set.request();
+            let mut permit = take(&set, "a", &request);
+            Child::fork(|| {
+                permit.release().expect("does nothing");
+                assert!(try_take(&set, "a", &request).is_none());
+            })
+            .succeed();
+            assert!(try_take(&set, "a", &request).is_none());
+            permit.release().expect("works");
+            assert!(try_take(&set, "a", &request).is_some());
+        },
+    );
+}
+
+#[test]
+fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
+    let limit = Limit::rate("requests", 100, MINUTE);
+    let scene = Scene::new(keyed(10).add_limit(limit));
+    let (segment, set) = (&scene.segment, scene.set());
+    let request = set.request().with("requests", 80).expect("declared");
+    let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(&set, key, &request));
+    scene.clock.advance_to(NEW_YEAR + 2 * MINUTE);
+    let has_row = |key: &str| segment.key_snapshot("api", key).expect("works").is_some();
+    // Both are replenished, and their rows are given to others.
+    for number in 0.. {
+        if !has_row("as reserved") && !has_row("above") {
+            break;
+        }
+        drop(try_take(&set, &format!("key-{number}"), &request));
+    }
+    scene.clock.advance_to(NEW_YEAR + 5 * MINUTE);
+    let settled = as_reserved.settle([("requests", 80)]).expect("works");
+    assert_eq!(
+        (settled.refunded("requests"), settled.overdraft("requests")),
+        (0, 0)
+    );
+    assert!(!has_row("as reserved"));
+    let settled = above.settle([("requests", 81)]).expect("works");
+    assert_eq!(settled.overdraft("requests"), 1);
+    assert!(has_row("above"), "there is something to charge");
+    assert_eq!(remaining(&set, "above"), 99);
+}
+
+#[test]
+fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
+    let test = "limits::a_reservation_gets_the_row_of_a_key_whose_holder_is_dead";
+    in_own_process(test, TIMEOUT, |directory| {
+        let set = keyed(10)
+            .add_limit(calls(3))
+            .add_limit(Limit::concurrency("slots", 1));
+        let (_segment, set) = create_in(directory, set);
+        let mut child = Child::fork(|| {
+            // A row whose key holds something is given to no other; once it holds nothing, it is as if never used.
+            let holding = set.request().with("requests", 0).expect("declared");
+            let keys = (0..).map(|number| format!("key-{number}"));
+            let permits = keys.map_while(|key| try_take(&set, &key, &holding));
+            std::mem::forget(permits.collect::<Vec<_>>());
+            die();
+        });
+        child.wait();
+        let request = set.request().with("slots", 0).expect("declared");
+        let key = set.key("another").expect("a key");
+        let outcome = key.reserve(&request, Duration::ZERO).expect("works");
+        assert!(matches!(outcome, ReserveOutcome::Reserved(_)), "{outcome:?}");
+    });
+}

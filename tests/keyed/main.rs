@@ -1,0 +1,11 @@
+//! Sets with a row for each key: what each key gets, which rows there are, and which key goes.
+
+mod addresses;
+mod evicted_keys;
+mod keys;
+mod limits;
+mod oracle;
+mod processes;
+mod rows;
+#[path = "../scene/mod.rs"]
+mod scene;

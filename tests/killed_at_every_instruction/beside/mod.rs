@@ -1,0 +1,6 @@
+//! The processes beside the victim, and the room that they take in a segment.
+
+pub mod bystanders;
+pub mod crew;
+pub mod gate;
+pub mod room;

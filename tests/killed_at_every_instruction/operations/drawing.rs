@@ -1,0 +1,166 @@
+//! What is killed of sets with credit: batches are drawn, spent from, drawn anew, and permits from them settled.
+
+use shmlimit::{Credit, Keyed, Limit, LimitSet, SetDeclaration};
+
+use crate::operations::subject::Subject;
+use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
+
+/// Units of a batch. What costs as much is charged to the limit itself.
+pub const BATCH: u64 = 8;
+
+fn one_limit() -> SetDeclaration {
+    let limit = Limit::rate("tokens", 100, YEAR).credit(Credit::batch(BATCH));
+    SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
+}
+
+/// A batch is as large as the declared ones at first, and smaller then: what costs as much is charged to the limit itself.
+fn one_automatic_limit() -> SetDeclaration {
+    automatic_limit(16 * BATCH)
+}
+
+fn another_automatic_limit() -> SetDeclaration {
+    automatic_limit(32 * BATCH)
+}
+
+fn automatic_limit(capacity: u64) -> SetDeclaration {
+    let limit = Limit::rate("tokens", capacity, YEAR).credit(Credit::auto());
+    SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
+}
+
+fn one_limit_by_key() -> SetDeclaration {
+    one_limit().keyed(Keyed::new(20))
+}
+
+/// Takes units of the first batch of the process, which has the background worker started that is notified of batches.
+fn take(set: &LimitSet, cost: u64) {
+    std::mem::forget(admitted(set, &everything(set, cost)));
+}
+
+fn ask(victim: &Victim, set: &LimitSet, cost: u64) {
+    let request = everything(set, cost);
+    let subject = Subject::of(set);
+    victim.begins();
+    let outcome = subject.try_acquire(&request);
+    victim.ends();
+    let outcome = outcome.expect("works");
+    assert!(outcome.is_admitted());
+    std::mem::forget(outcome);
+}
+
+/// The batch before is used up, and its hold records the next.
+fn draw(victim: &Victim) {
+    let set = victim.set();
+    take(&set, BATCH - 1);
+    take(&set, 1);
+    ask(victim, &set, 3);
+}
+
+/// What is left of the batch before is taken back first.
+fn draw_anew(victim: &Victim) {
+    let set = victim.set();
+    take(&set, BATCH - 2);
+    ask(victim, &set, 5);
+}
+
+fn spend(victim: &Victim) {
+    let set = victim.set();
+    take(&set, 1);
+    ask(victim, &set, 3);
+}
+
+/// Another key has a batch already.
+fn draw_by_key(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    let other = Subject::key(&set, "other").try_acquire(&request);
+    std::mem::forget(other.expect("works"));
+    ask(victim, &set, 3);
+}
+
+/// Takes the batch back, then migrates the limit, then notes the definition. Nothing is left of the batch.
+fn change_automatic(victim: &Victim) {
+    let set = victim.set();
+    take(&set, BATCH - 1);
+    take(&set, 1);
+    victim.apply(another_automatic_limit());
+}
+
+/// As [`change_automatic`], with units that are left of the batch.
+fn change_with_units_left(victim: &Victim) {
+    let set = victim.set();
+    take(&set, 3);
+    victim.apply(another_automatic_limit());
+}
+
+/// A permit of a batch of which `more` is taken before it is settled.
+fn settle_after(victim: &Victim, more: &[u64]) {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, 6));
+    for cost in more {
+        take(&set, *cost);
+    }
+    let tokens = set.limit_index("tokens").expect("declared");
+    victim.begins();
+    let settled = permit.settle([(tokens, 2)]).is_ok();
+    victim.ends();
+    assert!(settled);
+    std::mem::forget(permit);
+}
+
+fn settle_into_its_batch(victim: &Victim) {
+    settle_after(victim, &[]);
+}
+
+fn settle_after_its_batch(victim: &Victim) {
+    settle_after(victim, &[2, 3]);
+}
+
+/// As [`operation`], of a process that draws.
+const fn drawing(
+    name: &'static str,
+    set: fn() -> SetDeclaration,
+    transactions: usize,
+    run: fn(&Victim),
+) -> Operation {
+    Operation {
+        draws: true,
+        ..operation(name, set, transactions, run)
+    }
+}
+
+pub const DRAWING_OPERATIONS: &[Operation] = &[
+    drawing("batch, draw", one_limit, 1, draw),
+    // What is taken back, then the draw.
+    drawing("batch, draw anew", one_limit, 2, draw_anew),
+    drawing("batch, spend", one_limit, 0, spend),
+    drawing("automatic batch, draw", one_automatic_limit, 1, draw),
+    drawing("automatic batch, draw anew", one_automatic_limit, 2, draw_anew),
+    drawing("automatic batch, spend", one_automatic_limit, 0, spend),
+    Operation {
+        applies: true,
+        // What is counted is not journalled: the limit, then the generation.
+        ..drawing(
+            "automatic batch, change",
+            one_automatic_limit,
+            2,
+            change_automatic,
+        )
+    },
+    Operation {
+        applies: true,
+        // What is left goes back first.
+        ..drawing(
+            "automatic batch, change with units left",
+            one_automatic_limit,
+            3,
+            change_with_units_left,
+        )
+    },
+    drawing("batch, settle into it", one_limit, 1, settle_into_its_batch),
+    drawing("batch, settle after it", one_limit, 1, settle_after_its_batch),
+    Operation {
+        is_keyed: true,
+        // The row, then the draw.
+        ..drawing("batch, draw by key", one_limit_by_key, 2, draw_by_key)
+    },
+];

@@ -1,0 +1,75 @@
+//! What is killed of labels: writing one for a hold, by who takes it and by who claims what it was granted.
+
+use shmlimit::{Limit, LimitSet, Request, SetDeclaration};
+
+use crate::operations::waiting::{begin_to_wait, look};
+use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
+use crate::state::image::Layout;
+
+const PLACES: u64 = 3;
+
+/// What a request for so many places is labelled with. As long as a label may be, and of two of them no word is the same.
+fn label_for(places: u64) -> String {
+    char::from_digit(places as u32, 10).map_or_else(String::new, |digit| digit.to_string().repeat(64))
+}
+
+/// Whether each label is whole, and its hold's own, which says how many places it was asked for.
+pub fn check_labels(layout: &Layout, image: &[u64]) -> Result<(), String> {
+    let mut labels = layout.labels(image);
+    match labels.find(|(places, label)| *label != label_for(*places)) {
+        Some((places, label)) => Err(format!("what holds {places} is labelled {label:?}")),
+        None => Ok(()),
+    }
+}
+
+fn labelled_places() -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .holds(4)
+        .labels(true)
+        .add_limit(Limit::concurrency("in_flight", PLACES))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+}
+
+fn places(set: &LimitSet, count: u64) -> Request {
+    let request = everything(set, 1).with("in_flight", count);
+    request.expect("declared").label(label_for(count))
+}
+
+/// In the place of a hold that was labelled otherwise.
+fn acquire_with_a_label(victim: &Victim) {
+    let set = victim.set();
+    drop(admitted(&set, &places(&set, 2)));
+    let request = places(&set, 1);
+    victim.is_admitted(&set, &request);
+}
+
+/// As above, where the hold was taken by who gave it back.
+fn claim_with_a_label(victim: &Victim) {
+    let set = victim.set();
+    let mut permits = [admitted(&set, &places(&set, 1)), admitted(&set, &places(&set, 2))];
+    let mut future = begin_to_wait(&set, &places(&set, 1));
+    permits[1].release().expect("works");
+    victim.begins();
+    let outcome = look(&mut future);
+    victim.ends();
+    victim.expects(outcome.expect("granted").is_admitted());
+}
+
+pub const LABEL_OPERATIONS: &[Operation] = &[
+    Operation {
+        killed_everywhere: true,
+        ..operation(
+            "try_acquire with a label",
+            labelled_places,
+            1,
+            acquire_with_a_label,
+        )
+    },
+    operation(
+        "claim a grant with a label",
+        labelled_places,
+        1,
+        claim_with_a_label,
+    ),
+];

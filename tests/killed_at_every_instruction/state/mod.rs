@@ -1,0 +1,6 @@
+//! The segment that a victim leaves behind: its bytes, where operations are performed, and what is asked of it afterwards.
+
+pub mod image;
+mod pieces;
+pub mod stage;
+pub mod survivor;

@@ -1,0 +1,372 @@
+//! What is asked of a segment in which a process was killed.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use shmlimit::fleet::Asked;
+use shmlimit::{
+    Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot,
+};
+
+use crate::operations::changes::{ADAPTING, KEYS};
+use crate::operations::drawing::BATCH;
+use crate::operations::labels::check_labels;
+use crate::operations::leases::{LEFT, SEQUENCE, answer};
+use crate::operations::subject::Subject;
+use crate::operations::{SET, everything};
+use crate::state::image::{Image, Layout, RawFile};
+
+/// No other process is running who could hold the lock, so a lock that is not to be had at once never will be.
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How long the survivor waits in the queue to see that this ends: long enough for a ticket, and no longer.
+const NO_TIMEOUT: Duration = Duration::from_nanos(1);
+
+/// What was found after a recovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Everything as it must be; what a user could see of the set once the lock had been recovered.
+    Sound(Vec<u64>),
+    Torn(String),
+    Stuck(String),
+    /// Something is held, or waits in the queue, for which no process lives.
+    Lost(String),
+}
+
+/// An attached process: the harness itself.
+#[derive(Debug)]
+pub struct Survivor {
+    segment: Segment,
+    set: LimitSet,
+    look: Request,
+    take: Request,
+    /// All places at once, and one of them, in sets that have places.
+    places: Option<(Request, Request)>,
+    file: RawFile,
+    layout: Layout,
+    _bytes: Option<File>,
+}
+
+impl Survivor {
+    pub fn attach(path: &Path) -> Self {
+        let segment = OpenOptions::new()
+            .lock_timeout(TIMEOUT)
+            .open(path)
+            .expect("the segment");
+        let set = segment.set(SET).expect("declared");
+        let file = RawFile::open(path);
+        let snapshot = segment.snapshot().expect("memory for a copy");
+        let places = snapshot.sets[0]
+            .limits
+            .iter()
+            .find(|limit| limit.name == "in_flight");
+        let places = places.and_then(|limit| {
+            let look = everything(&set, 0);
+            let all = look.clone().with("in_flight", limit.burst?);
+            Some((
+                all.expect("declared"),
+                look.with("in_flight", 1).expect("declared"),
+            ))
+        });
+        let layout = Layout::of(&file);
+        // What it takes is charged to the limit itself: a batch would be left of it.
+        let cost = if layout.draws { BATCH } else { 1 };
+        Self {
+            look: everything(&set, 0),
+            take: everything(&set, cost),
+            places,
+            layout,
+            segment,
+            set,
+            file,
+            _bytes: None,
+        }
+    }
+
+    /// As [`attach`](Self::attach), to a segment that becomes a copy of others, whose participants must not be taken
+    /// for dead because they are not attached to this one: the bytes of all of them are locked.
+    pub fn attach_to_copies(path: &Path, participants: u32) -> Self {
+        let survivor = Self::attach(path);
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .expect("the segment");
+        // The first is the survivor's own.
+        let range = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: (1 << 40) + 1,
+            l_len: i64::from(participants) - 1,
+            l_pid: 0,
+        };
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&range)).expect("nobody else is attached");
+        Self {
+            _bytes: Some(file),
+            ..survivor
+        }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::of(&self.set)
+    }
+
+    pub fn snapshot(&self) -> SegmentSnapshot {
+        self.segment.snapshot().expect("memory for a copy")
+    }
+
+    /// What is left of every limit, of every key that has used any, in a copy of `image`.
+    pub fn standing_of(&self, image: &[u64]) -> Result<Vec<u64>, Judgement> {
+        self.file.become_copy_of(image);
+        let subjects: Vec<Subject<'_>> = if self.set.is_keyed() {
+            KEYS.map(|key| Subject::key(&self.set, key)).to_vec()
+        } else {
+            vec![self.subject()]
+        };
+        let mut standing = Vec::new();
+        for subject in subjects {
+            let verdicts = subject
+                .peek(&self.look)
+                .map_err(|error| failure("peek", &error))?;
+            standing.extend(verdicts.iter().map(|verdict| verdict.remaining));
+        }
+        Ok(standing)
+    }
+
+    /// Recovers a copy of `image`, in which those are dead who have been buried or have died.
+    pub fn judge_copy(
+        &self,
+        image: &[u64],
+        is_legal: impl FnOnce(&Image) -> Result<(), String>,
+    ) -> Judgement {
+        self.file.become_copy_of(image);
+        self.judge(is_legal)
+    }
+
+    /// Takes the lock of the segment as it is, which recovers it; asks `is_legal` about what is found then; takes
+    /// back what the dead held and waited for; then lets every other process die as well; and uses the set.
+    pub fn judge(&self, is_legal: impl FnOnce(&Image) -> Result<(), String>) -> Judgement {
+        match self.judge_in_steps(is_legal) {
+            Ok(seen) => Judgement::Sound(seen),
+            Err(judgement) => judgement,
+        }
+    }
+
+    fn judge_in_steps(
+        &self,
+        is_legal: impl FnOnce(&Image) -> Result<(), String>,
+    ) -> Result<Vec<u64>, Judgement> {
+        // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
+        self.subject()
+            .peek(&self.look)
+            .map_err(|error| failure("peek", &error))?;
+        let image = self.file.copy();
+        let torn = |what: &str| Judgement::Torn(what.to_owned());
+        is_legal(&image).map_err(Judgement::Torn)?;
+        self.layout.check_table(&image).map_err(Judgement::Torn)?;
+        check_labels(&self.layout, &image).map_err(Judgement::Torn)?;
+        self.layout.check_generation(&image).map_err(Judgement::Torn)?;
+        if self.layout.journal_count(&image) != 0 {
+            return Err(torn("the journal is not empty"));
+        }
+        if self.layout.is_poisoned(&image) {
+            return Err(torn("the set is poisoned"));
+        }
+        let lock = self.file.lock_word(&self.layout).load(Ordering::Relaxed);
+        if lock != 0 {
+            return Err(Judgement::Stuck(format!("the lock word was left at {lock:#x}")));
+        }
+        self.recover()?;
+        let snapshot = self.snapshot();
+        self.check_those_alive(&snapshot)?;
+        if !snapshot.sets[0].tickets.is_empty() || !snapshot.sets[0].holds.is_empty() {
+            self.layout.bury_all_but(std::process::id(), &self.file);
+            self.recover()?;
+        }
+        self.check_that_nothing_is_left(&self.snapshot())?;
+        if self.layout.is_leased {
+            self.check_lease()?;
+        }
+        let outcome = self
+            .subject()
+            .try_acquire(&self.take)
+            .map_err(|error| failure("try_acquire", &error))?;
+        if self.layout.keeps_labels() && self.layout.labels(&self.file.copy()).next().is_some() {
+            return Err(torn("what was taken without a label has one"));
+        }
+        drop(outcome);
+        self.check_that_nothing_is_left(&self.snapshot())?;
+        // A line in which no process has waited is as it was made.
+        if let Some((all, one)) = self
+            .places
+            .as_ref()
+            .filter(|_| self.layout.has_used_tickets(&image))
+        {
+            self.wait_in_vain(all, one)?;
+        }
+        Ok(self.layout.canonical(&image))
+    }
+
+    pub fn recover(&self) -> Result<(), Judgement> {
+        let report = self
+            .segment
+            .recover()
+            .map_err(|error| failure("recover", &error))?;
+        let had_more = report
+            .sets
+            .iter()
+            .any(|set| set.problem.is_some() || set.repairs.is_some());
+        if had_more {
+            return Err(Judgement::Torn(format!("there was more to repair: {report:?}")));
+        }
+        Ok(())
+    }
+
+    /// The dead have nothing any more, and the process that lives is not kept waiting for what is there.
+    fn check_those_alive(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
+        let set = &snapshot.sets[0];
+        if let Some(hold) = set.holds.iter().find(|hold| !hold.owner_alive) {
+            return Err(Judgement::Lost(format!("a dead process holds {hold:?}")));
+        }
+        if let Some(ticket) = set.tickets.iter().find(|ticket| !ticket.owner_alive) {
+            return Err(Judgement::Stuck(format!("a dead process waits by {ticket:?}")));
+        }
+        let verdicts = self
+            .subject()
+            .peek(&self.look)
+            .map_err(|error| failure("peek", &error))?;
+        let remaining = |name: &String| {
+            let limit = verdicts.iter().find(|verdict| verdict.limit == *name);
+            limit.map_or(0, |limit| limit.remaining)
+        };
+        // The process that comes for what it was granted serves the next.
+        let first = set.tickets.iter().find(|ticket| !ticket.granted);
+        let first = first.filter(|_| set.tickets.iter().all(|ticket| !ticket.granted));
+        if let Some(first) = first.filter(|it| it.costs.iter().all(|(name, cost)| *cost <= remaining(name))) {
+            return Err(Judgement::Stuck(format!("nobody serves {first:?}")));
+        }
+        Ok(())
+    }
+
+    /// Goes on with asking the store where the dead process was: with the same request, if that was kept, and to the same grant,
+    /// which counts once.
+    fn check_lease(&self) -> Result<(), Judgement> {
+        if self.snapshot().sets[0].limits[0].kind == Kind::Concurrency {
+            // Of places, what is asked for depends on who holds them.
+            return Ok(());
+        }
+        self.layout.bury_all_but(std::process::id(), &self.file);
+        let fleet = self.segment.fleet();
+        let taken = fleet
+            .try_take_duty()
+            .map_err(|error| failure("take duty", &error))?;
+        let duty = taken.ok_or_else(|| Judgement::Stuck("no process gets duty".to_owned()))?;
+        let ask = || duty.ask().map_err(|error| failure("ask", &error));
+        let (first, again) = (ask()?, ask()?);
+        if !first
+            .iter()
+            .map(Asked::request)
+            .eq(again.iter().map(Asked::request))
+        {
+            return Err(Judgement::Torn(format!("asked {first:?}, then {again:?}")));
+        }
+        // An answer that comes twice counts once.
+        for asked in first.iter().chain(&again) {
+            duty.install(asked, &answer(asked.request()))
+                .map_err(|error| failure("install", &error))?;
+        }
+        let snapshot = self.snapshot();
+        let lease = snapshot.sets[0].limits[0].lease.as_ref();
+        let lease = lease.ok_or_else(|| Judgement::Torn("no lease".to_owned()))?;
+        if lease.asking || (lease.sequence, lease.left) != (SEQUENCE, LEFT) {
+            return Err(Judgement::Torn(format!(
+                "the second grant did not come into force once: {lease:?}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every process but the survivor is dead, and what they had is given back.
+    pub fn check_that_nothing_is_left(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
+        let set = &snapshot.sets[0];
+        if set.torn || set.poisoned || set.words_in_flight != Some(0) {
+            return Err(Judgement::Torn(
+                "the set is torn, poisoned or has words in flight".to_owned(),
+            ));
+        }
+        if !set.tickets.is_empty() {
+            return Err(Judgement::Stuck(format!("left in line: {:?}", set.tickets)));
+        }
+        if set.active != 0 || !set.holds.is_empty() {
+            return Err(Judgement::Lost(format!(
+                "{} permits are active and {} held",
+                set.active,
+                set.holds.len()
+            )));
+        }
+        let verdicts = self
+            .subject()
+            .peek(&self.look)
+            .map_err(|error| failure("peek", &error))?;
+        let half_empty = set.limits.iter().find(|limit| {
+            let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
+            let has_one_capacity =
+                limit.kind == Kind::Concurrency && limit.name != ADAPTING && limit.lease.is_none();
+            // The capacity of the definition that the peek was answered by: this process may have heard of a later one,
+            // of which a copy from before a change knows nothing.
+            has_one_capacity && verdict.is_none_or(|verdict| verdict.remaining != verdict.burst)
+        });
+        if let Some(limit) = half_empty {
+            return Err(Judgement::Lost(format!(
+                "`{}` was not given back in full: {:?} of {limit:?}",
+                limit.name,
+                verdicts.iter().find(|verdict| verdict.limit == limit.name),
+            )));
+        }
+        // The pins of all rows are the holds that name them, so there are none either.
+        self.layout
+            .check_table(&self.file.copy())
+            .map_err(Judgement::Torn)
+    }
+
+    /// Takes all places and waits for one more, which must come to an end when time is up.
+    fn wait_in_vain(&self, all: &Request, one: &Request) -> Result<(), Judgement> {
+        let held = self
+            .subject()
+            .try_acquire(all)
+            .map_err(|error| failure("try_acquire", &error))?;
+        let outcome = self
+            .subject()
+            .acquire(one, NO_TIMEOUT)
+            .map_err(|error| failure("acquire", &error))?;
+        let held = held.into_result().map_err(|refusal| refusal.reason());
+        let in_vain = outcome.into_result().map_err(|refusal| refusal.reason());
+        // A rate that is overdrawn refuses every request, and so does throttling.
+        let refuses_all = held
+            .as_ref()
+            .err()
+            .filter(|reason| matches!(reason, RefusalReason::Rate | RefusalReason::Throttled));
+        let expected = refuses_all.unwrap_or(&RefusalReason::Concurrency);
+        if in_vain.as_ref().err() != Some(expected) || (held.is_err() && refuses_all.is_none()) {
+            return Err(Judgement::Lost(format!(
+                "all places were to be had with {held:?}, then one more with {in_vain:?}"
+            )));
+        }
+        drop(held);
+        self.check_that_nothing_is_left(&self.snapshot())
+    }
+}
+
+fn failure(operation: &str, error: &Error) -> Judgement {
+    let message = format!("{operation}: {error}");
+    match error {
+        Error::Segment(SegmentError::LockStuck { .. } | SegmentError::LockLost { .. }) => {
+            Judgement::Stuck(message)
+        }
+        _ => Judgement::Torn(message),
+    }
+}

@@ -1,0 +1,15 @@
+//! Processes and threads that share a segment: they fork, execute, stop, die, and live in other namespaces.
+
+mod exec;
+mod fork;
+mod giving_back;
+#[path = "../layout_mirror/mod.rs"]
+mod layout_mirror;
+mod looking;
+mod namespaces;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod slot_lock;
+mod stopped_holder;
+mod threads;
+mod two_copies;

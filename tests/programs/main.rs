@@ -1,0 +1,4 @@
+//! The programs of this repository do what they say.
+
+mod examples;
+mod prefork_server;

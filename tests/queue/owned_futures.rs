@@ -1,0 +1,91 @@
+//! Futures and permits that borrow nothing: for tasks that outlive who spawned them.
+
+use std::time::Duration;
+
+use crate::scene::{create, expect_permit};
+use shmlimit::{AcquireFuture, Keyed, Limit, Outcome, Permit, SetDeclaration};
+use tokio::sync::oneshot;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+async fn admitted(future: AcquireFuture<'static>) -> Permit<'static> {
+    expect_permit(future.await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
+    let (_directory, segment, pool) =
+        create(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
+    let request = pool.request();
+    let first = admitted(pool.acquire_owned(&request, None)).await;
+    let mut tasks = Vec::new();
+    for number in 0..3 {
+        let waiting = pool.acquire_owned(&request, TIMEOUT);
+        let (enqueued, is_enqueued) = oneshot::channel();
+        tasks.push(tokio::spawn(async move {
+            let mut waiting = std::pin::pin!(waiting);
+            let polled = std::future::poll_fn(|context| {
+                use std::future::Future;
+                std::task::Poll::Ready(waiting.as_mut().poll(context).is_ready())
+            });
+            let _ = enqueued.send(polled.await);
+            let permit = expect_permit(waiting.await);
+            (number, permit.fencing_number(), permit)
+        }));
+        assert_eq!(is_enqueued.await, Ok(false), "it waits");
+    }
+    drop((first, request, pool, segment));
+    let mut numbers = Vec::new();
+    for task in tasks {
+        let (number, serial, permit) = task.await.expect("no panic");
+        numbers.push((number, serial));
+        // The next is served when this one is dropped.
+        drop(permit);
+    }
+    assert!(numbers.is_sorted_by(|one, other| one.1 < other.1), "{numbers:?}");
+}
+
+#[tokio::test]
+async fn a_task_that_is_aborted_leaves_the_queue() {
+    let (_directory, segment, pool) =
+        create(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
+    let held = admitted(pool.acquire_owned(&pool.request(), None)).await;
+    let mut waiting = Box::pin(pool.acquire_owned(&pool.request(), None));
+    tokio::select! {
+        biased;
+        outcome = &mut waiting => panic!("the only place is taken: {outcome:?}"),
+        () = std::future::ready(()) => {}
+    }
+    let queued = || segment.snapshot().expect("readable").sets[0].tickets.len();
+    assert_eq!(queued(), 1);
+    let task = tokio::spawn(waiting);
+    task.abort();
+    assert!(task.await.expect_err("aborted").is_cancelled());
+    assert_eq!(queued(), 0);
+    drop(held);
+    let again = pool.try_acquire(&pool.request()).expect("works");
+    assert!(matches!(again, Outcome::Admitted(_)));
+}
+
+#[tokio::test]
+async fn a_key_gives_owned_futures_too_and_refusals_come_with_them() {
+    let set = SetDeclaration::new("tenants")
+        .keyed(Keyed::new(10))
+        .add_limit(Limit::concurrency("places", 1));
+    let (_directory, _segment, tenants) = create(set);
+    let future = {
+        let key = tenants.key("acme").expect("keyed");
+        key.acquire_owned(&tenants.request(), None)
+    };
+    let permit = tokio::spawn(admitted(future)).await.expect("no panic");
+    let outcome = tenants
+        .key("acme")
+        .expect("keyed")
+        .acquire_owned(&tenants.request(), Duration::from_millis(1));
+    let refused = tokio::spawn(outcome).await.expect("no panic").expect("works");
+    assert_eq!(
+        refused.into_result().expect_err("it is held").binding(),
+        Some("places")
+    );
+    drop(permit);
+}

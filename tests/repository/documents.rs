@@ -1,0 +1,288 @@
+//! What the documents refer to is there: files and directories of this repository, and the targets of links. And the
+//! words are plain.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "shm-layout.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
+    let mut directories = vec![root.join("docs")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// What stands in single backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// The targets of links in the form `[text](target)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', ' ']).next())
+}
+
+/// The anchor that a heading gets: in small letters, with hyphens for spaces and without other signs.
+fn anchor(heading: &str) -> String {
+    let letters = heading.trim().to_lowercase();
+    letters
+        .chars()
+        .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter))
+        .map(|letter| if letter == ' ' { '-' } else { letter })
+        .collect()
+}
+
+fn has_anchor(document: &str, wanted: &str) -> bool {
+    let headings = document.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .any(|found| found == wanted)
+        || document.contains(&format!("<a id=\"{wanted}\"></a>"))
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut missing = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("text");
+        let paths = quoted(&text).filter(|word| {
+            let is_path = word
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || "/._-".contains(letter));
+            let roots = [
+                "src/",
+                "tests/",
+                "tools/",
+                "packaging/",
+                "python/",
+                "docs/",
+                "benches/",
+                "examples/",
+                "demos/",
+                "fuzz/",
+            ];
+            is_path && roots.iter().any(|root| word.starts_with(root))
+        });
+        missing.extend(
+            paths
+                .filter(|path| !root.join(path).exists())
+                .map(|path| format!("{}: {path}", document.display())),
+        );
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut broken = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("text");
+        let directory = document.parent().expect("a directory");
+        for link in links(&text).filter(|link| !link.contains("://") && !link.starts_with("mailto:")) {
+            let (file, wanted) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                document.clone()
+            } else {
+                directory.join(file)
+            };
+            let is_image = target.extension().is_some_and(|extension| extension == "png");
+            let leads = (target.is_dir() || is_image && target.is_file()) && wanted.is_empty()
+                || fs::read_to_string(&target)
+                    .is_ok_and(|text| wanted.is_empty() || has_anchor(&text, wanted));
+            if !leads {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Cargo fails where there is no program of tests of a name that it is given, and some of these run for hours before they
+/// come to that; of a module that there is not it runs no test, and succeeds.
+#[test]
+fn tests_that_scripts_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = ["tests", "tools/limitctl/tests", "fleet/tests"].map(|directory| root.join(directory));
+    let exists = |name: &str| {
+        let mut places = tests.iter();
+        places.any(|place| {
+            place.join(format!("{name}.rs")).exists() || place.join(name).join("main.rs").exists()
+        })
+    };
+    let mut sources = Vec::new();
+    sources_below(&root.join("src"), &mut sources);
+    for place in &tests {
+        sources_below(place, &mut sources);
+    }
+    let is_module = |name: &str| {
+        let [file, directory] = [format!("/{name}.rs"), format!("/{name}/mod.rs")];
+        let mut paths = sources.iter().map(|source| source.to_string_lossy());
+        paths.any(|path| path.ends_with(&file) || path.ends_with(&directory))
+    };
+    let mut missing = Vec::new();
+    let mut scripts = vec![root.join("tools/check")];
+    scripts.extend(
+        fs::read_dir(root.join("tools/checks"))
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.is_file()),
+    );
+    for script in scripts {
+        let text = fs::read_to_string(&script).expect("text");
+        let named = text
+            .split("--test ")
+            .skip(1)
+            .filter_map(|rest| rest.split_whitespace().next());
+        let listed = text
+            .split_once("engine_tests='")
+            .and_then(|(_, rest)| rest.split_once('\''));
+        let names = named.chain(listed.into_iter().flat_map(|(names, _)| names.split_whitespace()));
+        // What a variable stands for is in the list.
+        let names = names.filter(|name| {
+            name.chars()
+                .all(|letter| letter.is_ascii_lowercase() || letter == '_')
+        });
+        let modules = text
+            .split_whitespace()
+            .filter_map(|word| word.strip_suffix("::"))
+            .map(|path| path.rsplit("::").next().unwrap_or(path));
+        missing.extend(
+            names
+                .filter(|name| !exists(name))
+                .chain(modules.filter(|module| !is_module(module)))
+                .map(|name| format!("{}: {name}", script.display())),
+        );
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn the_readme_is_short() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("text");
+    let lines = readme.lines().count();
+    assert!(lines <= 150, "{lines} lines: what is for later goes into docs/");
+}
+
+/// The longest that a program in `examples/` may be.
+const EXAMPLE_LINES: usize = 60;
+
+#[test]
+fn examples_are_short_and_listed_in_the_readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("text");
+    let mut programs = 0;
+    for entry in fs::read_dir(root.join("examples")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            continue; // what a program declares
+        }
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let lines = fs::read_to_string(&path).expect("text").lines().count();
+        assert!(
+            lines <= EXAMPLE_LINES,
+            "{name} has {lines} lines: at most {EXAMPLE_LINES}"
+        );
+        assert!(
+            readme.contains(&format!("](examples/{name})")),
+            "README.md lists the examples, without {name}"
+        );
+        programs += 1;
+    }
+    assert_eq!(programs, 6, "README.md says how many");
+}
+
+/// Words that newcomers stumble over, and what is said instead.
+const WORDS: &[(&str, &str)] = &[
+    ("whoever", "the process that, or anyone who"),
+    ("nobody", "no process, or no one"),
+    ("everybody", "every process, or everyone"),
+    ("anybody", "any process, or anyone"),
+    ("somebody", "a process, or someone"),
+    ("takes amiss", "objects to"),
+    ("lets go of", "releases"),
+    ("let go of", "released"),
+    ("letting go of", "releasing"),
+    ("come what may", "in any case"),
+    ("in line", "in the queue"),
+    ("ticket holder", "waiter"),
+    ("folder", "directory"),
+    ("folders", "directories"),
+    ("attendant", "background worker"),
+    ("bell", "futex"),
+    ("doorbell", "process futex"),
+    ("rung", "advanced, or woken"),
+    ("process who", "process that"),
+    ("whose line", "whose queue"),
+    ("same line as", "same queue as"),
+    ("whom", "which, or a noun"),
+    ("is told", "gets, or is informed"),
+    ("was told", "got, or was informed"),
+    ("are told", "get, or are informed"),
+];
+
+/// Each word, with a space on either side, as prose has it: names in code are joined by other signs.
+fn words_of(text: &str) -> String {
+    let is_of_a_word = |sign: char| sign.is_alphanumeric() || sign == '_';
+    let mut words = String::from(" ");
+    for word in text
+        .split(|sign| !is_of_a_word(sign))
+        .filter(|word| !word.is_empty())
+    {
+        words.push_str(&word.to_lowercase());
+        words.push(' ');
+    }
+    words
+}
+
+fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources_below(&path, found);
+        } else if path
+            .extension()
+            .is_some_and(|extension| ["rs", "py", "pyi"].iter().any(|known| extension == *known))
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn words_are_those_of_the_field() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = documents();
+    files.push(root.join("CHANGELOG.md"));
+    for directory in ["src", "python/src", "python/shmlimit", "tools/limitctl/src"] {
+        sources_below(&root.join(directory), &mut files);
+    }
+    let mut found = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("text");
+        for (number, line) in (1..).zip(text.lines()) {
+            let words = words_of(line);
+            for (word, instead) in WORDS {
+                if words.contains(&format!(" {word} ")) {
+                    let file = file.strip_prefix(root).unwrap_or(&file).display();
+                    found.push(format!("{file}:{number}: {word}: say {instead}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

@@ -1,0 +1,6 @@
+//! The repository itself, read from its sources: layers, unsafe code, public types, and what documents say.
+
+mod auto_traits;
+mod documents;
+mod layers;
+mod unsafe_code;

@@ -1,0 +1,15 @@
+//! The file of a segment: how it is made, found, attached, damaged, copied and removed.
+
+mod attachments;
+mod checkpoints;
+mod cold_start;
+mod creation_race;
+mod damaged_files;
+#[path = "../layout_mirror/mod.rs"]
+mod layout_mirror;
+mod places;
+mod remove;
+mod removed_segments;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod sets_on_demand;

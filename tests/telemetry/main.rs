@@ -1,0 +1,11 @@
+//! What is seen from outside: events, metrics, labels and probes.
+
+mod labels;
+#[path = "../layout_mirror/mod.rs"]
+mod layout_mirror;
+mod probes;
+mod recorded_metrics;
+mod request_events;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod tracing_events;

@@ -1,0 +1,9 @@
+//! What creates segments and changes them.
+
+mod apply;
+mod create_all;
+mod mismatch;
+mod overrides;
+#[path = "../support/mod.rs"]
+mod support;
+mod tiers;

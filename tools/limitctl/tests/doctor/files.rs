@@ -1,0 +1,550 @@
+//! What doctor finds of damaged files, of files in the wrong place, and of a host without room: each made so for real, and
+//! healed by the command that it names.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::layout_mirror::RawSegment;
+use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
+use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
+use crate::support::host::{can_unshare, has, is_root};
+use crate::support::{Actor, create, directory, run, run_command, text};
+use serde_json::Value;
+use shmlimit::{Segment, SegmentReader};
+
+/// The position of a word of the control record of the only set's only shard.
+fn control_word(raw: &RawSegment, word: usize) -> usize {
+    raw.control() + word
+}
+
+#[test]
+fn damaged_headers_are_an_error_and_never_a_crash() {
+    let directory = directory();
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 6] = [
+        ("damaged", |path| {
+            RawSegment::open(path).set_word(header::SETS, u64::MAX)
+        }),
+        ("damaged", |path| {
+            let raw = RawSegment::open(path);
+            raw.set_word(header::PARTICIPANTS, u64::MAX);
+            raw.seal_header();
+        }),
+        ("damaged", |path| {
+            let definition = vec![b'?'; RawSegment::open(path).definition().len()];
+            RawSegment::open(path).set_definition(&definition);
+        }),
+        ("other_format", |path| {
+            RawSegment::open(path).set_word(header::FORMAT, 999)
+        }),
+        ("other_format", |path| {
+            let another = if cfg!(target_env = "musl") { 1 } else { 2 };
+            RawSegment::open(path).set_word(header::C_LIBRARY, another)
+        }),
+        ("wrong_size", |path| {
+            let file = fs::File::options().write(true).open(path).expect("opened");
+            file.set_len(8192).expect("truncated");
+        }),
+    ];
+    for (kind, damage) in damages {
+        let path = create(directory.path());
+        damage(&path);
+        let before = fs::read(&path).expect("read");
+        run(["doctor", text(&path)]).ended(1);
+        assert!(fs::read(&path).expect("read") == before, "a byte was changed");
+        // In a directory it is found, too, beside what is well.
+        let in_directory = run(["doctor", "--json", text(directory.path())]).ended(1).json();
+        assert_eq!(
+            in_directory["segments"][0]["findings"][0]["finding"], kind,
+            "{in_directory}"
+        );
+        let finding = assert_healed(kind, "error", &path);
+        assert!(
+            finding["heal"]
+                .as_str()
+                .expect("a command")
+                .contains("remove --force")
+        );
+        assert!(!path.exists());
+        create(directory.path());
+        assert_well(&path);
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn any_word_of_the_header_and_of_the_control_may_be_anything() {
+    let directory = directory();
+    let path = create(directory.path());
+    let raw = RawSegment::open(&path);
+    let sound = fs::read(&path).expect("read");
+    let words =
+        (0..header::RECORD).chain((control::LOCK_SIZE..control::SIZE).map(|word| control_word(&raw, word)));
+    for word in words {
+        for value in [u64::MAX, 0x0101_0101_0101] {
+            raw.set_word(word, value);
+            let code = run(["doctor", "--json", text(&path)]).code;
+            assert!(code == 0 || code == 1, "word {word} of {value:#x}: {code}");
+        }
+        raw.set_bytes(0, &sound);
+    }
+}
+
+#[test]
+fn what_is_no_segment_is_moved_aside_and_left_out_of_directories() {
+    let directory = directory();
+    let path = directory.path().join("limits");
+    for content in [&b""[..], b"#!/bin/sh\n", &[0; 10_000]] {
+        fs::write(&path, content).expect("written");
+        run(["doctor", "--strict", text(directory.path())]).ended(0);
+        assert_healed("not_a_segment", "error", &path);
+        assert!(!path.exists());
+    }
+    run(["doctor", text(&path)]).ended(69);
+}
+
+#[test]
+fn counts_that_contradict_the_holds_are_counted_again() {
+    let directory = directory();
+    let path = create(directory.path());
+    let raw = RawSegment::open(&path);
+    raw.set_word(control_word(&raw, control::ACTIVE), 3);
+    assert_healed("counts_wrong", "error", &path);
+    assert_eq!(raw.word(control_word(&raw, control::ACTIVE)), 0);
+    assert_well(&path);
+}
+
+#[test]
+fn the_rebuild_can_be_asked_for() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("hold", &path);
+    assert!(
+        run(["recover", text(&path)])
+            .ended(0)
+            .stdout
+            .contains("nothing to recover")
+    );
+    let json = run(["recover", "--rebuild", "--json", text(&path)])
+        .ended(0)
+        .json();
+    assert_eq!(json["sets"][0]["repairs"]["rebuilt"], true, "{json}");
+    let set = run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
+    assert_eq!(
+        (&set["active"], &set["counts"]["rebuilds"]),
+        (&1.into(), &1.into()),
+        "{set}"
+    );
+    actor.kill();
+    run(["recover", "--rebuild", "--check", text(&path)]).ended(64);
+}
+
+#[test]
+fn half_done_operations_are_carried_to_their_end() {
+    let directory = directory();
+    let path = create(directory.path());
+    let raw = RawSegment::open(&path);
+    // That of a reset which covers nothing, or of a rebuild.
+    for marker in [255, 254] {
+        raw.set_word(control_word(&raw, control::JOURNAL), marker);
+        assert_healed("half_done", "warning", &path);
+        assert_well(&path);
+    }
+}
+
+#[test]
+fn a_set_is_poisoned_until_it_is_recovered_or_reset_as_its_poison_needs() {
+    let directory = directory();
+    let path = create(directory.path());
+    let raw = RawSegment::open(&path);
+    for (poison, verb) in [(1, "recover"), (2, "reset")] {
+        raw.set_word(control_word(&raw, control::POISONED), poison);
+        let finding = assert_healed("poisoned", "error", &path);
+        assert!(
+            finding["heal"].as_str().expect("a command").contains(verb),
+            "{finding}"
+        );
+        assert_well(&path);
+    }
+}
+
+#[test]
+fn locks_without_an_owner_are_made_anew() {
+    let directory = directory();
+    let path = create(directory.path());
+    let raw = RawSegment::open(&path);
+    let lock = 8 * control_word(&raw, 0) as u64;
+    // The thread that the lock names: the largest number there can be, which no system gives out.
+    raw.set_bytes(lock + 4 * LOCK_WORD_INDEX as u64, &0x3fff_fffe_u32.to_ne_bytes());
+    assert_healed("lock_orphaned", "error", &path);
+    assert_well(&path);
+    if cfg!(target_env = "gnu") {
+        // The C library's word for a mutex that no process can take any more.
+        raw.set_bytes(lock + 8, &(i32::MAX - 1).to_ne_bytes());
+        assert_healed("lock_lost", "error", &path);
+        assert_well(&path);
+    }
+}
+
+#[test]
+fn a_file_of_another_boot_and_a_copy_start_cold() {
+    let directory = directory();
+    let path = create(directory.path());
+    RawSegment::open(&path).set_another_boot();
+    let finding = assert_healed("cold", "warning", &path);
+    assert!(
+        finding["what"]
+            .as_str()
+            .expect("text")
+            .contains("before this boot"),
+        "{finding}"
+    );
+    assert_well(&path);
+
+    let copy = directory.path().join("copy of limits");
+    fs::copy(&path, &copy).expect("copied");
+    let finding = assert_healed("cold", "warning", &copy);
+    assert!(
+        finding["what"].as_str().expect("text").contains("a copy"),
+        "{finding}"
+    );
+    assert_well(&copy);
+}
+
+#[test]
+fn a_file_of_another_boot_that_is_in_use_is_an_error_until_those_who_use_it_are_ended() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("hold", &path);
+    // Only looks, and is left alone.
+    let onlooker = SegmentReader::open(&path).expect("readable");
+    RawSegment::open(&path).set_another_boot();
+    let finding = assert_healed("foreign_boot", "error", &path);
+    assert_eq!(finding["heal"], format!("kill {}", actor.pid()));
+    wait_for("cold", &path);
+    assert_healed("cold", "warning", &path);
+    assert_well(&path);
+    drop(onlooker);
+}
+
+#[test]
+fn files_that_others_could_have_planted_are_made_ones_that_are_trusted() {
+    // The command that finds the other names of a file searches the whole file system, and this one is small.
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = create(directory.path());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("changed");
+    assert_healed("untrusted", "error", &path);
+    assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o664);
+    assert_well(&path);
+
+    // A second name: the command shows which they are, and which of them goes is for people to say.
+    let second = directory.path().join("second");
+    fs::hard_link(&path, &second).expect("linked");
+    let names = heal(the("untrusted", &findings(&path))).stdout;
+    assert!(
+        names.contains(text(&second)) && names.contains(text(&path)),
+        "{names}"
+    );
+    fs::remove_file(&second).expect("removed");
+    assert_well(&path);
+
+    let link = directory.path().join("link");
+    symlink(&path, &link).expect("linked");
+    heal(the("untrusted", &findings(&link)));
+}
+
+#[test]
+fn a_file_of_another_user_is_trusted_in_a_directory_that_no_other_may_write() {
+    if !is_root() {
+        return;
+    }
+    let directory = directory();
+    let path = create(directory.path());
+    let open_to =
+        |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).expect("changed");
+    nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(65_534)), None).expect("given away");
+    open_to(0o777);
+    assert_healed("untrusted", "error", &path);
+    assert_well(&path);
+
+    open_to(0o1777);
+    let found = findings(&path);
+    heal(the("untrusted", &found));
+    let moved = directory.path().join("limits.d/limits");
+    assert!(!path.exists());
+    assert_well(&moved);
+}
+
+#[test]
+fn a_sparse_copy_is_copied_again() {
+    let directory = directory();
+    let path = create(directory.path());
+    let sparse = directory.path().join("sparse");
+    let copied = Command::new("cp")
+        .arg("--sparse=always")
+        .args([&path, &sparse])
+        .status();
+    assert!(copied.expect("started").success());
+    let metadata = fs::metadata(&sparse).expect("there");
+    if metadata.blocks() * 512 >= metadata.len() {
+        println!("skipped: this file system keeps no holes");
+        return;
+    }
+    let found = findings(&sparse);
+    heal(the("sparse", &found));
+    heal(the("cold", &findings(&sparse)));
+    assert_well(&sparse);
+}
+
+/// Doctor's findings, from its JSON among what a script prints.
+fn findings_in(json: &str) -> Vec<Value> {
+    findings_of(&serde_json::from_str(json).unwrap_or_else(|error| panic!("{error} in {json}")))
+}
+
+/// Runs a script in a mount namespace of its own, in which `mounted` prepares the directory `$1`; then the command that the
+/// finding names, and doctor once more: of the same file, or of what `prepare` says in `$healed` that it is moved to.
+fn healed_in_a_mount_namespace(kind: &str, prepare: &str) -> Option<(Vec<Value>, Vec<Value>)> {
+    if !is_root() || !can_unshare(&["--mount"]) {
+        return None;
+    }
+    let directory = directory();
+    let script = format!(
+        r#"
+        set -e
+        {prepare}
+        limitctl doctor --json "$1/limits" || true
+        echo =====
+        eval "$(limitctl doctor --json "$1/limits" | grep -A 4 '"finding": "{kind}"' | sed -n 's/.*"heal": "\(.*\)".*/\1/p')"
+        limitctl doctor --json "${{healed:-$1/limits}}" || true
+        "#
+    );
+    let mut command = shell(&format!(
+        "exec unshare --mount sh -c '{}' sh {}",
+        script.replace('\'', r"'\''"),
+        text(directory.path())
+    ));
+    let run = run_command(&mut command).ended(0);
+    let (before, after) = run
+        .stdout
+        .split_once("=====\n")
+        .unwrap_or_else(|| panic!("{run:?}"));
+    Some((findings_in(before), findings_in(after)))
+}
+
+#[test]
+fn a_segment_that_was_copied_to_a_file_system_that_copies_on_write_is_an_error_until_it_is_moved() {
+    if !has("mkfs.btrfs", &["--version"]) || !has("losetup", &["--find"]) {
+        return;
+    }
+    // The disk lies in the memory of this mount namespace, and ends with it.
+    let copied = r#"
+        mount -t tmpfs none /dev/shm
+        truncate -s 128m /dev/shm/disk && mkfs.btrfs --quiet /dev/shm/disk >/dev/null
+        mount -o loop /dev/shm/disk "$1"
+        limitctl create --set api --calls requests=10/1d /dev/shm/original >/dev/null
+        cp --sparse=never --reflink=never /dev/shm/original "$1/limits"
+        healed=/dev/shm/limits
+    "#;
+    let Some((before, after)) = healed_in_a_mount_namespace("unsupported_file_system", copied) else {
+        return;
+    };
+    let finding = the("unsupported_file_system", &before);
+    assert_eq!(finding["severity"], "error");
+    assert!(
+        finding["what"].as_str().expect("text").contains("btrfs"),
+        "{finding}"
+    );
+    // As any copy, it is started cold by the next process that opens it.
+    let kinds: Vec<&Value> = after.iter().map(|finding| &finding["finding"]).collect();
+    assert_eq!(kinds, ["cold"]);
+}
+
+/// Finding 12: a store into a segment that is copied on write can need space.
+#[test]
+fn a_segment_that_is_created_where_files_are_copied_on_write_is_exempted_from_that() {
+    if !has("mkfs.btrfs", &["--version"]) || !has("losetup", &["--find"]) || !has("lsattr", &["-V"]) {
+        return;
+    }
+    let created = r#"
+        mount -t tmpfs none /dev/shm
+        truncate -s 128m /dev/shm/disk && mkfs.btrfs --quiet /dev/shm/disk >/dev/null
+        mount -o loop /dev/shm/disk "$1"
+        limitctl create --set api --calls requests=10/1d "$1/limits" >/dev/null
+        lsattr "$1/limits" | grep -q "^[^ ]*C"
+        limitctl exec "$1/limits" api -- true
+    "#;
+    let Some((before, _)) = healed_in_a_mount_namespace("unsupported_file_system", created) else {
+        return;
+    };
+    let kinds: Vec<&Value> = before.iter().map(|finding| &finding["finding"]).collect();
+    assert!(
+        !kinds.contains(&&Value::from("unsupported_file_system")),
+        "{kinds:?}"
+    );
+}
+
+#[test]
+fn a_full_file_system_is_a_warning_until_it_has_room() {
+    let full = r#"
+        mount -t tmpfs -o size=1m,mode=700 none "$1"
+        limitctl create --set api --calls requests=10/1d --participants 8 "$1/limits" >/dev/null
+        head -c 2m /dev/zero > "$1/filler" 2>/dev/null || true
+    "#;
+    let Some((before, after)) = healed_in_a_mount_namespace("no_space", full) else {
+        return;
+    };
+    assert_eq!(the("no_space", &before)["severity"], "warning");
+    assert_eq!(after, Vec::<Value>::new());
+}
+
+#[test]
+fn a_segment_on_a_read_only_mount_is_an_error_until_it_is_mounted_otherwise() {
+    let read_only = r#"
+        mount -t tmpfs -o mode=700 none "$1"
+        limitctl create --set api --calls requests=10/1d "$1/limits" >/dev/null
+        mount -o remount,ro "$1"
+    "#;
+    let Some((before, after)) = healed_in_a_mount_namespace("read_only", read_only) else {
+        return;
+    };
+    assert_eq!(the("read_only", &before)["severity"], "error");
+    assert_eq!(after, Vec::<Value>::new());
+}
+
+#[test]
+fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error() {
+    if !is_root() || !can_unshare(&["--pid", "--fork", "--mount-proc"]) {
+        return;
+    }
+    let directory = directory();
+    let path = create(directory.path());
+    let inside = |script: &str| {
+        let script = format!("exec unshare --pid --fork --mount-proc {script} {}", text(&path));
+        run_command(&mut shell(&script))
+    };
+    // Adopted in there by who opens it, whose namespace ends with it.
+    inside("limitctl recover").ended(0);
+    let finding = assert_healed("cold", "warning", &path);
+    assert!(
+        finding["what"].as_str().expect("text").contains("PID namespace"),
+        "{finding}"
+    );
+    assert_well(&path);
+
+    let actor = Actor::start("hold", &path);
+    let found = findings_in(&inside("limitctl doctor --json").ended(1).stdout);
+    assert_eq!(the("foreign_namespace", &found)["severity"], "error");
+    assert_eq!(
+        found.len(),
+        1,
+        "nothing is said of processes that it cannot name: {found:#?}"
+    );
+    actor.kill();
+    inside("limitctl recover").ended(0);
+    heal(the("cold", &findings(&path)));
+    assert_well(&path);
+}
+
+/// A memory cgroup of a test's own; removed when it is dropped.
+struct MemoryCgroup(PathBuf);
+
+impl MemoryCgroup {
+    const LIMIT: u64 = 64 << 20;
+
+    fn new() -> Option<Self> {
+        let name = format!("limitctl-doctor-{}", std::process::id());
+        for (root, limit) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ] {
+            let directory = Path::new(root).join(&name);
+            if fs::create_dir(&directory).is_err() {
+                continue;
+            }
+            let made = Self(directory);
+            if fs::write(made.0.join(limit), Self::LIMIT.to_string()).is_ok() {
+                return Some(made);
+            }
+        }
+        println!("skipped: no memory cgroup can be made here");
+        None
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_cgroup_at_its_memory_limit_is_a_warning_until_the_limit_is_raised() {
+    let Some(cgroup) = MemoryCgroup::new() else { return };
+    // On tmpfs, whose pages stay the cgroup's after the process that has written them.
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = create(memory.path());
+    let script = format!(
+        "echo $$ > {0}/cgroup.procs && head -c 62m /dev/zero > {1}/filler && exec limitctl doctor --json {2}",
+        text(&cgroup.0),
+        text(memory.path()),
+        text(&path)
+    );
+    let found = findings_in(&run_command(&mut shell(&script)).ended(0).stdout);
+    let finding = the("memory_near_limit", &found);
+    assert_eq!(finding["severity"], "warning");
+    heal(finding);
+    let again = findings_in(&run_command(&mut shell(&script)).ended(0).stdout);
+    assert_eq!(again, Vec::<Value>::new());
+    drop(memory);
+}
+
+#[test]
+fn who_may_not_read_a_file_is_told_whose_it_is() {
+    if !is_root() {
+        return;
+    }
+    let directory = directory();
+    let path = create(directory.path());
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    let program = directory.path().join("limitctl");
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_limitctl"))
+        .arg(&program)
+        .status();
+    assert!(copied.expect("started").success());
+    let mut as_nobody = Command::new(&program);
+    as_nobody
+        .args(["doctor", "--json", text(&path)])
+        .uid(65_534)
+        .gid(65_534);
+    let found = findings_in(&run_command(&mut as_nobody).ended(1).stdout);
+    let finding = the("denied", &found);
+    assert_eq!(
+        finding["heal"],
+        format!("sudo -u root limitctl doctor {}", text(&path))
+    );
+}
+
+#[test]
+fn a_segment_that_is_well_is_shown_with_what_it_is() {
+    let directory = directory();
+    let path = create(directory.path());
+    let segment = Segment::open(&path).expect("attached");
+    let json = run(["doctor", "--json", text(&path)]).ended(0).json();
+    let report = &json["segments"][0];
+    assert_eq!(
+        (&report["mode"], &report["alive"], &report["sets"]),
+        (&"0600".into(), &1.into(), &1.into())
+    );
+    assert_eq!(report["size"], fs::metadata(&path).expect("there").len());
+    assert_eq!(report["pids"][0], std::process::id());
+    assert_eq!(report["pid_namespace"], json["host"]["pid_namespace"]);
+    let shown = run(["doctor", text(&path)]).ended(0).stdout;
+    for part in ["mode 0600", "1 of 256, and 0 dead", "0 errors, 0 warnings"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    drop(segment);
+}

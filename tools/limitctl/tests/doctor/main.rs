@@ -1,0 +1,15 @@
+//! What doctor and selftest find, each made so for real.
+
+mod files;
+#[path = "../../../../tests/layout_mirror/mod.rs"]
+mod layout_mirror;
+mod processes;
+mod selftest;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// Not a test: the part that processes play that the tests start.
+#[test]
+fn actor() {
+    support::play();
+}

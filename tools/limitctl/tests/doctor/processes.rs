@@ -1,0 +1,334 @@
+//! What doctor finds of processes that are stopped or die, each made so for real, and healed by the command that it names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::support;
+use crate::support::health::{assert_healed, assert_well, findings, heal, the, wait_for};
+use crate::support::{
+    Actor, TIMEOUT, create, create_declared, die_with_lock_and_permit, directory, run, text,
+};
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A segment with the set `api` of one limit.
+fn create_with(directory: &Path, limit: &str) -> PathBuf {
+    create_declared(
+        directory,
+        "limits",
+        &format!("[[set]]\nname = \"api\"\n[[set.limit]]\n{limit}"),
+    )
+}
+
+const ONE_PLACE: &str = "name = \"places\"\nkind = \"concurrency\"\ncapacity = 1\n";
+
+/// Waits until so many are in the queue.
+fn wait_for_queue(path: &Path, length: usize) {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let json = run(["inspect", "--json", text(path)]).ended(0).json();
+        let tickets = json["sets"][0]["tickets"].as_array().expect("tickets");
+        if tickets.len() == length {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{json}");
+    }
+}
+
+fn pid_of(finding: &Value) -> u64 {
+    finding["pid"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no process: {finding}"))
+}
+
+#[test]
+fn nothing_is_wrong_with_a_segment_in_heavy_use() {
+    let directory = directory();
+    let path = create(directory.path());
+    let _actors = [Actor::start("spin", &path), Actor::start("spin", &path)];
+    for _ in 0..30 {
+        assert_well(&path);
+    }
+}
+
+#[test]
+fn what_killed_processes_left_is_found_without_changing_a_byte_and_healed() {
+    let directory = directory();
+    let path = create(directory.path());
+    let (locker, holder) = die_with_lock_and_permit(&path);
+
+    let before = fs::read(&path).expect("read");
+    let found = findings(&path);
+    let shown = run(["doctor", text(&path)]).ended(0).stdout;
+    run(["doctor", "--strict", text(&path)]).ended(1);
+    assert!(fs::read(&path).expect("read") == before, "a byte was changed");
+
+    let lock = the("lock_owner_dead", &found);
+    assert_eq!(
+        (&lock["severity"], &lock["set"]),
+        (&"warning".into(), &"api".into())
+    );
+    assert_eq!(the("held_by_the_dead", &found)["pid"], holder);
+    let mut dead: Vec<u64> = found
+        .iter()
+        .filter(|it| it["finding"] == "participant_dead")
+        .map(pid_of)
+        .collect();
+    dead.sort_unstable();
+    let mut expected = [u64::from(locker), u64::from(holder)];
+    expected.sort_unstable();
+    assert_eq!(dead, expected);
+    // Text and JSON say the same.
+    for finding in &found {
+        for part in ["finding", "what", "meaning", "heal"] {
+            let part = finding[part].as_str().expect("text");
+            // How long ago moves on.
+            let part = part.split(" ago").next().unwrap_or_default();
+            let part = part.rsplit_once("at most ").map_or(part, |(start, _)| start);
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+    heal(lock);
+    assert_well(&path);
+}
+
+#[test]
+fn a_stopped_process_with_the_lock_is_an_error_until_it_goes_on() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("spin", &path);
+    actor.stop_with_the_lock(&path);
+    let finding = assert_healed("lock_stuck", "error", &path);
+    assert_eq!(pid_of(&finding), u64::from(actor.pid()));
+    assert_eq!(finding["heal"], format!("kill -CONT {}", actor.pid()));
+    assert_well(&path);
+}
+
+#[test]
+fn a_process_that_a_debugger_stops_is_freed_by_ending_the_debugger() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("hold", &path);
+    let pid = Pid::from_raw(i32::try_from(actor.pid()).expect("a pid"));
+    ptrace::attach(pid).expect("a child of ours");
+    let finding = wait_for("holder_stopped", &path);
+    assert_eq!(finding["heal"], format!("kill {}", std::process::id()));
+    // Not carried out: this process is the debugger.
+    ptrace::detach(pid, None).expect("attached");
+    let deadline = Instant::now() + TIMEOUT;
+    while !findings(&path).is_empty() {
+        assert!(Instant::now() < deadline, "it does not go on");
+    }
+}
+
+#[test]
+fn a_stopped_holder_of_a_permit_is_a_warning_until_it_goes_on() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("hold", &path);
+    actor.signal(Signal::SIGSTOP);
+    wait_for("holder_stopped", &path);
+    let finding = assert_healed("holder_stopped", "warning", &path);
+    assert!(
+        finding["what"].as_str().expect("text").contains("holds 1 permit"),
+        "{finding}"
+    );
+    assert_well(&path);
+}
+
+#[test]
+fn a_lease_that_is_over_is_found_and_ended() {
+    let directory = directory();
+    let path = create_with(directory.path(), &format!("{ONE_PLACE}lease = \"10ms\"\n"));
+    let actor = Actor::start("hold", &path);
+    wait_for("lease_over", &path);
+    let finding = assert_healed("lease_over", "warning", &path);
+    assert_eq!(pid_of(&finding), u64::from(actor.pid()));
+    assert_well(&path);
+}
+
+#[test]
+fn what_was_given_back_under_a_stuck_lock_is_found_and_finished() {
+    let directory = directory();
+    let path = create(directory.path());
+    let mut giver = Actor::start("hold", &path);
+    let locker = Actor::start("spin", &path);
+    locker.stop_with_the_lock(&path);
+    assert!(giver.go_on().contains("LockStuck"));
+    giver.drop_what_it_holds();
+    wait_for("returned_unfinished", &path);
+    let found = findings(&path);
+    assert_eq!(the("returned_unfinished", &found)["severity"], "warning");
+    // The lock first: who keeps it finishes what was given back meanwhile.
+    heal(the("lock_stuck", &found));
+    heal(the("returned_unfinished", &found));
+    assert_well(&path);
+}
+
+#[test]
+fn a_stopped_process_that_is_first_in_the_queue_is_an_error_for_those_behind_it() {
+    let directory = directory();
+    let path = create_with(directory.path(), ONE_PLACE);
+    let holder = Actor::start("hold", &path);
+    let first = Actor::start("wait", &path);
+    wait_for_queue(&path, 1);
+    first.signal(Signal::SIGSTOP);
+    let alone = wait_for("queue_stopped", &path);
+    assert_eq!(alone["severity"], "warning", "{alone}");
+    let second = Actor::start("wait", &path);
+    wait_for_queue(&path, 2);
+    let finding = assert_healed("queue_stopped", "error", &path);
+    assert_eq!(pid_of(&finding), u64::from(first.pid()));
+    assert_well(&path);
+    holder.kill();
+    assert_eq!(first.answer(), "granted");
+    first.kill();
+    assert_eq!(second.answer(), "granted");
+}
+
+#[test]
+fn a_place_in_the_queue_of_a_dead_process_is_found_and_taken_back() {
+    let directory = directory();
+    let path = create_with(directory.path(), ONE_PLACE);
+    let _holder = Actor::start("hold", &path);
+    let waiter = Actor::start("wait", &path);
+    wait_for_queue(&path, 1);
+    let waiter = waiter.kill();
+    let finding = assert_healed("ticket_of_the_dead", "warning", &path);
+    assert_eq!(pid_of(&finding), u64::from(waiter));
+    assert_well(&path);
+}
+
+#[test]
+fn a_place_in_the_queue_that_was_given_up_under_a_stuck_lock_is_found_and_taken_back() {
+    let directory = directory();
+    let path = create_with(directory.path(), ONE_PLACE);
+    let _holder = Actor::start("hold", &path);
+    let mut waiter = Actor::start("queue", &path);
+    wait_for_queue(&path, 1);
+    let locker = Actor::start("spin", &path);
+    locker.stop_with_the_lock(&path);
+    assert_eq!(waiter.go_on(), "left");
+    wait_for("ticket_given_up", &path);
+    // The process that keeps the lock would finish it. It never comes to that, and no other one needs the set.
+    locker.kill();
+    let finding = assert_healed("ticket_given_up", "warning", &path);
+    assert_eq!(finding["heal"], format!("limitctl recover {}", text(&path)));
+    wait_for_queue(&path, 0);
+    assert_well(&path);
+}
+
+/// A cgroup of a test's own, in which processes can be frozen; removed when it is dropped.
+struct Freezer {
+    directory: PathBuf,
+    switch: &'static str,
+    states: [&'static str; 2],
+}
+
+impl Freezer {
+    fn new() -> Option<Self> {
+        let name = format!("limitctl-doctor-{}", std::process::id());
+        let kinds = [
+            ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
+            ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
+        ];
+        let made = kinds.into_iter().find_map(|(root, switch, states)| {
+            let directory = Path::new(root).join(&name);
+            fs::create_dir(&directory).ok()?;
+            if !directory.join(switch).exists() {
+                let _ = fs::remove_dir(&directory);
+                return None;
+            }
+            Some(Self {
+                directory,
+                switch,
+                states,
+            })
+        });
+        if made.is_none() {
+            println!("skipped: no cgroup in which processes can be frozen");
+        }
+        made
+    }
+
+    fn freeze(&self, actor: &Actor) {
+        fs::write(self.directory.join("cgroup.procs"), actor.pid().to_string()).expect("moved");
+        fs::write(self.directory.join(self.switch), self.states[0]).expect("frozen");
+    }
+
+    fn thaw(&self) {
+        fs::write(self.directory.join(self.switch), self.states[1]).expect("thawed");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        // Frozen processes are not killed by every kernel, and a cgroup with processes is not removed.
+        self.thaw();
+        let deadline = Instant::now() + TIMEOUT;
+        while fs::remove_dir(&self.directory).is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_queue_whose_head_is_frozen_does_not_move_and_is_served_by_recover() {
+    let Some(freezer) = Freezer::new() else { return };
+    let directory = directory();
+    let limit = "name = \"calls\"\nkind = \"calls\"\ncapacity = 1\nwindow = \"2s\"\nalgorithm = \"gcra\"\n";
+    let path = create_with(directory.path(), limit);
+    let taker = Actor::start("hold", &path);
+    let waiter = Actor::start("wait", &path);
+    wait_for_queue(&path, 1);
+    freezer.freeze(&waiter);
+    taker.kill();
+    let finding = wait_for("queue_stuck", &path);
+    assert_eq!(
+        (&finding["severity"], pid_of(&finding)),
+        (&"error".into(), u64::from(waiter.pid()))
+    );
+    heal(&finding);
+    assert_well(&path);
+    freezer.thaw();
+    assert_eq!(waiter.answer(), "granted");
+    waiter.kill();
+    drop(freezer);
+}
+
+#[test]
+fn a_table_without_room_for_another_process_is_an_error() {
+    let directory = directory();
+    let path = directory.path().join("limits");
+    let flags = ["--set", "api", "--concurrency", "places=1", "--participants", "1"];
+    let arguments = [&["create"][..], &flags, &[text(&path)]].concat();
+    support::run_command(support::limitctl().args(arguments)).ended(0);
+    let actor = Actor::start("attach", &path);
+    let found = findings(&path);
+    let finding = the("participants_full", &found);
+    assert_eq!(finding["severity"], "error");
+    assert!(
+        finding["heal"]
+            .as_str()
+            .expect("a command")
+            .contains("--participants 2")
+    );
+    actor.kill();
+    heal(the("participant_dead", &findings(&path)));
+    assert_well(&path);
+}
+
+#[test]
+fn a_retired_segment_is_removed() {
+    let directory = directory();
+    let path = create(directory.path());
+    shmlimit::Segment::open(&path).expect("attached").retire();
+    assert_healed("retired", "warning", &path);
+    assert!(!path.exists());
+    run(["doctor", text(&path)]).ended(69);
+    let shown = run(["doctor", text(directory.path())]).ended(0).stdout;
+    assert!(shown.contains("no segments in"), "{shown}");
+}

@@ -1,0 +1,8 @@
+//! Limits that hosts share, and the store that they ask.
+
+#[path = "../../../../fleet/tests/scene/mod.rs"]
+mod scene;
+mod shared_limits;
+mod store;
+#[path = "../support/mod.rs"]
+mod support;

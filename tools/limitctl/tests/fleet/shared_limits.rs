@@ -1,0 +1,304 @@
+//! What inspect, doctor and fleet say of limits that hosts share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support;
+use crate::support::health::findings;
+use crate::support::{create_declared, directory, run, text};
+use serde_json::Value;
+use shmlimit::Segment;
+use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
+
+const DECLARED: &str = r#"
+[fleet]
+url = "redis://127.0.0.1:1"
+
+[[set]]
+name = "api"
+
+  [[set.limit]]
+  name = "calls"
+  kind = "calls"
+  capacity = 6000
+  window = "60s"
+  fleet = { key = "org/api/calls" }
+"#;
+
+/// A segment with that limit, and another in the same set that is its own.
+fn create(directory: &Path) -> PathBuf {
+    let own = "  [[set.limit]]\n  name = \"own\"\n  kind = \"concurrency\"\n  capacity = 2\n";
+    create_declared(directory, "limits", &format!("{DECLARED}\n{own}"))
+}
+
+/// The answer of a store that grants all that is asked for, for an hour.
+fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
+    LeaseReply {
+        sequence: request.sequence,
+        granted: request.wanted,
+        remaining: Duration::from_secs(3600),
+        share,
+        grant_number: 1,
+        drained_in: Duration::ZERO,
+    }
+}
+
+#[test]
+fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
+    let directory = directory();
+    let path = create(directory.path());
+    let shown = || run(["fleet", text(&path)]).ended(0).stdout;
+    let json = || run(["fleet", "--json", text(&path)]).ended(0).json();
+    let segment = Segment::open(&path).expect("a segment");
+    let host = segment.fleet().host();
+
+    // No process asks yet.
+    let before = json();
+    assert_eq!(
+        (
+            &before["url"],
+            &before["host"],
+            &before["duty"],
+            &before["takeovers"]
+        ),
+        (
+            &"redis://127.0.0.1:1".into(),
+            &host.into(),
+            &Value::Null,
+            &0.into()
+        )
+    );
+    let [limit] = &before["limits"].as_array().expect("limits")[..] else {
+        panic!("one is shared: {before}");
+    };
+    assert_eq!(
+        (
+            &limit["set"],
+            &limit["limit"],
+            &limit["kind"],
+            &limit["key"],
+            &limit["outage"]
+        ),
+        (
+            &"api".into(),
+            &"calls".into(),
+            &"calls".into(),
+            &"org/api/calls".into(),
+            &"spend_out".into()
+        )
+    );
+    assert_eq!(
+        (&limit["left"], &limit["answered_ago"]),
+        (&0.into(), &Value::Null)
+    );
+    let text_before = shown();
+    for word in [
+        "no process, taken over 0 times",
+        &format!("{host:016x}"),
+        "not asked yet",
+        "never",
+    ] {
+        assert!(text_before.contains(word), "{word} is not in {text_before}");
+    }
+
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    let waiting = format!("request {} is not answered yet", asked.request().sequence);
+    assert!(shown().contains(&waiting), "{}", shown());
+    let reply = all_of(asked.request(), 5555);
+    duty.install(&asked, &reply).expect("works");
+    let set = segment.set("api").expect("declared");
+    drop(
+        set.try_acquire(&set.request())
+            .expect("decides")
+            .into_result()
+            .expect("leased"),
+    );
+    let granted = json();
+    let limit = &granted["limits"][0];
+    assert_eq!(granted["duty"]["pid"], std::process::id());
+    assert_eq!(
+        (
+            &limit["left"],
+            &limit["share"],
+            &limit["problem"],
+            &limit["counts"]["grants"]
+        ),
+        (
+            &(asked.request().wanted - 1).into(),
+            &5555.into(),
+            &Value::Null,
+            &1.into()
+        )
+    );
+    assert!(limit["valid_for"].as_f64().expect("seconds") > 3000.0, "{limit}");
+    let text_granted = shown();
+    for word in [
+        "(fleet-",
+        "answers",
+        "5,555",
+        " ago",
+        &format!("process {}", std::process::id()),
+    ] {
+        assert!(text_granted.contains(word), "{word} is not in {text_granted}");
+    }
+
+    while duty.due_in() != Some(Duration::ZERO) {
+        drop(
+            set.try_acquire(&set.request())
+                .expect("decides")
+                .into_result()
+                .expect("leased"),
+        );
+    }
+    let asked = duty.ask().expect("works").remove(0);
+    duty.report(&asked, StoreProblem::Denied, Duration::from_secs(3600))
+        .expect("works");
+    let failed = json();
+    let limit = &failed["limits"][0];
+    assert_eq!(
+        (&limit["problem"], &limit["counts"]["failures"]),
+        (&"denied".into(), &1.into())
+    );
+    assert!(limit["out_for"].is_number(), "{limit}");
+    assert!(shown().contains("denied for "), "{}", shown());
+    let exported = run(["export", "--openmetrics", text(&path)]).ended(0).stdout;
+    let labels = format!("{{segment=\"{}\",set=\"api\",limit=\"calls\"", text(&path));
+    for (name, more, value) in [
+        ("shmlimit_lease_requests_total", ",result=\"asked\"", "2"),
+        ("shmlimit_lease_requests_total", ",result=\"granted\"", "1"),
+        ("shmlimit_lease_requests_total", ",result=\"failed\"", "1"),
+        ("shmlimit_lease_units", "", &limit["left"].to_string()),
+    ] {
+        let sample = format!("{name}{labels}{more}}} {value}\n");
+        assert!(exported.contains(&sample), "{sample} is not in {exported}");
+    }
+    assert!(!exported.contains("limit=\"own\",result=\"asked\""), "{exported}");
+    // Inspect says the same of it.
+    assert!(
+        run(["inspect", text(&path)])
+            .ended(0)
+            .stdout
+            .contains("denied for ")
+    );
+}
+
+#[test]
+fn a_segment_without_a_fleet_says_so() {
+    let directory = directory();
+    let path = support::create(directory.path());
+    for run in [run(["fleet", text(&path)]), run(["fleet", "--json", text(&path)])] {
+        let run = run.ended(64);
+        assert!(run.stdout.is_empty(), "{run:?}");
+        assert!(run.stderr.contains("without [fleet]"), "{run:?}");
+    }
+    run(["fleet", text(&directory.path().join("nowhere"))]).ended(69);
+}
+
+#[test]
+fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
+    let directory = directory();
+    let path = create_declared(directory.path(), "limits", DECLARED);
+    let kinds = |path| -> Vec<String> {
+        let found = findings(path);
+        let kind = |finding: &serde_json::Value| finding["finding"].as_str().expect("a word").to_owned();
+        found.iter().map(kind).collect()
+    };
+    assert!(kinds(&path).contains(&"no_duty".to_owned()));
+
+    let segment = Segment::open(&path).expect("a segment");
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    let reply = all_of(asked.request(), 7);
+    duty.install(&asked, &reply).expect("works");
+    assert!(
+        !kinds(&path)
+            .iter()
+            .any(|kind| kind == "no_duty" || kind.starts_with("store_"))
+    );
+    let shown = run(["inspect", text(&path)]).ended(0);
+    for word in ["redis://127.0.0.1:1", "org/api/calls", "spend_out", "answers"] {
+        assert!(shown.stdout.contains(word), "{word} is not in {}", shown.stdout);
+    }
+    let json = run(["inspect", "--json", text(&path)]).ended(0).json();
+    assert_eq!(json["sets"][0]["limits"][0]["lease"]["share"], 7);
+    assert_eq!(json["fleet"]["duty"]["pid"], std::process::id());
+
+    let set = segment.set("api").expect("declared");
+    while duty.due_in() != Some(Duration::ZERO) {
+        assert!(set.check(&set.request()).expect("decides").is_admitted());
+    }
+    let asked = duty.ask().expect("works").remove(0);
+    duty.report(&asked, StoreProblem::Unreachable, Duration::from_secs(3600))
+        .expect("works");
+    assert!(kinds(&path).contains(&"store_unreachable".to_owned()));
+}
+
+#[test]
+fn a_burst_below_one_lease_is_created_with_a_warning() {
+    let directory = directory();
+    let config = directory.path().join("limits.toml");
+    let small = DECLARED.replace("window = \"60s\"", "window = \"60s\"\n  burst = 10");
+    fs::write(&config, small).expect("written");
+    let path = directory.path().join("limits");
+    let created = run(["create", "--config", text(&config), text(&path)]).ended(0);
+    assert!(
+        created.stderr.contains("a burst of 10 units is below the 200"),
+        "{}",
+        created.stderr
+    );
+}
+
+#[test]
+fn what_is_leased_is_given_back_before_a_host_goes() {
+    let directory = directory();
+    let path = create(directory.path());
+    let segment = Segment::open(&path).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let one = || set.try_acquire(&set.request()).expect("decides").into_result();
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let answer = |wanted: bool| {
+        let asked = duty.ask().expect("works").remove(0);
+        let request = asked.request().clone();
+        assert_eq!(request.wanted > 0, wanted, "{request:?}");
+        let reply = all_of(&request, 100);
+        duty.install(&asked, &reply).expect("works");
+        request
+    };
+    answer(true);
+    drop(one().expect("leased"));
+
+    // No answer comes while it waits, so not everything is given back in time.
+    let drained = run(["fleet", "drain", "--timeout", "0", text(&path)]).ended(1);
+    assert!(
+        drained.stderr.contains("api calls is not given back"),
+        "{}",
+        drained.stderr
+    );
+    let shown = run(["fleet", text(&path)]).ended(0).stdout;
+    assert!(shown.contains("giving back"), "{shown}");
+    assert!(one().is_err(), "nothing is leased any more");
+    assert_eq!(answer(false).spent, 1, "what was spent is reported");
+    let drained = run(["fleet", "drain", text(&path)]).ended(0);
+    assert!(
+        drained.stdout.contains("everything is given back"),
+        "{}",
+        drained.stdout
+    );
+    let shown = run(["fleet", text(&path)]).ended(0).stdout;
+    assert!(shown.contains("given back"), "{shown}");
+
+    run(["fleet", "drain", "--end", text(&path)]).ended(0);
+    assert!(one().is_err(), "it asks first");
+    answer(true);
+    drop(one().expect("leased"));
+
+    // A segment that is part of no fleet has nothing to give back.
+    let alone = create_declared(
+        directory.path(),
+        "alone",
+        "[[set]]\nname = \"a\"\n[[set.limit]]\nname = \"b\"\nkind = \"concurrency\"\ncapacity = 1\n",
+    );
+    run(["fleet", "drain", text(&alone)]).ended(64);
+}

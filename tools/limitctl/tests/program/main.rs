@@ -1,0 +1,10 @@
+//! The program: its verbs, the commands that it runs, and how it is installed.
+
+mod c_libraries;
+mod examples;
+mod exec;
+mod packaging;
+mod probes;
+#[path = "../support/mod.rs"]
+mod support;
+mod verbs;

@@ -1,0 +1,167 @@
+//! Processes that use a segment while it is looked at, and die with it in hand.
+
+use std::fs;
+
+use crate::support::{Actor, create, die_with_lock_and_permit, directory, run, text};
+use nix::sys::signal::Signal;
+use shmlimit::SegmentReader;
+
+#[test]
+fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {
+    let directory = directory();
+    let path = create(directory.path());
+    let actor = Actor::start("spin", &path);
+    actor.stop_with_the_lock(&path);
+    let pid = actor.pid();
+
+    let shown = run(["inspect", text(&path)]).ended(0).stdout;
+    assert!(shown.contains(&format!("held by process {pid} (")), "{shown}");
+    let json = run(["inspect", "--json", text(&path)]).ended(0).json();
+    assert_eq!(json["sets"][0]["lock"]["holder_pid"], pid);
+    run(["list", text(directory.path())]).ended(0);
+    run(["recover", "--check", text(&path)]).ended(0);
+
+    let named = format!("process {pid} ");
+    let reset = run(["reset", "--lock-timeout", "50ms", text(&path)]).ended(69);
+    assert!(reset.stderr.contains(&named), "{reset:?}");
+    let recover = run(["recover", "--lock-timeout", "50ms", text(&path)]).ended(69);
+    assert!(recover.stdout.contains(&named), "{recover:?}");
+
+    actor.signal(Signal::SIGCONT);
+    run(["reset", text(&path)]).ended(0);
+}
+
+#[test]
+fn what_a_killed_process_left_is_found_by_check_which_changes_nothing_and_set_right_by_recover() {
+    let directory = directory();
+    let path = create(directory.path());
+    let (locker, holder) = die_with_lock_and_permit(&path);
+
+    let before = fs::read(&path).expect("read");
+    let shown = run(["recover", "--check", text(&path)]).ended(1).stdout;
+    let json = run(["recover", "--check", "--json", text(&path)]).ended(1).json();
+    run(["inspect", text(&path)]).ended(0);
+    assert!(fs::read(&path).expect("read") == before, "a byte was changed");
+
+    let findings = json["findings"].as_array().expect("findings");
+    let has = |kind: &str, pid: Option<u32>| {
+        findings
+            .iter()
+            .any(|it| it["finding"] == kind && pid.is_none_or(|pid| it["pid"] == pid))
+    };
+    assert!(has("owner_died", None), "{json}");
+    assert!(has("dead_process", Some(locker)), "{json}");
+    assert!(has("dead_process", Some(holder)), "{json}");
+    assert!(has("held_by_the_dead", Some(holder)), "{json}");
+    assert_eq!(shown.lines().count(), findings.len() + 1, "{shown}");
+    assert!(shown.contains("api: the owner of the lock died"), "{shown}");
+    assert!(shown.contains(&format!("process {holder} (")), "{shown}");
+
+    let json = run(["recover", "--json", text(&path)]).ended(0).json();
+    assert_eq!(json["sets"][0]["repairs"]["owner_died"], true);
+    assert!(json["sets"][0]["reclaimed"].as_u64().expect("a number") >= 1);
+    let set = run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
+    assert_eq!(set["lock"]["owner_died"], false);
+    assert_eq!(set["counts"]["recoveries"], 1);
+    assert_eq!(set["limits"][1]["remaining"], 4);
+    run(["recover", "--check", text(&path)]).ended(0);
+}
+
+#[test]
+fn recover_says_what_it_did() {
+    let directory = directory();
+    let path = create(directory.path());
+    let first = Actor::start("attach", &path);
+    let second = Actor::start("hold", &path);
+    first.kill();
+    second.kill();
+    let shown = run(["recover", text(&path)]).ended(0).stdout;
+    assert!(
+        shown.contains("api: gave back 1 hold of dead processes"),
+        "{shown}"
+    );
+    // The place of the other went to limitctl itself.
+    assert!(shown.contains("freed 1 place of dead processes"), "{shown}");
+}
+
+#[test]
+fn check_finds_nothing_wrong_with_a_segment_in_heavy_use() {
+    let directory = directory();
+    let path = create(directory.path());
+    let _actors = [Actor::start("spin", &path), Actor::start("spin", &path)];
+    for _ in 0..50 {
+        run(["recover", "--check", text(&path)]).ended(0);
+    }
+}
+
+#[test]
+fn remove_refuses_while_a_process_is_attached_and_tells_it_when_forced() {
+    let directory = directory();
+    let path = create(directory.path());
+    let mut actor = Actor::start("attach", &path);
+    let refused = run(["remove", text(&path)]).ended(1);
+    assert!(
+        refused
+            .stderr
+            .contains(&format!("in use by process {}", actor.pid())),
+        "{refused:?}"
+    );
+    assert!(path.exists());
+    assert!(
+        !SegmentReader::open(&path)
+            .expect("untouched")
+            .snapshot()
+            .expect("copied")
+            .retired
+    );
+
+    run(["remove", "--force", text(&path)]).ended(0);
+    assert!(!path.exists());
+    assert_eq!(actor.go_on(), "retired");
+}
+
+#[test]
+fn a_refused_remove_does_no_harm() {
+    let directory = directory();
+    let path = create(directory.path());
+    let mut actor = Actor::start("attach", &path);
+    run(["remove", text(&path)]).ended(1);
+    assert_eq!(actor.go_on(), "admitted true");
+}
+
+#[test]
+fn the_dead_do_not_keep_a_segment_from_being_removed() {
+    let directory = directory();
+    let path = create(directory.path());
+    Actor::start("hold", &path).kill();
+    run(["remove", text(&path)]).ended(0);
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_a_killed_process_holds_is_shown_apart_and_as_free_without_changing_a_byte() {
+    let directory = directory();
+    let path = create(directory.path());
+    let holder = Actor::start("hold", &path);
+    let look = || run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
+    let set = look();
+    assert_eq!((&set["active"], &set["of_dead"]), (&1.into(), &0.into()));
+    assert_eq!(set["limits"][1]["remaining"], 3);
+    holder.kill();
+
+    let before = fs::read(&path).expect("read");
+    let set = look();
+    assert_eq!((&set["active"], &set["of_dead"]), (&0.into(), &1.into()));
+    let in_flight = &set["limits"][1];
+    assert_eq!(
+        (&in_flight["remaining"], &in_flight["of_dead"]),
+        (&4.into(), &1.into())
+    );
+    let shown = run(["inspect", text(&path)]).ended(0).stdout;
+    assert!(
+        shown.contains("hold something, at most 1 at once; 1 more of dead processes"),
+        "{shown}"
+    );
+    assert!(shown.contains("1 of dead processes"), "{shown}");
+    assert!(fs::read(&path).expect("read") == before, "a byte was changed");
+}
