@@ -160,12 +160,20 @@ impl Survivor {
         &self,
         is_legal: impl FnOnce(&Image) -> Result<(), String>,
     ) -> Result<Vec<u64>, Judgement> {
+        let found = self.file.copy();
+        let has_dead_owner = self.file.lock_word(&self.layout).load(Ordering::Relaxed) != 0;
         // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
         self.subject()
             .peek(&self.look)
             .map_err(|error| failure("peek", &error))?;
         let image = self.file.copy();
         let torn = |what: &str| Judgement::Torn(what.to_owned());
+        let [before, after] = [&found, &image].map(|image| self.layout.journal_sequence(image));
+        if has_dead_owner && before == after {
+            return Err(torn(
+                "a reader without the lock is not told that the lock's owner died",
+            ));
+        }
         is_legal(&image).map_err(Judgement::Torn)?;
         self.layout.check_table(&image).map_err(Judgement::Torn)?;
         check_labels(&self.layout, &image).map_err(Judgement::Torn)?;
