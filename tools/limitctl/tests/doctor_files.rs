@@ -532,6 +532,8 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     let path = create(directory.path());
     let nobody = nix::unistd::Uid::from_raw(65_534);
     nix::unistd::chown(&path, Some(nobody), None).expect("given away");
+    // A group that may write it makes no difference to root.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
     let holder = Holder::start(&as_nobody, &path);
     let report = run(["doctor", "--json", text(&path)]).ended(0).json();
     let notes = report["segments"][0]["findings"].as_array().expect("findings");

@@ -190,11 +190,12 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
     Some(format!("chmod go-w {}", quoted(directory)))
 }
 
-/// Whether no one but the owner can write it.
+/// Whether it is another user's, and not meant for this one: a group that may write it is one that root is not of.
 fn is_owners_alone(metadata: &Metadata) -> bool {
+    let others = if geteuid().is_root() { 0o002 } else { 0o022 };
     metadata.is_file()
         && metadata.nlink() == 1
-        && metadata.mode() & 0o022 == 0
+        && metadata.mode() & others == 0
         && metadata.uid() != geteuid().as_raw()
 }
 
