@@ -49,6 +49,14 @@ pub fn obstacle(
             "programs that open it get an error; no verb of limitctl removes what is no segment",
             Some(format!("mv {} {}", quoted(path), quoted(&aside(path)))),
         ),
+        Error::Open(OpenError::Incompatible {
+            what: "C library", ..
+        }) => (
+            "other_format",
+            "processes with the other C library use it, and for them nothing is wrong with it: examine it with a limitctl that has \
+             theirs",
+            None,
+        ),
         Error::Open(OpenError::Incompatible { .. }) => (
             "other_format",
             "only processes of the build that created it can use it",
