@@ -213,8 +213,8 @@ fn the_example_for_compose_is_read_by_its_tools() {
     } else if has("python3", &["-c", "import yaml"]) {
         // Whether it is YAML with services that have what is shared.
         let script = "import sys, yaml; services = yaml.safe_load(open(sys.argv[1]))['services']; \
-                      print(services['admin']['ipc'], services['admin']['pid'], services['api']['ipc'])";
+                      print(services['admin']['ipc'], services['admin']['pid'], services['limits']['ipc'])";
         let read = run_command(command("python3").args(["-c", script, text(&file)])).ended(0);
-        assert_eq!(read.stdout, "service:api service:api shareable\n");
+        assert_eq!(read.stdout, "service:limits service:limits shareable\n");
     }
 }
