@@ -133,6 +133,7 @@ fn the_directory_is_made_and_the_service_fills_it_and_finds_nothing_wrong() {
             .parse::<u32>()
             .expect("a number");
         assert_eq!((metadata.mode() & 0o7777, metadata.gid()), (0o2750, group));
+        assert!(root.path().join("var/lib/shmlimit").is_dir());
     } else {
         println!("skipped: the directory is not made as systemd makes it");
         fs::create_dir_all(&segments).expect("made");
@@ -169,6 +170,8 @@ fn the_directory_is_made_and_the_service_fills_it_and_finds_nothing_wrong() {
     // Of the group of the directory.
     let of_directory = fs::metadata(&segments).expect("made").gid();
     assert_eq!(fs::metadata(&segment).expect("created").gid(), of_directory);
+    // Nothing in it has a checkpoint.
+    assert_eq!(of_unit("shmlimit.service", "ExecStop").ended(0).stdout, "");
     let reloaded = of_unit("shmlimit.service", "ExecReload").ended(0);
     assert!(reloaded.stdout.contains("found "), "{reloaded:?}");
     of_unit("shmlimit-doctor.service", "ExecStart").ended(0);
