@@ -34,7 +34,7 @@ fn control_word(raw: &RawSegment, word: usize) -> usize {
 fn damaged_headers_are_an_error_and_never_a_crash() {
     let directory = directory();
     type Damage = fn(&Path);
-    let damages: [(&str, Damage); 6] = [
+    let damages: [(&str, Damage); 5] = [
         ("damaged", |path| {
             RawSegment::open(path).set_word(header::SETS, u64::MAX)
         }),
@@ -49,10 +49,6 @@ fn damaged_headers_are_an_error_and_never_a_crash() {
         }),
         ("other_format", |path| {
             RawSegment::open(path).set_word(header::FORMAT, 999)
-        }),
-        ("other_format", |path| {
-            let another = if cfg!(target_env = "musl") { 1 } else { 2 };
-            RawSegment::open(path).set_word(header::C_LIBRARY, another)
         }),
         ("wrong_size", |path| {
             let file = fs::File::options().write(true).open(path).expect("opened");
@@ -462,6 +458,22 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
     inside("limitctl recover").ended(0);
     heal(the("cold", &findings(&path)));
     assert_well(&path);
+}
+
+#[test]
+fn what_is_of_another_c_library_is_an_error_and_not_to_be_removed() {
+    let directory = directory();
+    let path = create(directory.path());
+    let another = if cfg!(target_env = "musl") { 1 } else { 2 };
+    RawSegment::open(&path).set_word(header::C_LIBRARY, another);
+    let found = findings(&path);
+    let finding = the("other_format", &found);
+    assert_eq!(finding["severity"], "error");
+    assert_eq!(
+        finding["heal"],
+        Value::Null,
+        "processes may use it that this one cannot see"
+    );
 }
 
 /// A command that holds a permit until it is told to end.

@@ -32,7 +32,7 @@ pub fn obstacle(
             Severity::Note,
             "untrusted",
             format!(
-                "it belongs to user {}, of whom processes use it; this one is of another",
+                "it belongs to user {}, whose processes use it; this one is of another",
                 metadata.uid()
             ),
             "processes of other users refuse to open it, root's as well: who owns it could make each of them store anywhere. For \
