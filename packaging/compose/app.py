@@ -8,9 +8,8 @@ import shmlimit as sl
 
 @cache
 def limits():
-    """The limits, opened by each worker with its first request, and created by the first worker of all."""
-    api = sl.LimitSet("api", [sl.Calls("requests", 500, "60s", algorithm="gcra"), sl.Concurrency("in_flight", 16)])
-    return sl.open("/dev/shm/app.limits", api)["api"]
+    """The limits, opened by each worker with its first request: created before, by the service `limits` or an init container."""
+    return sl.open("/dev/shm/api.limits")["api"]
 
 
 def application(environ, start_response):

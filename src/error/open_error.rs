@@ -85,7 +85,7 @@ pub enum OpenError {
         found: u64,
     },
     /// The segment was made by a build whose layout differs.
-    #[error("{} has another {what}: found {found}, this build expects {expected}; use one build for all processes, or create a new segment", path.display())]
+    #[error("{} has another {what}: {}", path.display(), disagreement(what, *found, *expected))]
     Incompatible {
         /// The file.
         path: PathBuf,
@@ -193,6 +193,25 @@ pub enum OpenError {
 }
 
 /// What to do where processes of two namespaces are to use one segment.
+/// What differs, and what to do about it.
+fn disagreement(what: &str, found: u64, expected: u64) -> String {
+    if what == "C library" {
+        let name = |library| match library {
+            1 => "glibc".to_owned(),
+            2 => "musl".to_owned(),
+            other => other.to_string(),
+        };
+        let (found, expected) = (name(found), name(expected));
+        return format!(
+            "found {found}, this build has {expected}; use images with one C library, or declare the segment with `lock = \"slot\"`, \
+             which processes with several can use"
+        );
+    }
+    format!(
+        "found {found}, this build expects {expected}; use one build for all processes, or create a new segment"
+    )
+}
+
 fn way_out(what: &str) -> &'static str {
     if what == "PID" {
         "share it, for example with `--pid=host` or `shareProcessNamespace`, or declare the segment with `lock = \"slot\"`, \

@@ -136,12 +136,11 @@ fn tests_that_scripts_name_exist() {
     };
     let mut missing = Vec::new();
     let mut scripts = vec![root.join("tools/check")];
-    scripts.extend(
-        fs::read_dir(root.join("tools/checks"))
-            .expect("a directory")
-            .map(|entry| entry.expect("an entry").path())
-            .filter(|path| path.is_file()),
-    );
+    for directory in ["tools/checks", "tools/checks/containers"] {
+        let entries = fs::read_dir(root.join(directory)).expect("a directory");
+        let files = entries.map(|entry| entry.expect("an entry").path());
+        scripts.extend(files.filter(|path| path.is_file()));
+    }
     for script in scripts {
         let text = fs::read_to_string(&script).expect("text");
         let named = text

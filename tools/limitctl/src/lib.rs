@@ -21,6 +21,7 @@ mod simulation;
 mod store;
 mod text;
 mod web;
+mod whereabouts;
 
 use std::ffi::OsString;
 

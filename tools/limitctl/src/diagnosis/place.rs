@@ -5,24 +5,57 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use shmlimit::{Error, OpenError, SegmentError};
+use nix::unistd::geteuid;
+use shmlimit::{Error, OpenError, SegmentError, SegmentSnapshot};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
 use super::host::mounts::mount_of;
-use super::host::process::users_of;
+use super::host::process::{user_elsewhere, users_of};
 use super::remedy::{Remedies, end, quoted};
 use super::segment::Look;
 use crate::exit::Failure;
 
-/// What an error says that keeps processes from the segment; `metadata` is the file's.
-pub fn obstacle(error: Error, path: &Path, metadata: &Metadata) -> Finding {
+/// What an error says that keeps processes from the segment; `metadata` is the file's, and the snapshot of what could be read.
+pub fn obstacle(
+    error: Error,
+    path: &Path,
+    metadata: &Metadata,
+    snapshot: Option<&SegmentSnapshot>,
+) -> Finding {
     let remedies = Remedies::of(path);
+    if matches!(error, Error::Open(OpenError::Untrusted { .. }))
+        && is_owners_alone(metadata)
+        && snapshot.is_some_and(|snapshot| snapshot.participants.iter().any(|it| it.alive))
+    {
+        let finding = Finding::new(
+            Severity::Note,
+            "untrusted",
+            format!(
+                "it belongs to user {}, whose processes use it; this one is of another",
+                metadata.uid()
+            ),
+            "processes of other users refuse to open it, root's as well: who owns it could make each of them store anywhere. For \
+             its owner nothing is wrong with it",
+        );
+        return match as_owner(path, metadata) {
+            Some(command) => finding.healed_by(command),
+            None => finding,
+        };
+    }
     let (name, meaning, heal) = match &error {
         Error::Open(OpenError::NotASegment { .. }) => (
             "not_a_segment",
             "programs that open it get an error; no verb of limitctl removes what is no segment",
             Some(format!("mv {} {}", quoted(path), quoted(&aside(path)))),
+        ),
+        Error::Open(OpenError::Incompatible {
+            what: "C library", ..
+        }) => (
+            "other_format",
+            "processes with the other C library use it, and for them nothing is wrong with it: examine it with a limitctl that has \
+             theirs",
+            None,
         ),
         Error::Open(OpenError::Incompatible { .. }) => (
             "other_format",
@@ -65,9 +98,9 @@ pub fn obstacle(error: Error, path: &Path, metadata: &Metadata) -> Finding {
         ),
         Error::Open(OpenError::ForeignNamespace { .. }) => (
             "foreign_namespace",
-            "processes of this namespace are refused as long as those of the other use it, and this one cannot say which of them \
-             lives. Once they have ended, the next process that opens it makes it this namespace's",
-            Some(remedies.recover()),
+            "processes of this namespace are refused as long as those of the other use it, and what those do is examined there. Once \
+             they have ended, the next process that opens it makes it this namespace's",
+            in_its_namespace(metadata),
         ),
         Error::Open(OpenError::ForeignBoot { .. }) => (
             "foreign_boot",
@@ -101,8 +134,7 @@ pub fn obstacle(error: Error, path: &Path, metadata: &Metadata) -> Finding {
 
 /// What is to be said of where a segment is from, where no process keeps it there.
 pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
-    let is_used = look.snapshot.participants.iter().any(|it| it.alive);
-    if look.snapshot.same_place || is_used {
+    if !look.is_void() {
         return None;
     }
     let place = &look.diagnosis.place;
@@ -166,8 +198,35 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
     Some(format!("chmod go-w {}", quoted(directory)))
 }
 
+/// Whether it is another user's, and not meant for this one: a group that may write it is one that root is not of.
+fn is_owners_alone(metadata: &Metadata) -> bool {
+    let others = if geteuid().is_root() { 0o002 } else { 0o022 };
+    metadata.is_file()
+        && metadata.nlink() == 1
+        && metadata.mode() & others == 0
+        && metadata.uid() != geteuid().as_raw()
+}
+
+/// The doctor, as the file's owner: by root without a tool that a container may not have.
 fn as_owner(path: &Path, metadata: &Metadata) -> Option<String> {
+    let remedies = Remedies::of(path);
+    if geteuid().is_root() {
+        let (user, group) = (metadata.uid(), metadata.gid());
+        return Some(remedies.with_path(format!(
+            "setpriv --reuid={user} --regid={group} --clear-groups limitctl doctor"
+        )));
+    }
     let facts = FileFacts::of(path, metadata);
     let owner = facts.owner_name.unwrap_or_else(|| format!("'#{}'", facts.owner));
-    Some(Remedies::of(path).with_path(format!("sudo -u {owner} limitctl doctor")))
+    Some(remedies.with_path(format!("sudo -u {owner} limitctl doctor")))
+}
+
+/// The doctor, as its owner and where those run who use it, under the name that the file has there; none where none of them can
+/// be seen from here.
+fn in_its_namespace(metadata: &Metadata) -> Option<String> {
+    let (pid, path) = user_elsewhere(metadata)?;
+    let (user, group) = (metadata.uid(), metadata.gid());
+    Some(Remedies::of(&path).with_path(format!(
+        "nsenter --target {pid} --all --setuid {user} --setgid {group} limitctl doctor"
+    )))
 }

@@ -12,6 +12,7 @@ use super::finding::{Finding, Severity};
 use super::host::process::activity;
 use super::remedy::Remedies;
 use super::{holders, leases, locks, place, queues};
+use crate::whereabouts::Whereabouts;
 
 /// The pause between two looks at what may be on its way.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -77,7 +78,7 @@ impl Look {
 
     /// Whether its locks and owners mean nothing any more, because the next process that opens it starts it cold.
     pub fn is_void(&self) -> bool {
-        !self.snapshot.same_place && !self.snapshot.participants.iter().any(|it| it.alive)
+        Whereabouts::of(&self.snapshot) == Whereabouts::Nowhere
     }
 
     /// What is wrong by this look alone.
@@ -121,11 +122,11 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
             findings.extend(
                 obstacles
                     .into_iter()
-                    .map(|error| place::obstacle(error, path, metadata)),
+                    .map(|error| place::obstacle(error, path, metadata, Some(&look.snapshot))),
             );
             findings.extend(certain);
         }
-        Err(error) => findings.push(place::obstacle(error, path, metadata)),
+        Err(error) => findings.push(place::obstacle(error, path, metadata, None)),
     }
     if usage.is_some()
         && let Some(space) = &file.space

@@ -16,6 +16,7 @@ use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;
 use crate::bounds::snapshot_with_bounds;
 use crate::text::human::as_text;
+use crate::whereabouts::Whereabouts;
 
 /// Looks at a segment again and again, and at its successor where there is one.
 #[derive(Debug)]
@@ -49,8 +50,10 @@ pub struct Look {
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Ok,
-    /// Of another boot or namespace, or a copy.
+    /// Of another boot or namespace, or a copy, and used by no process.
     Cold,
+    /// In use in another namespace, such as a container's.
+    Elsewhere,
     /// Attached processes must open its successor.
     Retired,
     /// The file is not there any more.
@@ -134,11 +137,12 @@ impl Sampler {
             at,
             sets: names.zip(totals).collect(),
         });
-        let state = match (is_there, snapshot.retired, snapshot.same_place) {
+        let state = match (is_there, snapshot.retired, Whereabouts::of(&snapshot)) {
             (false, ..) => State::Removed,
             (true, true, _) => State::Retired,
-            (true, false, false) => State::Cold,
-            (true, false, true) => State::Ok,
+            (true, false, Whereabouts::Nowhere) => State::Cold,
+            (true, false, Whereabouts::Elsewhere) => State::Elsewhere,
+            (true, false, Whereabouts::Here) => State::Ok,
         };
         Ok(Look {
             utc,
@@ -189,6 +193,7 @@ impl State {
         match self {
             Self::Ok => "ok",
             Self::Cold => "cold: the next process to open it voids its locks and owners",
+            Self::Elsewhere => "in use elsewhere: here it can only be looked at",
             Self::Retired => "retired: attached processes must open its successor",
             Self::Removed => "removed: there is no file of this name any more",
         }

@@ -105,3 +105,51 @@ fn a_directory_without_declarations_is_no_failure_and_one_that_is_missing_is() {
         support::run_command(support::limitctl().args(arguments)).ended(64);
     }
 }
+
+#[test]
+fn each_segment_that_declares_a_checkpoint_is_kept_and_begins_with_it() {
+    let directory = directory();
+    let [declarations, segments] = ["declared", "segments"].map(|name| directory.path().join(name));
+    fs::create_dir(&declarations).expect("made");
+    fs::create_dir(&segments).expect("made");
+    let kept = directory.path().join("a.checkpoint");
+    let calls = "[[set]]\nname = \"api\"\n[[set.limit]]\nname = \"calls\"\nkind = \"calls\"\ncapacity = 10\nwindow = \"30d\"\n\
+                 algorithm = \"fixed_window\"\n";
+    let declared = format!("[segment]\ncheckpoint = {{ path = {:?} }}\n{calls}", text(&kept));
+    fs::write(declarations.join("a.toml"), declared).expect("written");
+    fs::write(declarations.join("b.toml"), declaration(None, 1)).expect("written");
+    let all = |verb: &str| run([verb, "--all", text(&declarations), text(&segments)]);
+    all("create").ended(0);
+    let path = segments.join("a.limits");
+    run(["exec", text(&path), "api", "--", "true"]).ended(0);
+    let taken = all("checkpoint").ended(0).stdout;
+    assert_eq!(
+        taken,
+        format!("{}: has the state of {}\n", text(&kept), text(&path)),
+        "only one declares it"
+    );
+
+    fs::remove_file(&path).expect("as a reboot does");
+    fs::remove_file(segments.join("b.limits")).expect("as a reboot does");
+    all("create").ended(0);
+    let json = run(["inspect", "--json", text(&path)]).ended(0).json();
+    assert_eq!(json["sets"][0]["limits"][0]["remaining"], 9);
+
+    // One that fails does not keep the others from being written.
+    fs::write(declarations.join("0.toml"), "nonsense").expect("written");
+    let taken = all("checkpoint").ended(78);
+    assert!(taken.stderr.contains("0.toml"), "{taken:?}");
+    assert!(
+        taken.stdout.contains("a.checkpoint: has the state of"),
+        "{taken:?}"
+    );
+    run(["checkpoint", text(&path)]).ended(64);
+    run([
+        "checkpoint",
+        "--all",
+        text(&declarations),
+        text(&segments),
+        text(&kept),
+    ])
+    .ended(64);
+}

@@ -5,13 +5,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
 use crate::support::host::{can_unshare, has, is_root};
-use crate::support::{Actor, create, directory, run, run_command, text};
+use crate::support::{Actor, TIMEOUT, create, directory, finish, lines_of, run, run_command, text};
 use serde_json::Value;
 use shmlimit::{Segment, SegmentReader};
 
@@ -24,7 +24,7 @@ fn control_word(raw: &RawSegment, word: usize) -> usize {
 fn damaged_headers_are_an_error_and_never_a_crash() {
     let directory = directory();
     type Damage = fn(&Path);
-    let damages: [(&str, Damage); 6] = [
+    let damages: [(&str, Damage); 5] = [
         ("damaged", |path| {
             RawSegment::open(path).set_word(header::SETS, u64::MAX)
         }),
@@ -39,10 +39,6 @@ fn damaged_headers_are_an_error_and_never_a_crash() {
         }),
         ("other_format", |path| {
             RawSegment::open(path).set_word(header::FORMAT, 999)
-        }),
-        ("other_format", |path| {
-            let another = if cfg!(target_env = "musl") { 1 } else { 2 };
-            RawSegment::open(path).set_word(header::C_LIBRARY, another)
         }),
         ("wrong_size", |path| {
             let file = fs::File::options().write(true).open(path).expect("opened");
@@ -446,6 +442,103 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
     inside("limitctl recover").ended(0);
     heal(the("cold", &findings(&path)));
     assert_well(&path);
+}
+
+#[test]
+fn what_is_of_another_c_library_is_an_error_and_not_to_be_removed() {
+    let directory = directory();
+    let path = create(directory.path());
+    let another = if cfg!(target_env = "musl") { 1 } else { 2 };
+    RawSegment::open(&path).set_word(header::C_LIBRARY, another);
+    let found = findings(&path);
+    let finding = the("other_format", &found);
+    assert_eq!(finding["severity"], "error");
+    assert_eq!(
+        finding["heal"],
+        Value::Null,
+        "processes may use it that this one cannot see"
+    );
+}
+
+/// A command that holds a permit until it is told to end.
+struct Holder(Child);
+
+impl Holder {
+    fn start(by: &[&str], path: &Path) -> Self {
+        let exec = [
+            "limitctl",
+            "exec",
+            text(path),
+            "api",
+            "--",
+            "sh",
+            "-c",
+            "echo held; exec cat",
+        ];
+        let mut command = shell(&["exec", &by.join(" "), "\"$@\""].join(" "));
+        let mut child = command
+            .arg("sh")
+            .args(exec)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let lines = lines_of(child.stdout.take().expect("piped"));
+        assert_eq!(lines.recv_timeout(TIMEOUT).as_deref(), Ok("held"));
+        Self(child)
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        finish(self.0).ended(0);
+    }
+}
+
+#[test]
+fn what_is_in_use_in_a_namespace_is_examined_there_by_the_command_that_is_named() {
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
+    if !is_root() || !can_unshare(&unshare[1..]) || !has("nsenter", &["--all", "--target", "1", "true"]) {
+        return;
+    }
+    let directory = directory();
+    let path = create(directory.path());
+    let holder = Holder::start(&unshare, &path);
+    let found = findings(&path);
+    let finding = the("foreign_namespace", &found);
+    assert_eq!(finding["severity"], "error");
+    let there = heal(finding).stdout;
+    assert!(
+        there.contains("processes   1 of") && there.contains("0 errors"),
+        "{there}"
+    );
+    holder.end();
+    assert_healed("cold", "warning", &path);
+    assert_well(&path);
+}
+
+#[test]
+fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let own = env!("CARGO_BIN_EXE_limitctl");
+    if !is_root() || !has(as_nobody[0], &[&as_nobody[1..], &[own, "--version"]].concat()) {
+        return;
+    }
+    let directory = directory();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("changed");
+    let path = create(directory.path());
+    let nobody = nix::unistd::Uid::from_raw(65_534);
+    nix::unistd::chown(&path, Some(nobody), None).expect("given away");
+    // A group that may write it makes no difference to root.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
+    let holder = Holder::start(&as_nobody, &path);
+    let report = run(["doctor", "--json", text(&path)]).ended(0).json();
+    let notes = report["segments"][0]["findings"].as_array().expect("findings");
+    let finding = the("untrusted", notes);
+    assert_eq!(finding["severity"], "note");
+    assert!(heal(finding).stdout.contains("0 errors"));
+    assert!(path.exists());
+    holder.end();
+    assert_eq!(the("untrusted", &findings(&path))["severity"], "error");
 }
 
 /// A memory cgroup of a test's own; removed when it is dropped.

@@ -128,5 +128,15 @@ fn a_segment_with_robust_mutexes_is_refused_by_a_program_with_another_c_library(
     let segment = create(directory.path(), "robust");
     let refused = run_command(command(&musl).args(["inspect", text(&segment)]));
     assert_ne!(refused.code, 0);
-    assert!(refused.stderr.contains("C library"), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("C library: found glibc, this build has musl"),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.contains("lock = \"slot\""), "{refused:?}");
+    // For those who use it nothing is wrong with it, so nothing is to be removed.
+    let examined = run_command(command(&musl).args(["doctor", text(&segment)])).ended(1);
+    assert!(examined.stdout.contains("other_format"), "{examined:?}");
+    assert!(!examined.stdout.contains("heal with"), "{examined:?}");
 }

@@ -131,6 +131,7 @@ fn the_directory_is_made_and_the_service_fills_it_and_finds_nothing_wrong() {
             .parse::<u32>()
             .expect("a number");
         assert_eq!((metadata.mode() & 0o7777, metadata.gid()), (0o2750, group));
+        assert!(root.path().join("var/lib/shmlimit").is_dir());
     } else {
         println!("skipped: the directory is not made as systemd makes it");
         fs::create_dir_all(&segments).expect("made");
@@ -167,6 +168,8 @@ fn the_directory_is_made_and_the_service_fills_it_and_finds_nothing_wrong() {
     // Of the group of the directory.
     let of_directory = fs::metadata(&segments).expect("made").gid();
     assert_eq!(fs::metadata(&segment).expect("created").gid(), of_directory);
+    // Nothing in it has a checkpoint.
+    assert_eq!(of_unit("shmlimit.service", "ExecStop").ended(0).stdout, "");
     let reloaded = of_unit("shmlimit.service", "ExecReload").ended(0);
     assert!(reloaded.stdout.contains("found "), "{reloaded:?}");
     of_unit("shmlimit-doctor.service", "ExecStart").ended(0);
@@ -211,8 +214,8 @@ fn the_example_for_compose_is_read_by_its_tools() {
     } else if has("python3", &["-c", "import yaml"]) {
         // Whether it is YAML with services that have what is shared.
         let script = "import sys, yaml; services = yaml.safe_load(open(sys.argv[1]))['services']; \
-                      print(services['admin']['ipc'], services['admin']['pid'], services['api']['ipc'])";
+                      print(services['admin']['ipc'], services['admin']['pid'], services['limits']['ipc'])";
         let read = run_command(command("python3").args(["-c", script, text(&file)])).ended(0);
-        assert_eq!(read.stdout, "service:api service:api shareable\n");
+        assert_eq!(read.stdout, "service:limits service:limits shareable\n");
     }
 }

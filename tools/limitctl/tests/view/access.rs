@@ -128,13 +128,30 @@ fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
             Command::new("unshare")
                 .args(["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_limitctl")])
                 .args(arguments)
-                .arg(&path),
+                .arg(if arguments == ["list"] {
+                    directory.path()
+                } else {
+                    &path
+                }),
         )
     };
     let json = inside(&["inspect", "--json"]).ended(0).json();
     assert_eq!(json["same_place"], false);
     assert_eq!(json["participants"][0]["alive"], true);
     assert_eq!(json["sets"][0]["holds"][0]["owner_alive"], true);
+    // It is in order there, and here nothing is said that is true only once it is used nowhere.
+    for verb in [
+        &["inspect"][..],
+        &["watch", "--count", "1"],
+        &["list"],
+        &["recover", "--check"],
+    ] {
+        let seen = inside(verb).ended(0).stdout;
+        assert!(!seen.contains("cold") && !seen.contains("void"), "{seen}");
+    }
+    let seen = inside(&["inspect"]).ended(0).stdout;
+    assert!(seen.contains("in use elsewhere"), "{seen}");
+    assert!(seen.contains("with their ids in PID namespace"), "{seen}");
     let refused = inside(&["recover"]).ended(69);
     assert!(refused.stderr.contains("PID namespace"), "{refused:?}");
     inside(&["remove"]).ended(1);

@@ -1,9 +1,11 @@
 //! `limitctl checkpoint`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use shmlimit::{Declaration, Error};
 
+use super::declared::{for_all, segment_of};
 use crate::arguments::Access;
 use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
@@ -14,33 +16,73 @@ use crate::output;
 /// A segment that declares `checkpoint` is created from it where its own file is gone, as after a reboot. Programs that declare it
 /// take checkpoints by themselves; this takes one at once, such as before a reboot. Ends with exit code 1 where another
 /// process is writing to the file.
+///
+/// Or of all segments of a host that declare one, each into the file that it declares:
+///
+///     limitctl checkpoint --all /etc/shmlimit /run/shmlimit
 #[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
 pub struct Checkpoint {
     #[command(flatten)]
     access: Access,
 
-    /// The segment
+    /// A directory with declarations, each of a segment: the files in it that end in .toml
+    ///
+    /// A declaration without a path of its own is of SEGMENT/NAME.limits, where its file is NAME.toml and SEGMENT a directory, as
+    /// `limitctl create` has it. Those that declare no checkpoint are left out. One that fails is reported and does not keep the
+    /// others from being written; the exit code is that of the first.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "checkpoint")]
+    all: Option<PathBuf>,
+
+    /// The segment; with --all, the directory for those that have no path
     ///
     /// A file that `limitctl create` or a program made. Symbolic links are not followed.
-    path: PathBuf,
+    #[arg(value_name = "SEGMENT", required_unless_present = "all")]
+    path: Option<PathBuf>,
 
     /// The checkpoint file
     ///
     /// It is made where it is not there, twice as large as the segment. The checkpoint before this one stays in it.
-    #[arg(value_name = "CHECKPOINT")]
-    checkpoint: PathBuf,
+    #[arg(value_name = "CHECKPOINT", required_unless_present = "all")]
+    checkpoint: Option<PathBuf>,
 }
 
 impl Checkpoint {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let segment = self.access.options().open(&self.path)?;
-        let (path, checkpoint) = (shown(&self.path), shown(&self.checkpoint));
-        if segment.checkpoint(&self.checkpoint)? {
-            output::print(&format!("{checkpoint}: has the state of {path}\n"))?;
-            Ok(ExitCode::Done)
-        } else {
-            output::print(&format!("{checkpoint}: another process is writing to it\n"))?;
-            Ok(ExitCode::Problem)
+        match (&self.all, &self.path, &self.checkpoint) {
+            (Some(directory), ..) => for_all(directory, |file| self.take_one_of_all(file)),
+            (None, Some(path), Some(checkpoint)) => {
+                let taken = self.take(path, checkpoint)?;
+                Ok(if taken { ExitCode::Done } else { ExitCode::Problem })
+            }
+            // The parser has asked for both.
+            (None, ..) => Err(Failure::new(
+                ExitCode::Usage,
+                "name a segment and a checkpoint file",
+            )),
         }
+    }
+
+    fn take_one_of_all(&self, file: &Path) -> Result<(), Failure> {
+        let declaration = Declaration::from_toml_file(file).map_err(Error::from)?;
+        let path = segment_of(file, &declaration, self.path.as_deref())?;
+        if let Some(checkpoint) = declaration.segment().checkpoint() {
+            // Where another process is writing to it, that is a checkpoint of now as well.
+            self.take(&path, checkpoint.path())?;
+        }
+        Ok(())
+    }
+
+    /// Answers false where another process is writing to the file.
+    fn take(&self, path: &Path, checkpoint: &Path) -> Result<bool, Failure> {
+        let segment = self.access.options().open(path)?;
+        let taken = segment.checkpoint(checkpoint)?;
+        let (path, checkpoint) = (shown(path), shown(checkpoint));
+        output::print(&if taken {
+            format!("{checkpoint}: has the state of {path}\n")
+        } else {
+            format!("{checkpoint}: another process is writing to it\n")
+        })?;
+        Ok(taken)
     }
 }

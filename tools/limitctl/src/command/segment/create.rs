@@ -1,6 +1,5 @@
 //! `limitctl create`.
 
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use shmlimit::{
     SetDeclaration, SetMemory, Window,
 };
 
+use super::declared::{for_all, segment_of};
 use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
@@ -133,7 +133,7 @@ fn ways() -> impl TypedValueParser<Value = OnMismatch> {
 impl Create {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if let Some(directory) = &self.all {
-            return self.create_all(directory);
+            return for_all(directory, |file| self.create_one_of_all(file));
         }
         let declaration = self.declaration()?;
         let declared = declaration.segment().path();
@@ -147,41 +147,9 @@ impl Create {
         Ok(ExitCode::Done)
     }
 
-    /// Creates a segment for each declaration in a directory, as far as that goes.
-    fn create_all(&self, directory: &Path) -> Result<ExitCode, Failure> {
-        let files = declarations_in(directory)?;
-        if files.is_empty() {
-            output::print(&format!("no declarations in {}\n", shown(directory)))?;
-        }
-        let mut code = ExitCode::Done;
-        for file in files {
-            if let Err(failure) = self.create_one_of_all(&file) {
-                output::complain(&format!("{}: {}", shown(&file), failure.message));
-                if code == ExitCode::Done {
-                    code = failure.code;
-                }
-            }
-        }
-        Ok(code)
-    }
-
     fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
         let declaration = self.completed(Declaration::from_toml_file(file).map_err(Error::from)?)?;
-        let path = match (declaration.segment().path(), &self.path, file.file_stem()) {
-            (Some(declared), _, _) => declared.to_owned(),
-            (None, Some(directory), Some(name)) => {
-                let mut name = name.to_owned();
-                name.push(".limits");
-                directory.join(name)
-            }
-            (None, ..) => {
-                return Err(Failure::new(
-                    ExitCode::Usage,
-                    "it does not say where to create the segment: add a path to it, or to the arguments the directory for those \
-                     that have none",
-                ));
-            }
-        };
+        let path = segment_of(file, &declaration, self.path.as_deref())?;
         self.create(&declaration, &path)
     }
 
@@ -307,22 +275,6 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
         human::bytes(size.saturating_sub(of_sets)),
         human::quantity(participants, "process", "processes"),
     )
-}
-
-/// The declarations of a directory, in the order of their names.
-fn declarations_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed =
-        |error: io::Error| Failure::of_system(&error, format_args!("cannot list {}", shown(directory)));
-    let mut files = Vec::new();
-    for entry in directory.read_dir().map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        // Links lead to files where a container's configuration is mounted.
-        if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
-            files.push(path);
-        }
-    }
-    files.sort_unstable();
-    Ok(files)
 }
 
 /// Which file there is at a path.

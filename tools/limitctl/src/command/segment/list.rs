@@ -13,10 +13,12 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{human, sanitise, style};
+use crate::whereabouts::Whereabouts;
 
 /// List the segments of a directory
 ///
-/// Shows the state of each: ok; retired (to be used no more); cold (of another boot or namespace, or a copy: the next
+/// Shows the state of each: ok; retired (to be used no more); elsewhere (in use in another namespace, such as that of a
+/// container: here it can only be looked at); cold (of another boot or namespace, or a copy, and in use nowhere: the next
 /// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
 /// attached, locked or changed.
 #[derive(Args, Debug)]
@@ -60,6 +62,8 @@ enum State {
     Ok,
     /// Its processes get an error and open its successor.
     Retired,
+    /// In use in another namespace: here it can be looked at alone.
+    Elsewhere,
     /// Of another boot or namespace, or a copy: the next process that opens it voids its locks and owners.
     Cold,
     /// Of another format, build or machine.
@@ -171,10 +175,12 @@ impl Entry {
     fn readable(path: &Path, snapshot: &SegmentSnapshot) -> Self {
         let state = if snapshot.retired {
             State::Retired
-        } else if snapshot.same_place {
-            State::Ok
         } else {
-            State::Cold
+            match Whereabouts::of(snapshot) {
+                Whereabouts::Here => State::Ok,
+                Whereabouts::Elsewhere => State::Elsewhere,
+                Whereabouts::Nowhere => State::Cold,
+            }
         };
         let alive = snapshot.participants.iter().filter(|it| it.alive).count();
         Self {
@@ -229,6 +235,7 @@ impl State {
         match self {
             Self::Ok => Cell::styled("ok", style::GOOD),
             Self::Retired => Cell::styled("retired", style::WARNING),
+            Self::Elsewhere => Cell::styled("elsewhere", style::WARNING),
             Self::Cold => Cell::styled("cold", style::WARNING),
             Self::ForeignFormat => Cell::styled("foreign format", style::BAD),
             Self::Damaged => Cell::styled("damaged", style::BAD),

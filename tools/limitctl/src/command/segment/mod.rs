@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod create;
+mod declared;
 pub mod list;
 pub mod recover;
 pub mod remove;

@@ -13,6 +13,7 @@ use crate::command::{as_text, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::{human, sanitise, style};
+use crate::whereabouts::Whereabouts;
 
 /// Set right what dead processes left behind
 ///
@@ -188,7 +189,7 @@ struct Check {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 enum Finding {
-    /// The file is of another boot or namespace, or a copy.
+    /// The file is of another boot or namespace, or a copy, and no process uses it.
     Cold,
     DeadProcess {
         slot: u64,
@@ -223,7 +224,7 @@ enum Finding {
 }
 
 fn findings(snapshot: &SegmentSnapshot) -> Vec<Finding> {
-    let cold = (!snapshot.same_place).then_some(Finding::Cold);
+    let cold = (Whereabouts::of(snapshot) == Whereabouts::Nowhere).then_some(Finding::Cold);
     let dead = snapshot
         .participants
         .iter()

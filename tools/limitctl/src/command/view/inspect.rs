@@ -14,6 +14,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::text::human::{self, count};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{declared, fleet, key, process, sanitise, style};
+use crate::whereabouts::Whereabouts;
 use crate::{output, snapshot_with_bounds};
 
 /// Show everything a segment holds
@@ -40,6 +41,8 @@ pub struct Inspect {
 struct Inspection {
     snapshot: SegmentSnapshot,
     declaration: Declaration,
+    /// The PID namespace that process ids are of, where it is another than this process's.
+    namespace: Option<u64>,
 }
 
 impl Inspect {
@@ -47,9 +50,12 @@ impl Inspect {
         let reader = SegmentReader::open(&self.path)?;
         let mut snapshot = reader.snapshot()?;
         snapshot.path = as_text(&self.path);
+        let place = reader.diagnose()?.place;
+        let is_another = !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace;
         let inspection = Inspection {
             snapshot,
             declaration: reader.declaration().clone(),
+            namespace: is_another.then_some(place.pid_namespace),
         };
         if self.json {
             output::print_json(&inspection.json()?)?;
@@ -107,13 +113,19 @@ impl Inspection {
                 style::WARNING,
                 "retired: attached processes must open its successor",
             )
-        } else if snapshot.same_place {
-            style::paint(style::GOOD, "ok")
         } else {
-            style::paint(
-                style::WARNING,
-                "cold: of another boot or namespace, or a copy; the next process to open it voids its locks and owners",
-            )
+            match Whereabouts::of(snapshot) {
+                Whereabouts::Here => style::paint(style::GOOD, "ok"),
+                Whereabouts::Elsewhere => style::paint(
+                    style::WARNING,
+                    "in use elsewhere, such as in a container: here it can only be looked at; limitctl doctor says from where it \
+                     can be used",
+                ),
+                Whereabouts::Nowhere => style::paint(
+                    style::WARNING,
+                    "cold: of another boot or namespace, or a copy; the next process to open it voids its locks and owners",
+                ),
+            }
         };
         let mut facts = vec![
             ("state", state),
@@ -142,11 +154,15 @@ impl Inspection {
 
     fn processes(&self) -> String {
         let snapshot = &self.snapshot;
+        let ids = self
+            .namespace
+            .map(|namespace| format!(", with their ids in PID namespace {namespace}"));
         let mut text = format!(
-            "\n{} {} of {}\n",
+            "\n{} {} of {}{}\n",
             style::paint(style::TITLE, "processes"),
             count(snapshot.participants.len() as u64),
             count(snapshot.participant_capacity),
+            ids.unwrap_or_default(),
         );
         if snapshot.participants.is_empty() {
             return text;
@@ -238,7 +254,7 @@ impl Inspection {
     }
 
     fn lock(&self, set: &SetSnapshot) -> String {
-        if !self.snapshot.same_place {
+        if Whereabouts::of(&self.snapshot) == Whereabouts::Nowhere {
             return "void".to_owned();
         }
         let lock = &set.lock;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use nix::sys::stat::{major, minor};
 
@@ -64,30 +65,51 @@ pub fn table_is_whole() -> bool {
 /// The other processes that have a file mapped for writing, as those have it that are attached to a segment. By what the
 /// kernel says of them: what a copied file says of its participants is of other processes.
 pub fn users_of(metadata: &Metadata) -> Vec<u32> {
+    mapped_for_writing(metadata)
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect()
+}
+
+/// One of them in another PID namespace than this process, and the name that the file has for it.
+pub fn user_elsewhere(metadata: &Metadata) -> Option<(u32, PathBuf)> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let own = namespace("self")?;
+    mapped_for_writing(metadata)
+        .into_iter()
+        .find(|(pid, _)| namespace(&pid.to_string()).is_some_and(|theirs| theirs != own))
+}
+
+/// With the name that the file has for each.
+fn mapped_for_writing(metadata: &Metadata) -> Vec<(u32, PathBuf)> {
     let device = metadata.dev();
     let device = format!("{:02x}:{:02x}", major(device), minor(device));
     let inode = metadata.ino().to_string();
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let others = pids.filter(|pid| *pid != std::process::id());
-    let mut users: Vec<u32> = others
-        .filter(|pid| {
+    let mut users: Vec<(u32, PathBuf)> = others
+        .filter_map(|pid| {
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-            maps.lines().any(|line| maps_for_writing(line, &device, &inode))
+            let mapped = maps
+                .lines()
+                .find_map(|line| name_where_mapped_for_writing(line, &device, &inode));
+            mapped.map(|name| (pid, name.into()))
         })
         .collect();
     users.sort_unstable();
     users
 }
 
-/// A line of proc_pid_maps(5): address, permissions, offset, device, inode, path.
-fn maps_for_writing(line: &str, device: &str, inode: &str) -> bool {
-    let mut fields = line.split_whitespace().skip(1);
-    fields
-        .next()
-        .is_some_and(|permissions| permissions.starts_with("rw") && permissions.ends_with('s'))
+/// The file's name in a line of proc_pid_maps(5), where it is of that file: address, permissions, offset, device, inode, path.
+fn name_where_mapped_for_writing<'a>(line: &'a str, device: &str, inode: &str) -> Option<&'a str> {
+    let mut fields = line.splitn(6, ' ').skip(1);
+    let permissions = fields.next()?;
+    let is_it = permissions.starts_with("rw")
+        && permissions.ends_with('s')
         && fields.nth(1) == Some(device)
-        && fields.next() == Some(inode)
+        && fields.next() == Some(inode);
+    fields.next().filter(|_| is_it).map(str::trim_start)
 }
 
 impl Activity {

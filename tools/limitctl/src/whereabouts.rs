@@ -1,0 +1,26 @@
+//! Whether a segment is used where this process is, elsewhere, or nowhere.
+
+use shmlimit::SegmentSnapshot;
+
+/// Where a segment is from, and whether it is used there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Of this boot and these namespaces.
+    Here,
+    /// Of others, such as a container's, and processes there use it: here it can be looked at alone.
+    Elsewhere,
+    /// Of others, and no process uses it: the next one that opens it starts it cold.
+    Nowhere,
+}
+
+impl Whereabouts {
+    pub fn of(snapshot: &SegmentSnapshot) -> Self {
+        if snapshot.same_place {
+            Self::Here
+        } else if snapshot.participants.iter().any(|it| it.alive) {
+            Self::Elsewhere
+        } else {
+            Self::Nowhere
+        }
+    }
+}
