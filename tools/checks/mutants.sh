@@ -36,7 +36,7 @@ mutants() {
 }
 
 mutants rules 'src/limit/**/*.rs' 20 --lib limit::
-mutants journal src/shm/lock/journal.rs 3 --lib shm::lock::journal::
+mutants journal src/shm/lock/journal/mod.rs 3 --lib shm::lock::journal::
 engine_tests='changes credit decisions keyed processes queue segments telemetry tiers time'
 # shellcheck disable=SC2086 # One argument for each name.
 mutants engine 'src/engine/**/*.rs' 50 "--lib $(printf -- '--test %s ' $engine_tests)" \
