@@ -20,8 +20,7 @@ use crate::text::sanitise;
 
 /// Run a command under a permit
 ///
-/// Waits in the queue of the set until its limits admit the request, runs the command, and gives back what the permit
-/// holds when the command has ended:
+/// Waits in the queue of the set until its limits admit the request, runs the command, and gives back what the permit holds when the command has ended:
 ///
 ///     limitctl exec /dev/shm/build.limits jobs -- make -j4
 ///
@@ -29,19 +28,11 @@ use crate::text::sanitise;
 ///
 /// One of each limit of calls and concurrency is taken, unless --cost says otherwise; a limit of cost wants one named.
 ///
-/// The command has limitctl's place: its files, environment, process group and signal mask. Signals sent to limitctl
-/// are passed on, a command that stops stops limitctl, and limitctl ends as the command does: with its exit code, or by
-/// the signal that killed it. Where limitctl is killed by SIGKILL, the kernel kills the command as well, unless it
-/// runs as another user by then. What the command leaves running in the background is not waited for and holds
-/// nothing. Leases are renewed for as long as limitctl is not stopped.
+/// The command has limitctl's place: its files, environment, process group and signal mask. Signals sent to limitctl are passed on, a command that stops stops limitctl, and limitctl ends as the command does: with its exit code, or by the signal that killed it. Where limitctl is killed by SIGKILL, the kernel kills the command as well, unless it runs as another user by then. What the command leaves running in the background is not waited for and holds nothing. Leases are renewed for as long as limitctl is not stopped.
 ///
-/// Where the permit has nothing to give back, because it took limits of calls and cost only, limitctl becomes the
-/// command.
+/// Where the permit has nothing to give back, because it took limits of calls and cost only, limitctl becomes the command.
 ///
-/// Where hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the
-/// command, with the user and password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or
-/// SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is
-/// leased already is taken.
+/// Where hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the command, with the user and password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is leased already is taken.
 ///
 /// Before the command runs, limitctl may end with one of the exit codes below. A command may end with the same ones.
 #[derive(Args, Debug)]

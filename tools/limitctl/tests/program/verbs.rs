@@ -583,15 +583,49 @@ fn a_wrong_declaration_ends_with_78() {
     run(["create", "--config", text(&missing), text(&path)]).ended(69);
 }
 
+/// Each line of a paragraph is as full as it gets: none is broken where the source was.
+fn assert_filled(text: &str) {
+    const WIDTH: usize = 100;
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.windows(2) {
+        let next_word = pair[1].split(' ').next().expect("splits");
+        let is_paragraph = !pair.iter().any(|line| line.is_empty() || line.starts_with(' '));
+        assert!(
+            !is_paragraph || pair[0].len() + 1 + next_word.len() > WIDTH,
+            "there was room: {pair:#?}"
+        );
+    }
+}
+
 #[test]
 fn help_version_completions_and_manual_are_answers() {
     assert!(run(["--version"]).ended(0).stdout.starts_with("limitctl "));
     assert!(run(["--help"]).ended(0).stdout.contains("Exit codes:"));
     for verb in [
-        "create", "exec", "list", "inspect", "keys", "show", "recover", "reset", "apply", "edit", "remove",
+        "create",
+        "exec",
+        "list",
+        "inspect",
+        "keys",
+        "show",
+        "recover",
+        "reset",
+        "apply",
+        "edit",
+        "remove",
         "simulate",
+        "top",
+        "watch",
+        "doctor",
+        "selftest",
+        "export",
+        "serve",
+        "checkpoint",
+        "assign",
     ] {
-        assert!(run([verb, "--help"]).ended(0).stdout.contains("Usage: limitctl"));
+        let help = run([verb, "--help"]).ended(0).stdout;
+        let (about, _) = help.split_once("Usage: limitctl").expect("a usage");
+        assert_filled(about);
         assert!(run([verb, "-h"]).ended(0).stdout.contains("Usage: limitctl"));
         let page = run(["man", verb]).ended(0).stdout;
         assert!(page.contains(&format!("limitctl\\-{verb}")), "{page}");

@@ -13,9 +13,7 @@ use crate::output;
 
 /// Write the state of a segment into a checkpoint file
 ///
-/// A segment that declares `checkpoint` is created from it where its own file is gone, as after a reboot. Programs that declare it
-/// take checkpoints by themselves; this takes one at once, such as before a reboot. Ends with exit code 1 where another
-/// process is writing to the file.
+/// A segment that declares `checkpoint` is created from it where its own file is gone, as after a reboot. Programs that declare it take checkpoints by themselves; this takes one at once, such as before a reboot. Ends with exit code 1 where another process is writing to the file.
 ///
 /// Or of all segments of a host that declare one, each into the file that it declares:
 ///

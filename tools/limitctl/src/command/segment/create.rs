@@ -29,9 +29,7 @@ use crate::text::{human, sanitise};
 ///
 ///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
 ///
-/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its
-/// memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is
-/// printed.
+/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("declaration").required(true).args(["config", "set", "all"]))]
