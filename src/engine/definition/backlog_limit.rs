@@ -8,7 +8,7 @@ use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
 
-/// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket.
+/// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket, of which nothing is held.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct BacklogLimit {
     rule: Backlog,
@@ -20,7 +20,7 @@ pub(in crate::engine) struct BacklogLimit {
 impl BacklogLimit {
     fn of(limit: &LimitRules) -> Option<Self> {
         match limit.rule {
-            Rule::Backlog(rule) if limit.is_plain() => Some(Self {
+            Rule::Backlog(rule) if limit.is_plain() && !limit.refund_on_death => Some(Self {
                 rule,
                 near: limit.near(),
                 first_word: limit.first_word(),
