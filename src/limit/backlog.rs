@@ -35,12 +35,8 @@ impl Backlog {
     /// An admitted arrival time is at most now + burst, which must be an exact number at the latest instant too. All
     /// windows of up to that many nanoseconds are, and in longer ones bursts of up to 2^63 units.
     pub(crate) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
-        if burst == 0 {
-            return Err(InvalidLimit::Zero("burst"));
-        }
+        InvalidLimit::unless_positive(capacity, "capacity")?;
+        InvalidLimit::unless_positive(burst, "burst")?;
         let price = UnitPrice::new(capacity, window).ok_or(InvalidLimit::Zero("window"))?;
         let max = price.whole_units(u128::MAX - price.scaled_nanos(LATEST_INSTANT));
         if burst > max {

@@ -15,9 +15,7 @@ impl Concurrency {
     const IN_USE: usize = 0;
 
     pub(crate) fn new(capacity: u64) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
+        InvalidLimit::unless_positive(capacity, "capacity")?;
         Ok(Self { capacity })
     }
 }

@@ -180,3 +180,13 @@ pub(crate) enum InvalidLimit {
         max: u64,
     },
 }
+
+impl InvalidLimit {
+    /// That a parameter, which is called `what`, is not zero.
+    fn unless_positive(parameter: impl Into<u64>, what: &'static str) -> Result<(), Self> {
+        if parameter.into() == 0 {
+            return Err(Self::Zero(what));
+        }
+        Ok(())
+    }
+}

@@ -151,9 +151,7 @@ impl RuleOperations for Rule {
     }
 
     fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
+        InvalidLimit::unless_positive(capacity, "capacity")?;
         dispatch!(self, rule => rule.with_capacity(capacity, terms).map(Self::from))
     }
 

@@ -60,9 +60,7 @@ impl Adaptive {
         floor: u64,
         ceiling: u64,
     ) -> Result<Self, InvalidLimit> {
-        if floor == 0 {
-            return Err(InvalidLimit::Zero("floor"));
-        }
+        InvalidLimit::unless_positive(floor, "floor")?;
         if algorithm == (AdaptiveAlgorithm::Aimd { timeout: 0 }) {
             return Err(InvalidLimit::Zero("timeout"));
         }

@@ -106,9 +106,7 @@ impl Leased {
         price: Option<UnitPrice>,
         (length, outage, key): (u64, OutagePolicy, u32),
     ) -> Result<Self, InvalidLimit> {
-        if length == 0 {
-            return Err(InvalidLimit::Zero("lease"));
-        }
+        InvalidLimit::unless_positive(length, "lease")?;
         let price = price
             .or(UnitPrice::new(1, 1))
             .ok_or(InvalidLimit::Zero("price"))?;

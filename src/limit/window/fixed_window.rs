@@ -58,9 +58,7 @@ impl FixedWindow {
     }
 
     fn new(capacity: u64, alignment: Alignment) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
+        InvalidLimit::unless_positive(capacity, "capacity")?;
         Ok(Self { capacity, alignment })
     }
 

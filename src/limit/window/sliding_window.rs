@@ -61,15 +61,9 @@ impl SlidingWindow {
 
     /// `window` is in nanoseconds; `entries` is how many charges are distinguished in any case.
     pub(crate) fn new(capacity: u64, window: u64, entries: u32) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
-        if window == 0 {
-            return Err(InvalidLimit::Zero("window"));
-        }
-        if entries == 0 {
-            return Err(InvalidLimit::Zero("number of entries"));
-        }
+        InvalidLimit::unless_positive(capacity, "capacity")?;
+        InvalidLimit::unless_positive(window, "window")?;
+        InvalidLimit::unless_positive(entries, "number of entries")?;
         if entries > Self::MAX_ENTRIES {
             return Err(InvalidLimit::AboveMax {
                 what: "number of entries",

@@ -44,15 +44,9 @@ impl SlidingWindowCounter {
 
     /// `window` is in nanoseconds and at least `buckets`: sub-windows last a nanosecond or longer.
     pub(crate) fn new(capacity: u64, window: u64, buckets: u32) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
-        if window == 0 {
-            return Err(InvalidLimit::Zero("window"));
-        }
-        if buckets == 0 {
-            return Err(InvalidLimit::Zero("number of buckets"));
-        }
+        InvalidLimit::unless_positive(capacity, "capacity")?;
+        InvalidLimit::unless_positive(window, "window")?;
+        InvalidLimit::unless_positive(buckets, "number of buckets")?;
         let max = u64::from(Self::MAX_BUCKETS).min(window);
         let buckets = u64::from(buckets);
         if buckets > max {
