@@ -167,6 +167,12 @@ impl LimitSet {
         if self.engine_set().has_credit() {
             return self.check_by_credit(request);
         }
+        self.check_without_credit(request)
+    }
+
+    /// Compiled here and not where it is called, which may be in many places.
+    #[inline(never)]
+    fn check_without_credit(&self, request: &Request) -> Result<Checked<'_>, Error> {
         self.subject()?.check(request)
     }
 
