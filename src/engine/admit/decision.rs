@@ -308,6 +308,10 @@ impl Decision {
         is_pending: bool,
     ) {
         self.set_origin(shard, definition, now, owner);
+        debug_assert!(
+            !is_pending || (self.hold_serial.is_none() && self.decided.iter().all(|it| it.words() == [0; 3])),
+            "another decision was made in its place"
+        );
         if !is_pending {
             self.hold_serial = None;
             // As much as there is room for, so that nothing is allocated.

@@ -2,6 +2,8 @@
 //! else there is to be looked at, such as a lease of the host that runs low, is left to the way that all requests can go, under the
 //! same lock.
 
+use std::sync::atomic::Ordering;
+
 use super::acquire::{Answer, Attempt};
 use super::decided::Decided;
 use super::decision::{Costs, Decision, RefusalReason};
@@ -12,7 +14,7 @@ use crate::engine::shard::set_engine::ShardAt;
 use crate::limit::{Assessment, Mark};
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
-use crate::shm::lock::journal::{Transaction, count};
+use crate::shm::lock::journal::{LoneChange, Transaction, count};
 
 /// What the limits came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,9 @@ enum Taken {
 }
 
 impl ShardAt<'_> {
-    /// Decides what is asked for by the process that is `owner`, unless it is to be decided in the other way. If so, nothing was
-    /// changed. The caller holds the lock, and has seen to what there was to be seen to.
+    /// Decides what is asked for by the process that is `owner`, unless it is to be decided in the other way. If so, no limit was
+    /// changed. The caller holds the lock, and has seen to what there was to be seen to. At the [first](Attempt::First) attempt
+    /// the decision must be a pending one.
     #[inline(always)]
     pub(in crate::engine) fn decide_plain(
         self,
@@ -36,7 +39,10 @@ impl ShardAt<'_> {
         attempt: Attempt,
     ) -> Option<Answer> {
         let Self { shard, now } = self;
-        // What is decided in functions of their own gets a copy made there, so that these stay in registers.
+        let is_by_backlogs = shard.backlogs.have_all(costs.limits);
+        if !is_by_backlogs && costs.limits.0 & !shard.plain.0 != 0 {
+            return None;
+        }
         let row = match key {
             None => shard.only_row(),
             Some(key) => shard.find_row_of(key.fingerprint)?,
@@ -44,10 +50,7 @@ impl ShardAt<'_> {
         if !shard.has_no_waiters(row) || shard.throttled_for(row, now) != 0 {
             return None;
         }
-        let is_by_backlogs = shard.backlogs.have_all(costs.limits);
-        if !is_by_backlogs && costs.limits.0 & !shard.plain.0 != 0 {
-            return None;
-        }
+        // What is decided in functions of their own gets copies that are made there, so that these stay in registers.
         let is_pending = attempt == Attempt::First;
         decision.begin_in_place(
             shard.index(),
@@ -85,7 +88,7 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Takes of one limit. Most requests are of one, and nearly all of what they change is one word.
+    /// Takes of the only limit that is asked for, as most requests do. Nearly all of what that changes is one word.
     #[inline(always)]
     fn take_backlog(self, index: usize, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
         let cost = costs.amounts[index % MAX_LIMITS];
@@ -98,13 +101,17 @@ impl ShardAt<'_> {
         let Some(mark) = limit.mark_if_admitted(words, self.now, cost) else {
             return Taken::Refused;
         };
+        let memory = self.shard.memory;
+        let change = (cost > 0).then(|| LoneChange::begin(&memory.control().journal));
         // Counted before it is done, so that a death in between counts one too many and none too few.
         self.count_taken(index, cost, limit.is_near(mark));
-        count(&self.shard.memory.control().admitted, 1);
+        count(&memory.control().admitted, 1);
         self.count_on_rows(row.into(), true);
-        if cost > 0 {
-            let state = limit.state_at(self.now, mark);
-            if self.shard.memory.change_pair(words, state).is_err() {
+        if let Some(change) = change {
+            let [first, second] = limit.state_at(self.now, mark);
+            if words[1].load(Ordering::Relaxed) == second {
+                change.change(&words[0], first);
+            } else if memory.change_both(words, first, second).is_err() {
                 return Taken::Undecided;
             }
         }
@@ -298,9 +305,11 @@ impl ShardAt<'_> {
 /// Notes something in the next place, if there is anything to be noted.
 #[inline(always)]
 fn note(notes: &mut std::slice::IterMut<'_, Decided>, decided: Option<Decided>) {
-    if let Some(decided) = decided
-        && let Some(place) = notes.next()
-    {
-        *place = decided;
+    if let Some(decided) = decided {
+        let place = notes.next();
+        debug_assert!(place.is_some(), "a decision has room for all that is noted");
+        if let Some(place) = place {
+            *place = decided;
+        }
     }
 }

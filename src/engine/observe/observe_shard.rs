@@ -65,6 +65,7 @@ impl ShardObservation<'_> {
         match self.memory.journal().state() {
             JournalState::Idle => Some(0),
             JournalState::Undo(count) => Some(count),
+            JournalState::Change => Some(1),
             JournalState::Reset | JournalState::Recount | JournalState::Damaged(_) => None,
         }
     }

@@ -47,7 +47,8 @@ impl SegmentEngine {
         };
         let found = journal.state();
         let journal_is_sound = match found {
-            JournalState::Idle => true,
+            // One word that is changed by one store is changed or not.
+            JournalState::Idle | JournalState::Change => true,
             JournalState::Undo(count) => {
                 repairs.undone_words = count;
                 journal.undo(count)
@@ -75,9 +76,7 @@ impl SegmentEngine {
             // Said before the journal is closed: the process that recovers after this recoverer's death finds it idle.
             control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
         }
-        // Also where nothing was in progress: an operation that changes one word may have changed it and not come to moving the
-        // sequence on, by which readers without the lock know that it was before what comes now.
-        if owner_died || journal.state() != JournalState::Idle {
+        if journal.state() != JournalState::Idle {
             journal.close();
         }
         if owner_died {
@@ -93,7 +92,7 @@ impl SegmentEngine {
         // An operation that was undone, and the reset of one row, leave the rest of the table as it was. After anything
         // else, and where it is not known what happened, all of it is looked at.
         let was_of_few_rows = match found {
-            JournalState::Idle | JournalState::Undo(_) => true,
+            JournalState::Idle | JournalState::Change | JournalState::Undo(_) => true,
             JournalState::Reset => control.reset_row.load(Ordering::Relaxed) != 0,
             JournalState::Recount | JournalState::Damaged(_) => false,
         };

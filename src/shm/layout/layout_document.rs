@@ -139,6 +139,7 @@ fn every_constant_is_documented() {
         ("LABEL_WORDS", records::LABEL_WORDS as u64),
         ("RESET_MARKER", journal::RESET_MARKER),
         ("REBUILD_MARKER", journal::REBUILD_MARKER),
+        ("CHANGE_MARKER", journal::CHANGE_MARKER),
         ("SET_UNCHECKED", records::SET_UNCHECKED),
         ("RETIRED", records::RETIRED),
         ("RETIRED_AS_DELETED", records::RETIRED_AS_DELETED),

@@ -78,7 +78,7 @@ pub(crate) const LABEL_WORDS: usize = 8;
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
 /// Words that one operation may change and journal. A change of tier or of capacities of a key may use all of them: see
-/// [`MAX_MIGRATED_WORDS`](crate::engine::definition::plan::MAX_MIGRATED_WORDS). The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
+/// [`MAX_MIGRATED_WORDS`](crate::engine::definition::plan::MAX_MIGRATED_WORDS). The count must stay below [`CHANGE_MARKER`](crate::shm::lock::journal::CHANGE_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
 
 /// One field of a record: its name, offset and size in bytes.

@@ -10,7 +10,7 @@ use super::places::{HOLD_WORDS, HoldPlace, TICKET_LIMIT_WORDS, TICKET_WORDS, Tic
 use super::records::{HoldLabel, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl, Ticket};
 use super::row::Row;
 use crate::shm::file::region::{Mapped, MappedRecord, OutOfRegion, Region, split_record};
-use crate::shm::lock::journal::{Journal, JournalOverflow, change_alone};
+use crate::shm::lock::journal::{Journal, JournalOverflow};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// What belongs to one lock, located once.
@@ -111,23 +111,15 @@ impl ShardMemory {
         Journal::new(&self.control().journal, &self.entries, &self.extent)
     }
 
-    /// Changes two words, which is all that an operation changes: mostly one of them, which takes no entry in the journal. The
-    /// caller holds the lock and found the journal idle.
-    #[inline(always)]
-    pub(crate) fn change_pair(
+    /// Changes two words, which is all that an operation changes, also where it had [begun](crate::shm::lock::journal::LoneChange) to change one. Given by
+    /// themselves, so that the caller keeps them in registers. The caller holds the lock.
+    #[cold]
+    pub(crate) fn change_both(
         &self,
         words: &[AtomicU64; 2],
-        [first, second]: [u64; 2],
+        first: u64,
+        second: u64,
     ) -> Result<(), JournalOverflow> {
-        if words[1].load(Ordering::Relaxed) != second {
-            return self.change_both(words, first, second);
-        }
-        change_alone(&self.control().journal, &words[0], first);
-        Ok(())
-    }
-
-    #[cold]
-    fn change_both(&self, words: &[AtomicU64; 2], first: u64, second: u64) -> Result<(), JournalOverflow> {
         let mut transaction = self.journal().begin();
         transaction.store(&words[0], first);
         transaction.store(&words[1], second);
@@ -322,6 +314,7 @@ impl ShardMemory {
 mod tests {
     use super::super::shard_memory::*;
     use crate::shm::layout::geometry::{Geometry, SetShape};
+    use crate::shm::lock::journal::LoneChange;
 
     fn shard(buckets: u64) -> (Arc<Region>, ShardMemory) {
         let shape = SetShape {
@@ -365,27 +358,17 @@ mod tests {
     }
 
     #[test]
-    fn of_two_words_only_a_second_that_changes_takes_entries() {
+    fn two_words_that_change_together_take_entries_also_behind_the_beginning_of_one_change() {
         let (_region, memory) = shard(0);
         let row = memory.only_row();
         let words: &[AtomicU64; 2] = row.state.first_chunk().expect("two words");
         let sequence = || memory.journal().sequence_if_idle().expect("idle");
-        for (values, entries) in [
-            ([5, 0], 0),
-            ([6, 0], 0),
-            ([4, 9], 2),
-            ([4, 9], 0),
-            ([3, 9], 0),
-            ([3, 8], 1),
-        ] {
-            for entry in memory.entries.iter() {
-                entry.index.store(0, Ordering::Relaxed);
-            }
+        for values in [[5, 1], [6, 2], [6, 3]] {
             let before = sequence();
-            memory.change_pair(words, values).expect("within");
+            let begun = LoneChange::begin(&memory.control().journal);
+            memory.change_both(words, values[0], values[1]).expect("within");
+            let _ = begun;
             assert_eq!(words.each_ref().map(|word| word.load(Ordering::Relaxed)), values);
-            let noted = memory.journal().noted().filter(|index| *index != 0).count();
-            assert_eq!(noted, entries, "{values:?}");
             assert!(sequence() > before);
         }
     }

@@ -6,18 +6,18 @@ use crate::units::NANOS_PER_SECOND;
 /// Nanoseconds since boot, suspended time included (`CLOCK_BOOTTIME`).
 #[inline]
 pub(crate) fn boot_nanos() -> u64 {
-    nanos(libc::CLOCK_BOOTTIME)
+    nanos(read(libc::CLOCK_BOOTTIME))
 }
 
 /// Nanoseconds since the Unix epoch; zero where the wall clock stands before it.
 #[inline]
 pub(crate) fn utc_nanos() -> u64 {
-    let nanos = nanos(libc::CLOCK_REALTIME).cast_signed();
-    nanos.max(0).cast_unsigned()
+    let time = read(libc::CLOCK_REALTIME);
+    if time.tv_sec < 0 { 0 } else { nanos(time) }
 }
 
 #[inline]
-fn nanos(clock: libc::clockid_t) -> u64 {
+fn read(clock: libc::clockid_t) -> libc::timespec {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -26,6 +26,12 @@ fn nanos(clock: libc::clockid_t) -> u64 {
     // supported kernel, so it cannot fail; if it did, the time would be zero, which no rule objects to.
     // SAFETY: the pointer is to a live, writable timespec.
     unsafe { libc::clock_gettime(clock, &mut time) };
+    time
+}
+
+/// Of a time that is not before the clock's beginning.
+#[inline]
+fn nanos(time: libc::timespec) -> u64 {
     NANOS_PER_SECOND
         .wrapping_mul(time.tv_sec.cast_unsigned())
         .wrapping_add(time.tv_nsec.cast_unsigned())

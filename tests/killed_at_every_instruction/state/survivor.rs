@@ -161,7 +161,6 @@ impl Survivor {
         is_legal: impl FnOnce(&Image) -> Result<(), String>,
     ) -> Result<Vec<u64>, Judgement> {
         let found = self.file.copy();
-        let has_dead_owner = self.file.lock_word(&self.layout).load(Ordering::Relaxed) != 0;
         // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
         self.subject()
             .peek(&self.look)
@@ -169,9 +168,9 @@ impl Survivor {
         let image = self.file.copy();
         let torn = |what: &str| Judgement::Torn(what.to_owned());
         let [before, after] = [&found, &image].map(|image| self.layout.journal_sequence(image));
-        if has_dead_owner && before == after {
+        if self.layout.journal_count(&found) != 0 && before == after {
             return Err(torn(
-                "a reader without the lock is not told that the lock's owner died",
+                "a reader without the lock is not told that something was in progress",
             ));
         }
         is_legal(&image).map_err(Judgement::Torn)?;

@@ -22,10 +22,13 @@ pub(crate) const RESET_MARKER: u64 = 255;
 /// Instead of a count: the holds are being counted again, which is begun anew by the process that finds it.
 pub(crate) const REBUILD_MARKER: u64 = 254;
 
+/// Instead of a count: an operation changes one word, by one store. It is done or not, so nothing is put back.
+pub(crate) const CHANGE_MARKER: u64 = 253;
+
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-const _: () = assert!((JOURNAL_ENTRIES as u64) < REBUILD_MARKER);
+const _: () = assert!((JOURNAL_ENTRIES as u64) < CHANGE_MARKER);
 
 /// The journal of one set, and the words it guards.
 #[derive(Clone, Copy)]
@@ -46,6 +49,8 @@ pub(crate) enum JournalState {
     Reset,
     /// The holds are to be counted again.
     Recount,
+    /// One word is changed by one store, or was: it is done or not.
+    Change,
     /// A count that no operation writes.
     Damaged(u64),
 }
@@ -72,6 +77,7 @@ impl<'a> Journal<'a> {
             0 => JournalState::Idle,
             RESET_MARKER => JournalState::Reset,
             REBUILD_MARKER => JournalState::Recount,
+            CHANGE_MARKER => JournalState::Change,
             count if count as usize <= self.entries.len() => JournalState::Undo(count as usize),
             count => JournalState::Damaged(count),
         }
@@ -147,7 +153,7 @@ impl<'a> Journal<'a> {
     /// Moves the sequence on and sets the count to zero: the set is consistent from here on. Answers the sequence.
     #[inline(always)]
     pub(crate) fn close(&self) -> u64 {
-        close(self.word)
+        close(self.word, self.word.load(Ordering::Relaxed) & !COUNT_MASK)
     }
 
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
@@ -182,25 +188,44 @@ impl<'a> Journal<'a> {
     }
 }
 
-/// Changes one word, which is all that an operation changes, and moves the sequence of the journal on whose `journal_word` is
-/// named. That is one store, so a death leaves it done or not done, and there is nothing to be noted. The caller holds the lock
-/// and found the journal idle.
-#[inline(always)]
-pub(crate) fn change_alone(journal_word: &AtomicU64, word: &AtomicU64, value: u64) {
-    // A reader on another processor that finds the new value finds the sequence of the operation before, too.
-    fence_before_change();
-    word.store(value, Ordering::Relaxed);
-    close(journal_word);
+/// An operation that changes one word, for which it takes no entry. The caller holds the lock and found the journal idle.
+pub(crate) struct LoneChange<'a> {
+    journal_word: &'a AtomicU64,
+    sequence: u64,
 }
 
+impl<'a> LoneChange<'a> {
+    /// Says in the journal's word that it begins.
+    #[inline(always)]
+    pub(crate) fn begin(journal_word: &'a AtomicU64) -> Self {
+        let sequence = journal_word.load(Ordering::Relaxed) & !COUNT_MASK;
+        if !cfg!(shmlimit_without_journal) {
+            journal_word.store(sequence | CHANGE_MARKER, Ordering::Release);
+        }
+        fence_before_change();
+        Self {
+            journal_word,
+            sequence,
+        }
+    }
+
+    /// Changes the word, and ends.
+    #[inline(always)]
+    pub(crate) fn change(self, word: &AtomicU64, value: u64) {
+        word.store(value, Ordering::Relaxed);
+        close(self.journal_word, self.sequence);
+    }
+}
+
+/// Stores the sequence that follows on one, with a count of zero, and answers it.
 #[inline(always)]
-fn close(journal_word: &AtomicU64) -> u64 {
-    let sequence = (journal_word.load(Ordering::Relaxed) & !COUNT_MASK).wrapping_add(1 << COUNT_BITS);
-    journal_word.store(sequence, Ordering::Release);
+fn close(journal_word: &AtomicU64, sequence: u64) -> u64 {
+    let next = sequence.wrapping_add(1 << COUNT_BITS);
+    journal_word.store(next, Ordering::Release);
     // The release holds back what came before, not what comes after: the entries of the next operation must not
     // be written over those of this one while they still count.
     compiler_fence(Ordering::SeqCst);
-    sequence
+    next
 }
 
 /// An operation in progress. Dropped without a commit, it is undone.
