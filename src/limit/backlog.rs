@@ -92,6 +92,21 @@ impl Backlog {
         [arrival as u64, (arrival >> 64) as u64]
     }
 
+    /// As [`take`](RuleOperations::take), for who does not ask what a refusal is for.
+    #[inline(always)]
+    pub(crate) fn take_if_admitted(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        cost: u64,
+    ) -> Option<Mark> {
+        let mark = self.mark_if_admitted(state, now, cost)?;
+        if cost > 0 {
+            state.store_pair(Self::ARRIVAL, self.state_at(now, mark));
+        }
+        Some(mark)
+    }
+
     #[inline(always)]
     fn assess_backlog(&self, backlog: u128, cost: u64) -> Assessment {
         // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
@@ -171,13 +186,8 @@ impl RuleOperations for Backlog {
 
     #[inline(always)]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
-        let Some(mark) = self.mark_if_admitted(state, now, cost) else {
-            return Err(self.assess(state, now, cost));
-        };
-        if cost > 0 {
-            state.store_pair(Self::ARRIVAL, self.state_at(now, mark));
-        }
-        Ok(mark)
+        let taken = self.take_if_admitted(state, now, cost);
+        taken.ok_or_else(|| self.assess(state, now, cost))
     }
 
     /// By the last of the units all are part of the backlog, but for what time has worked off since.

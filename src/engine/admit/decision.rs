@@ -221,6 +221,7 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
         let is_more = match notes_beside {
+            // First, because most requests ask for one.
             0 | 1 if !costs.limits.is_more_than::<1>() => false,
             0 => costs.limits.is_more_than::<DECIDED_INLINE>(),
             1 => costs.limits.is_more_than::<{ DECIDED_INLINE - 1 }>(),

@@ -127,13 +127,7 @@ impl ShardAt<'_> {
         let states = row.states();
         let take = |index: usize, cost, transaction: &mut Transaction<'_>| {
             let limit = self.shard.backlogs.get(index)?;
-            let words = limit.words(states)?;
-            let mark = limit.mark_if_admitted(words, self.now, cost)?;
-            if cost > 0 {
-                let [low, high] = limit.state_at(self.now, mark);
-                transaction.store(&words[0], low);
-                transaction.store(&words[1], high);
-            }
+            let mark = limit.take(states, transaction, self.now, cost)?;
             Some((mark, limit.is_near(mark)))
         };
         self.take_each_by(take, |_, _| (), (row, LimitMask::default()), costs, decision)

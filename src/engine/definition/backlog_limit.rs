@@ -7,6 +7,7 @@ use super::own_capacities::LimitMask;
 use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::lock::journal::Transaction;
 
 /// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket, of which nothing is held.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,19 @@ impl BacklogLimit {
     pub(in crate::engine) fn words<'a>(&self, states: &'a [AtomicU64]) -> Option<&'a [AtomicU64; 2]> {
         let (_, words) = states.split_at_checked(self.first_word)?;
         words.first_chunk()
+    }
+
+    /// As [`LimitRules::take`], from the states of a row.
+    #[inline(always)]
+    pub(in crate::engine) fn take(
+        &self,
+        states: &[AtomicU64],
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) -> Option<Mark> {
+        let state = &mut StateWords::changing(self.words(states)?, transaction);
+        self.rule.take_if_admitted(state, now.within_proven_range(), cost)
     }
 
     /// How the limit stands once a cost is charged, where it admits that.

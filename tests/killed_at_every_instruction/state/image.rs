@@ -566,12 +566,17 @@ impl Layout {
 
     /// Words that an unfinished operation has noted; 255 during a reset.
     pub fn journal_count(&self, image: &[u64]) -> u64 {
-        image[self.control + control::JOURNAL] & 0xff
+        image[self.journal_word()] & 0xff
     }
 
     /// Moves on with every operation that comes to its end.
     pub fn journal_sequence(&self, image: &[u64]) -> u64 {
-        image[self.control + control::JOURNAL] >> 8
+        image[self.journal_word()] >> 8
+    }
+
+    /// Where the journal's word is.
+    pub fn journal_word(&self) -> usize {
+        self.control + control::JOURNAL
     }
 
     pub fn is_poisoned(&self, image: &[u64]) -> bool {

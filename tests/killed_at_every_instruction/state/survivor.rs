@@ -160,15 +160,15 @@ impl Survivor {
         &self,
         is_legal: impl FnOnce(&Image) -> Result<(), String>,
     ) -> Result<Vec<u64>, Judgement> {
-        let found = self.file.copy();
+        let found = self.file.word(self.layout.journal_word());
         // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
         self.subject()
             .peek(&self.look)
             .map_err(|error| failure("peek", &error))?;
         let image = self.file.copy();
         let torn = |what: &str| Judgement::Torn(what.to_owned());
-        let [before, after] = [&found, &image].map(|image| self.layout.journal_sequence(image));
-        if self.layout.journal_count(&found) != 0 && before == after {
+        let (count, sequence) = (found & 0xff, found >> 8);
+        if count != 0 && sequence == self.layout.journal_sequence(&image) {
             return Err(torn(
                 "a reader without the lock is not told that something was in progress",
             ));

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
-use crate::support::host::{can_unshare, has, is_root};
+use crate::support::host::{NOBODY, can_unshare, has, is_root};
 use crate::support::{Actor, TIMEOUT, create, directory, finish, lines_of, run, run_command, text};
 use serde_json::Value;
 use shmlimit::{Segment, SegmentReader};
@@ -261,7 +261,7 @@ fn a_file_of_another_user_is_trusted_in_a_directory_that_no_other_may_write() {
     let path = create(directory.path());
     let open_to =
         |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).expect("changed");
-    nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(65_534)), None).expect("given away");
+    nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(NOBODY)), None).expect("given away");
     open_to(0o777);
     assert_healed("untrusted", "error", &path);
     assert_well(&path);
@@ -460,7 +460,7 @@ fn what_is_of_another_c_library_is_an_error_and_not_to_be_removed() {
     );
 }
 
-/// A command that holds a permit until it is told to end.
+/// A command that holds a permit until SIGTERM ends it.
 struct Holder(Child);
 
 impl Holder {
@@ -526,8 +526,7 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     let directory = directory();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("changed");
     let path = create(directory.path());
-    let nobody = nix::unistd::Uid::from_raw(65_534);
-    nix::unistd::chown(&path, Some(nobody), None).expect("given away");
+    nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(NOBODY)), None).expect("given away");
     // A group that may write it makes no difference to root.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
     let holder = Holder::start(&as_nobody, &path);
@@ -611,8 +610,8 @@ fn who_may_not_read_a_file_is_told_whose_it_is() {
     let mut as_nobody = Command::new(&program);
     as_nobody
         .args(["doctor", "--json", text(&path)])
-        .uid(65_534)
-        .gid(65_534);
+        .uid(NOBODY)
+        .gid(NOBODY);
     let found = findings_in(&run_command(&mut as_nobody).ended(1).stdout);
     let finding = the("denied", &found);
     assert_eq!(

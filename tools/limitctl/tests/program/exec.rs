@@ -149,7 +149,7 @@ fn until_somebody_waits(segment: &Path) {
     });
 }
 
-/// A command that runs until it is told to end, with its process id, and one that waits for its place.
+/// A command that runs until it reads a line, with its process id, and one that waits for its place.
 fn one_runs_and_one_waits(segment: &Path) -> (Running, u32, Running) {
     let first = Running::start(&mut exec(segment, "jobs", &[], WAITING_TO_BE_TOLD));
     let command = first.number();

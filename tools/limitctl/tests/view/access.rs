@@ -6,10 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::host::{can_unshare, is_root};
+use crate::support::host::{NOBODY, can_unshare, is_root};
 use crate::support::{Actor, Run, create, directory, run_command, text};
-
-const NOBODY: u32 = 65_534;
 
 /// Runs the program as a user who may read the directory and has no other rights.
 fn run_as_nobody(program: &Path, arguments: &[&str]) -> Run {

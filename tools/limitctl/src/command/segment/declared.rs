@@ -43,7 +43,7 @@ pub fn segment_of(
         }
         (None, ..) => Err(Failure::new(
             ExitCode::Usage,
-            "it does not say where to create the segment: add a path to it, or to the arguments the directory for those that \
+            "it does not say where its segment is: add a path to it, or to the arguments the directory for those that \
              have none",
         )),
     }
