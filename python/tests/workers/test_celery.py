@@ -19,7 +19,7 @@ import shmlimit as sl
 
 celery = pytest.importorskip("celery")
 
-KILLS = int(os.environ.get("SHMLIMIT_KILLS", "100"))
+KILLS = 100 if os.environ.get("SHMLIMIT_THOROUGH") == "1" else 25
 CHILDREN = 4
 
 
