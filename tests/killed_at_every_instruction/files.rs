@@ -29,7 +29,7 @@ const LONGEST_STRETCH: u64 = 200_000;
 /// Instructions without another change after which a stretch is taken to have done all it does.
 const QUIET: u64 = 2_000;
 
-/// Within a stretch that changes a file, kills that are spread evenly, beside those behind each change.
+/// Within a stretch that changes a file, one in so many instructions is killed at, beside those that change it.
 const SPREAD: usize = 500;
 
 /// How often an operation is begun that may take another way than before.
@@ -255,8 +255,14 @@ impl Place {
     }
 
     /// The places to kill at: before and after every system call, and within the stretches between them that change
-    /// a file, behind each `every`-th change and `every`-th instruction.
-    fn points(&self, operation: FileOperation, prepare: impl Fn(&Self), every: usize) -> BTreeSet<Point> {
+    /// a file, behind each `every`-th change and at one in `between` of the instructions.
+    fn points(
+        &self,
+        operation: FileOperation,
+        prepare: impl Fn(&Self),
+        every: usize,
+        between: Option<usize>,
+    ) -> BTreeSet<Point> {
         let mut points = BTreeSet::new();
         let mut stretches_with_changes = Vec::new();
         prepare(self);
@@ -313,11 +319,11 @@ impl Place {
                 }
             }
             let last = changes.last().copied().unwrap_or(0);
-            let stepped = (1..=last).step_by(every * SPREAD);
+            let evenly = between.map(|between| (1..=last).step_by(between));
             let behind_changes = changes.into_iter().step_by(every);
             points.extend(
                 behind_changes
-                    .chain(stepped)
+                    .chain(evenly.into_iter().flatten())
                     .map(|instructions| Point { stops, instructions }),
             );
         }
@@ -404,7 +410,7 @@ pub fn kill_once(operation: FileOperation, every: usize, sample: Sample) -> Tall
     let place = Place::new();
     let prepare = |place: &Place| place.prepare(operation);
     let mut tally = Tally::default();
-    let points = place.points(operation, prepare, every);
+    let points = place.points(operation, prepare, every, Some(every * SPREAD));
     for point in sample.of(points.len(), points) {
         place.prepare(operation);
         place.kill_at(operation, point);
@@ -428,7 +434,8 @@ pub fn kill_twice(operation: FileOperation, every: usize, sample: Sample) -> Tal
     };
     let mut tally = Tally::default();
     let mut seen = BTreeSet::new();
-    let mut first_deaths = place.points(operation, |place| place.prepare(operation), 1);
+    // Between two changes the next process finds what it finds behind the first of them.
+    let mut first_deaths = place.points(operation, |place| place.prepare(operation), 1, None);
     first_deaths.retain(|first| {
         place.prepare(operation);
         let before = place.contents();
@@ -440,7 +447,7 @@ pub fn kill_twice(operation: FileOperation, every: usize, sample: Sample) -> Tal
             place.prepare(operation);
             place.kill_at(operation, first);
         };
-        let points = place.points(next, kill_first, every);
+        let points = place.points(next, kill_first, every, Some(every * SPREAD));
         for second in sample.of(points.len(), points) {
             kill_first(&place);
             place.kill_at(next, second);
