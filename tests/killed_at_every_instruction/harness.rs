@@ -68,7 +68,8 @@
 //! A build without optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what
 //! is done.
 //! `SHMLIMIT_ONE_IN=12` tries of each operation one in twelve of the crash states and of the stops that an ordinary run
-//! tries, and at least one; by turns it is killed for real or its recoverer is. `SHMLIMIT_PHASE` says which.
+//! tries, and at least one; by turns it is killed for real or its recoverer is, or where it reads a definition, is stopped.
+//! `SHMLIMIT_PHASE` says which.
 
 mod beside;
 mod copies;
@@ -98,7 +99,7 @@ use operations::leases::LEASE_OPERATIONS;
 use operations::marks::MARKING_OPERATIONS;
 use operations::tiers::TIER_OPERATIONS;
 use operations::waiting::WAITING_OPERATIONS;
-use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
+use operations::{DEATHS, OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
 use sample::Sample;
 
@@ -263,16 +264,15 @@ fn jobs(effort: Effort) -> Vec<Job> {
             .collect();
     }
     let sample = effort.sample;
-    let (killed, twice) = (
-        |name: &str| sample.kills_for_real(name),
-        |name: &str| sample.kills_twice(name),
-    );
+    let tries_file = |operation: &FileOperation, way| sample.tries(operation.name, way, DEATHS);
+    let tries = |operation: &Operation, way| sample.tries(operation.name, way, operation.ways_by_turns());
     // The longest first, so that no processor is idle at the end.
     if !effort.is_brief {
-        let operations = FILE_OPERATIONS.iter().rev().filter(|it| twice(it.name));
+        let operations = FILE_OPERATIONS.iter().rev();
+        let operations = operations.filter(|it| tries_file(it, Way::Twice));
         jobs.extend(operations.map(|it| Job::FileTwice(*it)));
     }
-    for operation in operations().filter(|it| twice(it.name)) {
+    for operation in operations().filter(|it| tries(it, Way::Twice)) {
         // Beside others, and by key, the journal is the same that all operations have.
         let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
         // One that draws itself would go by batches that are not in the copies.
@@ -288,16 +288,17 @@ fn jobs(effort: Effort) -> Vec<Job> {
             .of(recoverers.len(), recoverers.iter().rev());
         jobs.extend(recoverers.map(|recoverer| Job::Twice(operation, *recoverer)));
     }
-    let files = FILE_OPERATIONS.iter().rev().filter(|it| killed(it.name));
+    let files = FILE_OPERATIONS.iter().rev();
+    let files = files.filter(|it| tries_file(it, Way::Killed));
     jobs.extend(files.map(|it| Job::File(*it)));
     for operation in operations() {
         // A text is read for minutes, an instruction at a time: once for real, and of the keys by copies.
         let is_too_long = operation.applies && operation.is_keyed;
-        if effort.is_thorough || killed(operation.name) && !is_too_long {
+        if effort.is_thorough || tries(&operation, Way::Killed) && !is_too_long {
             jobs.push(Job::Killed(operation));
         }
         jobs.push(Job::Copies(operation));
-        if operation.is_stopped() {
+        if operation.is_stopped() && tries(&operation, Way::Stopped) {
             jobs.push(Job::Stopped(operation));
         }
     }
@@ -422,8 +423,9 @@ fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
     }
     for operation in operations() {
         let row = table.0.iter().find(|row| row.name == operation.name);
-        let is_tried =
-            |row: &Row| row.copies.states > 0 && (!operation.is_stopped() || row.stopped.states > 0);
+        let is_stopped =
+            operation.is_stopped() && sample.tries(operation.name, Way::Stopped, operation.ways_by_turns());
+        let is_tried = |row: &Row| row.copies.states > 0 && (!is_stopped || row.stopped.states > 0);
         if !row.is_some_and(is_tried) {
             println!("FAILED: of `{}` nothing was tried: {row:?}", operation.name);
             return ExitCode::FAILURE;

@@ -2,6 +2,8 @@
 
 use std::iter::{Skip, StepBy};
 
+use crate::report::Way;
+
 /// One in so many, and which.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
@@ -53,19 +55,11 @@ impl Sample {
         self.phase
     }
 
-    /// Which of `ways` an operation is tried in where one is enough.
-    fn way_of(self, name: &str, ways: usize) -> usize {
+    /// Whether an operation is tried in one of these ways, of which a short run tries one, by turns; in others it always is.
+    pub fn tries(self, name: &str, way: Way, by_turns: &[Way]) -> bool {
         let Self { phase, ahead, .. } = self.for_operation(name);
-        (phase % self.one_in + ahead) % ways
-    }
-
-    /// Whether an operation's processes are killed for real: in a short run that, or the recoverer is killed, by turns.
-    pub fn kills_for_real(self, name: &str) -> bool {
-        self.is_everything() || self.way_of(name, 2) == 0
-    }
-
-    pub fn kills_twice(self, name: &str) -> bool {
-        self.is_everything() || !self.kills_for_real(name)
+        let turn = (phase % self.one_in + ahead) % by_turns.len();
+        self.is_everything() || by_turns[turn] == way || !by_turns.contains(&way)
     }
 
     /// Of `count` things, one in so many, and at least one.

@@ -18,6 +18,7 @@ use shmlimit::{
 };
 
 use crate::beside::room::{declaration, with_room};
+use crate::report::Way;
 use crate::state::stage::PARTICIPANTS;
 use crate::stepping::tracee::mark;
 use changes::ADAPTING;
@@ -33,6 +34,9 @@ const CONCURRENCY: u64 = 3;
 
 /// The capacity of the concurrency limit in sets that are waited for.
 pub const PLACES: u64 = 8;
+
+/// The ways to be killed of which a short run tries one.
+pub const DEATHS: &[Way] = &[Way::Killed, Way::Twice];
 
 /// One operation, and the stage it is performed on.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +82,16 @@ impl Operation {
     /// Whether it is stopped as well, with others at work beside it.
     pub fn is_stopped(&self) -> bool {
         !self.draws && !self.is_leased
+    }
+
+    /// Of these ways a short run tries it in one. Where a text is read, which is most of what there is to step, victims are
+    /// not stopped each time either.
+    pub fn ways_by_turns(&self) -> &'static [Way] {
+        if self.applies {
+            &[Way::Killed, Way::Twice, Way::Stopped]
+        } else {
+            DEATHS
+        }
     }
 
     /// Whether others wait beside it, or serve it.
