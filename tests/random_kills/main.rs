@@ -1,6 +1,6 @@
 //! Eight processes work a segment while a ninth kills, restarts and stops them at random, and a tenth looks on.
 //!
-//! Runs for 20 seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
+//! Runs for ten seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
 #![allow(unsafe_code, reason = "enters namespaces")]
 
 mod plans;
@@ -34,7 +34,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// How long the killing goes on.
 fn seconds() -> u64 {
-    std::env::var("SHMLIMIT_KILL_SECONDS").map_or(20, |text| text.parse().expect("a number of seconds"))
+    std::env::var("SHMLIMIT_KILL_SECONDS").map_or(10, |text| text.parse().expect("a number of seconds"))
 }
 
 /// More participants than processes at any time, fewer than would hide slots that the dead do not give up.

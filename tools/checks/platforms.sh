@@ -35,9 +35,10 @@ step cargo clippy --locked --package shmlimit --lib $compiled_alike -- -D warnin
 if has_target $MUSL; then
     describe "limitctl, static, with musl"
     step cargo build --locked --package limitctl --target $MUSL
+    # Beside a program of the library's tests, so that nothing of those is built again.
     describe "one segment with slot locks, used by programs with glibc and with musl"
     step env SHMLIMIT_MUSL_LIMITCTL="${CARGO_TARGET_DIR:-$PWD/target}/$MUSL/debug/limitctl" \
-        cargo test --locked --package limitctl --test program -- c_libraries::
+        cargo test --locked --workspace --test processes --test program -- c_libraries::
 else
     skip "programs with two C libraries" "target $MUSL"
 fi
