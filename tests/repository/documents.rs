@@ -117,7 +117,13 @@ fn links_between_documents_lead_somewhere() {
 #[test]
 fn tests_that_scripts_name_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tests = ["tests", "tools/limitctl/tests", "fleet/tests"].map(|directory| root.join(directory));
+    let tests = [
+        "tests",
+        "tests/c_libraries",
+        "tools/limitctl/tests",
+        "fleet/tests",
+    ]
+    .map(|directory| root.join(directory));
     let exists = |name: &str| {
         let mut places = tests.iter();
         places.any(|place| {

@@ -33,12 +33,12 @@ done
 step cargo clippy --locked --package shmlimit --lib $compiled_alike -- -D warnings
 
 if has_target $MUSL; then
-    describe "limitctl, static, with musl"
-    step cargo build --locked --package limitctl --target $MUSL
+    describe "a program, static, with musl"
+    step cargo build --locked --package c_libraries --target $MUSL
     # Beside a program of the library's tests, so that nothing of those is built again.
     describe "one segment with slot locks, used by programs with glibc and with musl"
-    step env SHMLIMIT_MUSL_LIMITCTL="${CARGO_TARGET_DIR:-$PWD/target}/$MUSL/debug/limitctl" \
-        cargo test --locked --workspace --test processes --test program -- c_libraries::
+    step env SHMLIMIT_MUSL_HOLDER="${CARGO_TARGET_DIR:-$PWD/target}/$MUSL/debug/holder" \
+        cargo test --locked --workspace --test c_libraries --test processes -- c_librar
 else
     skip "programs with two C libraries" "target $MUSL"
 fi

@@ -122,5 +122,6 @@ async fn a_handler_passes_on_that_what_is_behind_it_is_throttled_and_clients_are
     let refused = answer(&limits.layer(), "/").await;
     assert_eq!(refused.status(), 503);
     let seconds = retry_after(&refused);
-    assert!((1..=60).contains(&seconds));
+    // Not before a minute by any process's clock, and whole seconds: both round up.
+    assert!((1..=61).contains(&seconds));
 }

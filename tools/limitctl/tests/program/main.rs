@@ -1,6 +1,5 @@
 //! The program: its verbs, the commands that it runs, and how it is installed.
 
-mod c_libraries;
 mod examples;
 mod exec;
 mod packaging;
