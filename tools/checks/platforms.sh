@@ -13,7 +13,7 @@ ARM=aarch64-unknown-linux-gnu
 ARM_MUSL=aarch64-unknown-linux-musl
 
 # What is only compiled: everything with --thorough, if there is a compiler for the C that benchmarks and tests depend on.
-# None of it is linked, so that any C library's does.
+# None of it is linked, so that any C library's does. Otherwise for the one target of which processor and C library are others.
 CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
 export CC_aarch64_unknown_linux_musl
 compiled_alike=
@@ -24,7 +24,7 @@ for target in $MUSL:musl-gcc $ARM:aarch64-linux-gnu-gcc $ARM_MUSL:aarch64-linux-
     elif [ "$thorough" = --thorough ] && has "$compiler"; then
         # shellcheck disable=SC2086 # Several arguments.
         step cargo check --locked $ours --all-targets --target "$target"
-    else
+    elif [ "$thorough" = --thorough ] || [ "$target" = $ARM_MUSL ]; then
         compiled_alike="$compiled_alike --target $target"
     fi
 done

@@ -14,6 +14,8 @@ trap 'exit 143' TERM
 
 # Runs a command under its own name; `describe "what it shows"` before it gives it a better one.
 step() {
+    # What has failed beside it need not be waited for.
+    if [ -e "$STEPS.aside" ]; then gather; fi
     description=${description:-$*}
     printf '\n== %s\n' "$description"
     step_began=$(date +%s)
@@ -44,33 +46,42 @@ describe() {
 count_processors() {
     # Not in a shell of its own, which has started nothing.
     times >"$STEPS.times.$$"
-    processors=$(tr 'ms' '  ' <"$STEPS.times.$$" | awk 'NR == 2 { printf "%d\n", 60 * ($1 + $3) + $2 + $4 }')
+    processors=$(processors_of_children <"$STEPS.times.$$")
 }
 
-# Runs a command beside the steps that follow. What it prints is shown where `gather` waits for it, which fails as it does.
+# The second line of what `times` prints, in seconds.
+processors_of_children() {
+    tr 'ms' '  ' | awk 'NR == 2 { printf "%d\n", 60 * ($1 + $3) + $2 + $4 }'
+}
+
+# Runs a command beside the steps that follow. What it prints is shown where `gather` waits for it, which fails as it does, or
+# before the next step once it has ended.
 beside() {
-    aside=$*
+    aside=${description:-$*}
+    description=
     aside_began=$(date +%s)
     printf '\n== begins, beside what follows: %s\n' "$aside"
-    # A process group of its own, so that all of it can be ended.
-    setsid "$@" >"$STEPS.beside" 2>&1 </dev/null &
+    # A process group of its own, so that all of it can be ended. When that was it notes itself.
+    # shellcheck disable=SC2016
+    setsid sh -c '"$@"; result=$?; { times; date +%s; } >"$0"; exit "$result"' "$STEPS.aside" "$@" \
+        >"$STEPS.beside" 2>&1 </dev/null &
     aside_pid=$!
 }
 
 gather() {
-    description="$aside (beside the steps before)"
-    printf '\n== %s\n' "$description"
+    if [ -z "${aside_pid:-}" ]; then return; fi
+    aside="$aside (beside other steps)"
+    printf '\n== %s\n' "$aside"
     aside_result=0
     wait "$aside_pid" || aside_result=$?
     aside_pid=
     cat "$STEPS.beside"
-    step_began=$aside_began
+    mv "$STEPS.aside" "$STEPS.gathered"
     aside_outcome=took
     if [ "$aside_result" -ne 0 ]; then aside_outcome="FAILED after"; fi
-    step_took=$(($(date +%s) - step_began))
-    printf '== %s %s s: %s\n' "$aside_outcome" "$step_took" "$description"
-    printf '%s\t\t%s\n' "$step_took" "$description" >>"$STEPS"
-    description=
+    step_took=$(($(tail -n 1 "$STEPS.gathered") - aside_began))
+    printf '== %s %s s: %s\n' "$aside_outcome" "$step_took" "$aside"
+    printf '%s\t%s\t%s\n' "$step_took" "$(processors_of_children <"$STEPS.gathered")" "$aside" >>"$STEPS"
     return "$aside_result"
 }
 
