@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 
-# What the compiler itself loads is then there already.
+# The macros that the compiler runs are there already.
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR
 
