@@ -58,7 +58,7 @@ fn calls(name: &str) -> SetDeclaration {
 async fn wait_once(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u64>>>) {
     let outcome = set.acquire_async(&set.request(), None).await.expect("works");
     assert!(outcome.is_admitted(), "{outcome:?}");
-    served.lock().expect("nobody panics").push(number);
+    served.lock().expect("not poisoned").push(number);
 }
 
 /// How fast the tasks that note themselves in `served` are served; of all tasks every second one is cancelled first
@@ -82,11 +82,11 @@ fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Durati
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        let before = served.lock().expect("nobody panics").len();
+        let before = served.lock().expect("not poisoned").len();
         let (begun, processor) = (Instant::now(), processor_time());
         tokio::time::sleep(span).await;
         let (elapsed, processor) = (begun.elapsed(), processor_time() - processor);
-        let served = served.lock().expect("nobody panics").clone();
+        let served = served.lock().expect("not poisoned").clone();
         for task in &tasks {
             task.abort();
         }

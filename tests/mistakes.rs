@@ -186,7 +186,7 @@ fn waiting_for_the_impossible() {
         let waiter = Child::fork(|| {
             assert!(set.acquire(&both, TIMEOUT).expect("works").is_admitted());
         });
-        eventually("somebody waits", || first_set(&segment).tickets.len() == 1);
+        eventually("a request waits", || first_set(&segment).tickets.len() == 1);
         assert!(is_impossible(set.acquire(&too_many, None)));
         assert!(is_impossible(set.try_acquire(&too_many)));
         drop(permit);

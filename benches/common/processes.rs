@@ -235,7 +235,7 @@ impl Worker {
 
     fn begin(&mut self) {
         let mut word = self.process.stdin.take().expect("piped");
-        word.write_all(&[1]).expect("somebody who reads");
+        word.write_all(&[1]).expect("a reader");
     }
 
     fn finish(mut self) -> Share {

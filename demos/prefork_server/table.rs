@@ -102,7 +102,7 @@ impl Report {
         )?;
         match killed.freed_after_us {
             Some(micros) => writeln!(f, "free again after {}.", millis(micros))?,
-            None if killed.refused_in_vain == 0 => writeln!(f, "nobody needed them.")?,
+            None if killed.refused_in_vain == 0 => writeln!(f, "no request needed them.")?,
             None => writeln!(f, "not free again although others were refused.")?,
         }
         if let (Some(replacement), Some(micros)) = (killed.replacement, killed.replaced_after_us) {

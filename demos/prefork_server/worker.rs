@@ -152,7 +152,11 @@ where
 impl Worker {
     /// Works on a request that was admitted.
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Failure> {
-        let Asked(asked) = request.extensions().get().copied().ok_or("nobody asked")?;
+        let Asked(asked) = request
+            .extensions()
+            .get()
+            .copied()
+            .ok_or("the request does not say when it was made")?;
         let admitted = nanos()?;
         time::sleep(self.next_work()).await;
         let done = nanos()?;

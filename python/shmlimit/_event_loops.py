@@ -45,26 +45,26 @@ class WaitingRoom(Protocol):
 class _AsyncioPlace:
     """A task of asyncio."""
 
-    __slots__ = ("_has_rung", "_loop", "_sleep")
+    __slots__ = ("_is_woken", "_loop", "_sleep")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sleep: asyncio.Future[None] | None = None
-        self._has_rung = False
+        self._is_woken = False
 
-    def ring(self) -> None:
-        self._has_rung = True
+    def wake(self) -> None:
+        self._is_woken = True
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
 
     async def woken(self) -> None:
-        if not self._has_rung:
+        if not self._is_woken:
             self._sleep = self._loop.create_future()
             try:
                 await self._sleep
             finally:
                 self._sleep = None
-        self._has_rung = False
+        self._is_woken = False
 
 
 class _AsyncioRoom:
@@ -100,7 +100,7 @@ class _AsyncioRoom:
         for number in self.wake_event.answer():
             place = self._places.get(number)
             if place is not None:
-                place.ring()
+                place.wake()
 
 
 class _TrioPlace:
@@ -112,7 +112,7 @@ class _TrioPlace:
         self._trio = trio
         self._event = trio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._event.set()
 
     async def woken(self) -> None:
@@ -149,7 +149,7 @@ class _TrioRoom:
             for number in self.wake_event.answer():
                 place = self._places.get(number)
                 if place is not None:
-                    place.ring()
+                    place.wake()
 
 
 class _Rooms(threading.local):

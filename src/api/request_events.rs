@@ -172,7 +172,7 @@ mod tests {
     use super::super::request_events::*;
 
     #[test]
-    fn ten_events_of_a_second_are_told_and_the_next_says_how_many_were_not() {
+    fn ten_events_of_a_second_are_reported_and_the_next_says_how_many_were_not() {
         let pace = Pace::default();
         let reported: Vec<Option<u64>> = (0..12).map(|_| pace.admit(7)).collect();
         assert_eq!(reported, [vec![Some(0); 10], vec![None; 2]].concat());

@@ -84,7 +84,7 @@
 //! another segment is then created at the former path, processes that opened the file by that path get `Removed`, and those that
 //! opened it by the new one do not. A path that leads nowhere, or to a file that is no segment, ends nothing: no process can
 //! count in another file. Bind mounts and hard links are seen through: a file is deleted when it has no name left anywhere.
-//! A process whose descriptors were closed by other code cannot ask the file; it hears from the others that have it open, or
+//! A process whose descriptors were closed by other code cannot ask the file; it gets the answer from the others that have it open, or
 //! finds another segment at the path.
 //!
 //! Permits that are out are settled and released as ever. For what is to come,
@@ -218,7 +218,7 @@
 //! A limit in [shadow](crate::Limit::shadow) charges what it admits and lets through what it would have refused, without
 //! charging that: so it goes on deciding as though it bit, and
 //! [`would_refuse`](crate::LimitCounts::would_refuse) is what it would have refused of the traffic as it came. Clients that
-//! are really refused come back later, or not at all; no shadow knows which. It uses up rows, not refusals.
+//! are really refused come back later, or not at all; a limit in shadow cannot know which. It uses up rows, not refusals.
 //!
 //! # Live changes
 //!

@@ -64,7 +64,7 @@ pub enum OpenError {
         bytes: u64,
     },
     /// The file is not a segment at all.
-    #[error("{} is not a shmlimit segment: it starts with {found:#018x}, a segment with {expected:#018x}", path.display())]
+    #[error("{} is not a shmlimit segment: it starts with {found:#018x}, a segment with {expected:#018x}; give the path of a segment, or move the file away", path.display())]
     NotASegment {
         /// The file.
         path: PathBuf,
@@ -115,7 +115,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file's size is not what its header says.
-    #[error("{} has {found} bytes, its header says {expected}: it was truncated or is not a whole copy", path.display())]
+    #[error("{} has {found} bytes, its header says {expected}: it was truncated or is not a whole copy; copy it again whole, or create it anew", path.display())]
     WrongSize {
         /// The file.
         path: PathBuf,
@@ -159,7 +159,7 @@ pub enum OpenError {
         processes: u64,
     },
     /// Processes are attached to the segment that is to be removed.
-    #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), listing::processes(processes))]
+    #[error("{} is in use by {}: end what uses it first, or remove it all the same with `limitctl remove --force`", path.display(), listing::processes(processes))]
     InUse {
         /// The file.
         path: PathBuf,
@@ -167,7 +167,7 @@ pub enum OpenError {
         processes: Vec<ProcessId>,
     },
     /// Another process is initialising or attaching and does not come to an end.
-    #[error("{} is being attached by another process that does not finish: see whether that is stopped, and end it", path.display())]
+    #[error("{} is being attached by another process that does not finish: if that is stopped, continue it (kill -CONT) or end it", path.display())]
     AttachStuck {
         /// The file.
         path: PathBuf,

@@ -27,7 +27,7 @@ pub enum SegmentError {
         cause: RemovalCause,
     },
     /// The holder of a set's lock is alive and does not release it: it is stopped, or writes a core dump.
-    #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*process))]
+    #[error("the lock of set `{set}` is held by {} and was not released in time: if that process is stopped, continue it (kill -CONT) or end it", holder(*process))]
     LockStuck {
         /// The set.
         set: String,

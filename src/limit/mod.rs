@@ -96,8 +96,8 @@ fn store_wide(state: &mut (impl StateMut + ?Sized), index: usize, value: u128) {
 pub(crate) enum Assessment {
     /// The cost may be charged now.
     Admissible,
-    /// The cost does not fit now. `retry_after` is the least number of nanoseconds after which it will, if no process
-    /// else takes anything; `None` where time alone cannot help.
+    /// The cost does not fit now. `retry_after` is the least number of nanoseconds after which it will, if nothing
+    /// else is taken meanwhile; `None` where time alone cannot help.
     Refused {
         /// Nanoseconds, positive.
         retry_after: Option<u64>,

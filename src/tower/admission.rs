@@ -54,7 +54,7 @@ impl Decision {
     }
 
     /// Asks the limits, and waits in the queue for them.
-    pub(super) async fn in_line(demand: &Demand, longest: Duration, settings: &Settings) -> Self {
+    pub(super) async fn in_queue(demand: &Demand, longest: Duration, settings: &Settings) -> Self {
         let began = Instant::now();
         let error = match Self::wait(demand, longest, settings).await {
             Ok(decision) => return decision,

@@ -70,7 +70,7 @@ where
             (Ok(Some(demand)), Some(longest)) => {
                 let settings = settings.clone();
                 let shape = settings.shape.clone();
-                let decision = Box::pin(async move { Decision::in_line(&demand, longest, &settings).await });
+                let decision = Box::pin(async move { Decision::in_queue(&demand, longest, &settings).await });
                 // The one that was asked whether it is ready is the one to be called.
                 let next = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, next);

@@ -63,8 +63,8 @@ fn start_store(segment: &Segment, path: &Path) -> Child {
 }
 
 #[test]
-fn chaos_breaks_no_limit_hangs_nobody_and_leaks_nothing() {
-    let test = "chaos_breaks_no_limit_hangs_nobody_and_leaks_nothing";
+fn chaos_breaks_no_limit_hangs_no_process_and_leaks_nothing() {
+    let test = "chaos_breaks_no_limit_hangs_no_process_and_leaks_nothing";
     let time = Duration::from_secs(seconds());
     in_own_process(test, 4 * time + 3 * TIMEOUT, |directory| {
         let seed = seed();

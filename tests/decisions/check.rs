@@ -129,7 +129,7 @@ fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
 }
 
 #[test]
-fn a_check_of_a_key_without_a_row_is_refused_and_keeps_nobody_waiting() {
+fn a_check_of_a_key_without_a_row_is_refused_and_keeps_no_request_waiting() {
     let scene = Scene::new(keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE)));
     let set = scene.set();
     for number in 0..40 {
@@ -293,7 +293,7 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
 }
 
 #[test]
-fn a_limit_in_shadow_decides_and_counts_and_refuses_nobody() {
+fn a_limit_in_shadow_decides_and_counts_and_refuses_no_request() {
     let shadow = || Limit::calls("units", 2, MINUTE).shadow(true);
     let scene = with_sets([
         plain(shadow()).add_limit(Limit::calls("calls", 4, MINUTE)),

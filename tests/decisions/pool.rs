@@ -374,11 +374,11 @@ fn wait_for_a_place(directory: &Path, wait: impl Fn(&LimitPool) -> usize + Sync)
     };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| wait(&pool));
-        eventually("somebody waits", || lines().iter().sum::<usize>() == 1);
+        eventually("a request waits", || lines().iter().sum::<usize>() == 1);
         let waited_for = lines()
             .iter()
             .position(|count| *count == 1)
-            .expect("somebody waits");
+            .expect("a request waits");
         drop(held.remove(&waited_for));
         assert_eq!(waiter.join().expect("no panic"), waited_for);
     });
@@ -409,7 +409,7 @@ fn where_all_refuse_a_future_waits_at_one() {
 }
 
 #[test]
-fn nobody_waits_at_one_where_another_has_room() {
+fn no_request_waits_at_one_where_another_has_room() {
     let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
         directory.path(),

@@ -61,7 +61,7 @@ fn what_cannot_be_had_in_time_is_refused_and_changes_nothing() {
             assert!(reserve(set, 10, Duration::ZERO).is_some());
             assert!(reserve(set, 10, Duration::from_secs(9)).is_none());
             let after = reserve(set, 10, Duration::from_secs(11))
-                .expect("as if nobody had asked")
+                .expect("as before the request")
                 .delay();
             assert!(after > Duration::from_secs(9));
         });
@@ -147,7 +147,7 @@ fn what_is_held_or_debited_later_cannot_be_reserved() {
 }
 
 #[test]
-fn nobody_reserves_the_impossible() {
+fn no_request_reserves_the_impossible() {
     with_set(tokens(Algorithm::Gcra), |set| {
         let request = set.request().with("tokens", 11).expect("declared");
         assert!(matches!(

@@ -278,7 +278,7 @@ fn renewing_leases_in_the_background() {
             Box::new(move || {
                 let api = segment.set("api")?;
                 let Ok(permit) = api.try_acquire(&api.request())?.into_result() else {
-                    panic!("nobody holds anything");
+                    panic!("nothing is held");
                 };
                 permit.heartbeat_in_background()
             })

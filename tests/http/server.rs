@@ -129,7 +129,7 @@ impl Server {
         let opened = Arc::clone(&bodies);
         let service = layer.layer(service_fn(move |_: Request<Incoming>| {
             let (sender, body) = WrittenBody::new();
-            opened.lock().expect("nobody panics with it").push(sender);
+            opened.lock().expect("not poisoned").push(sender);
             async { Ok::<_, Infallible>(Response::new(body)) }
         }));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
@@ -154,7 +154,7 @@ impl Server {
     pub async fn body(&self) -> BodySender {
         let mut body = None;
         wait_until("the service is called", || {
-            let mut bodies = self.bodies.lock().expect("nobody panics with it");
+            let mut bodies = self.bodies.lock().expect("not poisoned");
             if !bodies.is_empty() {
                 body = Some(bodies.remove(0));
             }
@@ -166,7 +166,7 @@ impl Server {
 
     /// How many bodies are waiting to be written.
     pub fn unwritten(&self) -> usize {
-        self.bodies.lock().expect("nobody panics with it").len()
+        self.bodies.lock().expect("not poisoned").len()
     }
 
     pub async fn client(&self) -> Client {

@@ -37,7 +37,7 @@ fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
 }
 
 #[test]
-fn a_key_that_was_pushed_out_refunds_nothing_to_whoever_has_its_row() {
+fn a_key_that_was_pushed_out_refunds_nothing_to_the_key_that_has_its_row() {
     let directory = tempfile::tempdir().expect("a directory");
     let segment = segment(&directory);
     let set = segment.set("api").expect("declared");

@@ -246,7 +246,7 @@ fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
     let mut count = 0;
     reader
         .key_snapshots("api", |key| {
-            assert!(check(key), "nobody changes it any more");
+            assert!(check(key), "nothing changes it any more");
             count += 1;
         })
         .expect("a keyed set");
@@ -266,7 +266,7 @@ fn what_cannot_be_looked_at_is_said() {
         );
     let segment = Segment::create(&path, &declaration).expect("created");
     let reader = SegmentReader::open(&path).expect("a segment");
-    let nothing = |_: &KeySnapshot| panic!("nobody used it");
+    let nothing = |_: &KeySnapshot| panic!("unused");
     for refused in [
         reader.key_snapshots("plain", nothing),
         segment.key_snapshots("plain", nothing),

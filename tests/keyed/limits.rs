@@ -296,7 +296,7 @@ fn a_key_waits_in_a_line_of_its_own() {
             .key("a")
             .expect("a key")
             .acquire(&request, Duration::from_millis(1));
-        assert!(!late.expect("works").is_admitted(), "nobody overtakes");
+        assert!(!late.expect("works").is_admitted(), "no request overtakes");
         assert_eq!(queued(&segment), 1);
         drop(held);
         assert!(waiter.join().expect("no panic"));
@@ -307,7 +307,7 @@ fn a_key_waits_in_a_line_of_its_own() {
 
 /// Holds are of all keys of a shard together, so that who waits for one waits for the process that has one.
 #[test]
-fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
+fn the_last_hold_given_back_goes_to_a_waiter_for_one_in_any_queue() {
     let set = keyed(10).add_limit(Limit::concurrency("in_flight", 1)).holds(1);
     let (_directory, segment, set) = create(set);
     let request = set.request();

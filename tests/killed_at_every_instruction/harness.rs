@@ -378,7 +378,7 @@ fn main() -> ExitCode {
     );
     if total.delays.count() > 0 {
         println!(
-            "from a kill to the next in line having what it waits for: {:.1?} at the median, {:.1?} at worst, of {}",
+            "from a kill to the next waiter having what it waits for: {:.1?} at the median, {:.1?} at worst, of {}",
             total.delays.median(),
             Duration::from_nanos(total.delays.worst_nanos),
             total.delays.count()

@@ -119,9 +119,11 @@ impl RawSegment {
         self.tickets().nth(index).expect("a ticket") + word
     }
 
-    /// How often the bells of the first set's tickets have been rung, all of them together.
+    /// How often the waiter futexes of the first set's tickets have been advanced, all of them together.
     pub fn futex_value(&self) -> u64 {
-        self.tickets().map(|start| self.word(start + ticket::BELL)).sum()
+        self.tickets()
+            .map(|start| self.word(start + ticket::WAITER_FUTEX))
+            .sum()
     }
 
     /// The position of the word that names the first free hold of the first set.
@@ -137,10 +139,10 @@ impl RawSegment {
         end - behind * stride + word
     }
 
-    /// How often the doorbells of all participants have been rung, all of them together.
-    pub fn doorbell_rings(&self) -> u64 {
+    /// How often the process futexes of all participants have been advanced, all of them together.
+    pub fn process_futex_value(&self) -> u64 {
         (0..self.number(header::PARTICIPANTS))
-            .map(|slot| self.word(self.participant_word(slot, participant::DOORBELL)))
+            .map(|slot| self.word(self.participant_word(slot, participant::PROCESS_FUTEX)))
             .sum()
     }
 

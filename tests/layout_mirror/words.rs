@@ -54,7 +54,7 @@ pub mod participant {
     pub const STATE: usize = 0;
     pub const PID: usize = 1;
     pub const START_TIME: usize = 2;
-    pub const DOORBELL: usize = 8;
+    pub const PROCESS_FUTEX: usize = 8;
     pub const PID_NAMESPACE: usize = 11;
     pub const JOINING: u64 = 1;
     pub const LIVE: u64 = 2;
@@ -191,7 +191,7 @@ pub mod label {
 pub mod ticket {
     pub const OWNER: usize = 0;
     pub const STATE: usize = 1;
-    pub const BELL: usize = 2;
+    pub const WAITER_FUTEX: usize = 2;
     pub const ENQUEUED_AT: usize = 5;
     pub const GRANTED_AT: usize = 6;
     pub const HOLD: usize = 7;

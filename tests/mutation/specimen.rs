@@ -98,7 +98,10 @@ impl Specimen {
             }
         }
         use_everything(segment, permits, is_described);
-        assert!(constants == self.image.constants(), "wrote what nobody may write");
+        assert!(
+            constants == self.image.constants(),
+            "wrote what no process may write"
+        );
     }
 
     fn endure_abandoned(&self, damage: &Damage) {
@@ -114,7 +117,10 @@ impl Specimen {
             Err(error) => check(Some(error)),
         }
         check(options().open_or_create(&self.path, &declaration()).err());
-        assert!(constants == self.image.constants(), "wrote what nobody may write");
+        assert!(
+            constants == self.image.constants(),
+            "wrote what no process may write"
+        );
     }
 }
 

@@ -251,7 +251,7 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
             });
             step.store(3, Ordering::SeqCst);
             eventually("the child is told to end", || step.load(Ordering::SeqCst) == 4);
-            held.release().expect("nobody took it");
+            held.release().expect("not taken");
         });
         eventually("the child has closed all", || step.load(Ordering::SeqCst) == 1);
         let neighbour = Child::fork(|| {

@@ -78,8 +78,8 @@ fn a_segment_in_use_in_another_namespace_is_refused_and_not_touched() {
 }
 
 #[test]
-fn a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back() {
-    let test = "namespaces::a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back";
+fn a_segment_that_no_process_uses_is_adopted_by_another_namespace_and_back() {
+    let test = "namespaces::a_segment_that_no_process_uses_is_adopted_by_another_namespace_and_back";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
         drop(create(&path));

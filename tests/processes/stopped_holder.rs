@@ -189,7 +189,7 @@ fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once(
         lock.let_go();
         assert!(
             can_take_all(&api),
-            "whoever has the lock next finishes the return"
+            "the next owner of the lock finishes the return"
         );
         let counts = segment.snapshot().expect("a copy").sets[0].counts;
         assert_eq!(counts.reclaimed, 0, "{counts:?}");
@@ -197,8 +197,8 @@ fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once(
 }
 
 #[test]
-fn a_killed_holder_is_recovered_from_by_whoever_comes_next() {
-    let test = "stopped_holder::a_killed_holder_is_recovered_from_by_whoever_comes_next";
+fn a_killed_holder_is_recovered_from_by_the_next_process() {
+    let test = "stopped_holder::a_killed_holder_is_recovered_from_by_the_next_process";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let (path, segment, api) = open_api(directory);
         let child = Child::fork(|| {
@@ -236,10 +236,10 @@ fn work(api: &LimitSet) -> ! {
 /// The only worker is stopped again and again, until it was often enough stopped with the lock: then a copy of the
 /// file is a picture of an operation half done.
 #[test]
-fn a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold() {
+fn a_worker_stopped_anywhere_in_an_operation_harms_no_other_and_a_copy_starts_cold() {
     const TIMES: u32 = 5;
     let test =
-        "stopped_holder::a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold";
+        "stopped_holder::a_worker_stopped_anywhere_in_an_operation_harms_no_other_and_a_copy_starts_cold";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let (path, segment, api) = open_api(directory);
         let asking = api.request().with("slots", 0).expect("declared");

@@ -289,7 +289,7 @@ fn a_killed_worker_is_replaced_and_the_count_goes_on() {
     // What waits in the socket is answered by the replacements, which know what was admitted before them.
     let deadline = Instant::now() + DEADLINE;
     let answer = loop {
-        assert!(Instant::now() < deadline, "nobody answers");
+        assert!(Instant::now() < deadline, "no answer comes");
         // A connection that a dying worker took with it is cut off.
         if let Some(answer) = Answer::try_get(address, None)
             && !old.contains(&answer.fields["server-worker"])
@@ -333,7 +333,11 @@ fn each_key_gets_exactly_its_own_of_four_workers_and_no_more_of_those_that_repla
         .collect();
     assert_eq!(workers.len(), 4);
     assert_eq!(Answer::get(address).status, 200);
-    assert_eq!(Answer::get(address).status, 429, "whoever names no key shares");
+    assert_eq!(
+        Answer::get(address).status,
+        429,
+        "requests without a key share one"
+    );
 
     let keys = ["ann", "bob", "eve", "dan"];
     thread::scope(|scope| {

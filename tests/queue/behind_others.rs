@@ -163,9 +163,9 @@ fn a_full_queue_and_a_timeout_say_how_long_those_before_take() {
     let waiting: Vec<_> = (0..2)
         .map(|_| served.enqueue(&[1]).expect("has to wait"))
         .collect();
-    // The third in line gives up, and does not count itself among those before it.
+    // The third in the queue gives up, and does not count itself among those before it.
     let late = served.set.acquire_while(&served.set.request(), None, || false);
-    let late = late.expect("works").into_result().expect_err("out of patience");
+    let late = late.expect("works").into_result().expect_err("a timeout");
     assert_eq!(late.retry_after(), Some(Duration::from_millis(300)));
 
     let _third = served.enqueue(&[1]).expect("has to wait");

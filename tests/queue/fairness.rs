@@ -1,7 +1,7 @@
 //! Who came first is served first, and every process is served as often.
 //!
 //! Grants are numbered: of a set with a concurrency limit, a permit's fencing number counts the permits of the set, and
-//! so does `admitted` in a snapshot. So a snapshot foretells which grants go to whom: those who wait in the queue get
+//! so does `admitted` in a snapshot. So a snapshot foretells which request gets which grant: those who wait in the queue get
 //! the very next ones, in the order of their tickets.
 
 use std::path::Path;
@@ -146,7 +146,7 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
             let went_to = log.grant(number).load(Ordering::Relaxed);
             assert_eq!(
                 went_to, *process,
-                "grant {number} went to another than the one in line for it"
+                "grant {number} went to another than the first of its queue"
             );
             predicted += 1;
         }

@@ -90,9 +90,9 @@ fn a_future_gets_what_another_thread_gives_back() {
 }
 
 #[test]
-fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() {
+fn a_waiter_that_becomes_the_first_is_woken_at_its_instant_and_not_by_the_liveness_check() {
     const WAITERS: u32 = 20;
-    const INSURANCE: Duration = Duration::from_millis(50);
+    const LIVENESS_CHECK: Duration = Duration::from_millis(50);
     let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, Duration::from_millis(2)));
     let (_directory, _segment, set) = create(set);
     let round = || {
@@ -109,7 +109,7 @@ fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() 
     };
     // By the insurance alone, hardly more than one or two are served at a time: no round can be that quick. On a busy
     // machine, not every one is.
-    assert!((0..50).any(|_| round() < INSURANCE * WAITERS / 4));
+    assert!((0..50).any(|_| round() < LIVENESS_CHECK * WAITERS / 4));
 }
 
 #[test]
@@ -543,7 +543,7 @@ async fn join_all<F: Future<Output = ()>>(futures: Vec<std::pin::Pin<Box<F>>>) {
     }
     impl Wake for WakesOne {
         fn wake(self: Arc<Self>) {
-            let _ = self.woken.lock().expect("nobody panics").send(self.number);
+            let _ = self.woken.lock().expect("not poisoned").send(self.number);
             self.all.wake_by_ref();
         }
     }

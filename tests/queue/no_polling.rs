@@ -138,20 +138,16 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
             processor <= elapsed / 2.0,
             "the waiters were busy for {processor} s"
         );
-        assert_eq!(
-            raw.futex_value(),
-            futex_value,
-            "somebody was told to look at nothing"
-        );
+        assert_eq!(raw.futex_value(), futex_value, "a waiter was woken for nothing");
         assert_eq!(queued(), WAITERS);
 
-        // One after the other is served, and each time one bell is rung. The last ones are never served and see nothing
+        // One after the other is served, and each time one waiter futex is advanced. The last ones are never served and see nothing
         // of it.
         let started = Instant::now();
         let before = activities(&children[RELEASES as usize..]);
         drop(held);
         for turn in 1..=RELEASES {
-            eventually("the first in line is admitted", || {
+            eventually("the first of the queue is admitted", || {
                 admitted.load(Ordering::Relaxed) == turn
             });
             assert_eq!(raw.futex_value(), futex_value + turn, "one ring for each release");
@@ -231,9 +227,9 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
     });
 }
 
-/// By another bell it would be woken only when it looks by itself, a second later.
+/// By another futex it would be woken only when it looks by itself, a second later.
 #[test]
-fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_its_process() {
+fn a_thread_is_woken_by_its_waiter_futex_and_a_future_by_the_process_futex() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
     let places = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1));
@@ -250,7 +246,7 @@ fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_i
         drop(held);
         drop(waiter.join().expect("admitted"));
     });
-    assert_eq!((raw.futex_value(), raw.doorbell_rings()), (1, 0));
+    assert_eq!((raw.futex_value(), raw.process_futex_value()), (1, 0));
 
     let held = take();
     let request = set.request();
@@ -259,7 +255,7 @@ fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_i
     assert!(future.as_mut().poll(&mut context).is_pending());
     assert_eq!(queued(), 1);
     drop(held);
-    eventually("the doorbell is rung", || raw.doorbell_rings() > 0);
+    eventually("the process futex is advanced", || raw.process_futex_value() > 0);
     assert_eq!(raw.futex_value(), 2);
     eventually("it is admitted", || future.as_mut().poll(&mut context).is_ready());
 }

@@ -78,7 +78,7 @@ fn a_rate_is_waited_for_to_the_instant() {
 }
 
 #[test]
-fn nobody_waits_for_the_impossible() {
+fn no_request_waits_for_the_impossible() {
     let (_directory, _segment, set) = create(places(2));
     let request = set.request().with("places", 3).expect("declared");
     let outcome = set.acquire(&request, None);
@@ -89,7 +89,7 @@ fn nobody_waits_for_the_impossible() {
 }
 
 #[test]
-fn nobody_waits_for_the_impossible_behind_others_either() {
+fn no_request_waits_for_the_impossible_behind_others_either() {
     let (_directory, segment, set) = create(places(2));
     let all = set.request().with("places", 2).expect("declared");
     let permit = expect_permit(set.try_acquire(&all));
@@ -140,9 +140,9 @@ fn one_more_than_may_wait_is_refused() {
 }
 
 #[test]
-fn nobody_overtakes_and_a_large_request_is_not_starved() {
+fn no_request_overtakes_and_a_large_request_is_not_starved() {
     in_own_process(
-        "waiting::nobody_overtakes_and_a_large_request_is_not_starved",
+        "waiting::no_request_overtakes_and_a_large_request_is_not_starved",
         TIMEOUT,
         |directory| {
             let (segment, set) = create_in(directory, places(4));
@@ -268,9 +268,9 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
 }
 
 #[test]
-fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
+fn a_waiter_for_a_hold_is_woken_by_the_death_of_its_owner() {
     in_own_process(
-        "waiting::whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it",
+        "waiting::a_waiter_for_a_hold_is_woken_by_the_death_of_its_owner",
         TIMEOUT,
         |directory| {
             // There is room for more, but no hold to take it with.

@@ -143,7 +143,7 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Rng, 
             let mut oldest = holdings.pop_front().expect("not empty");
             truth.give_back(oldest.pool, worker, oldest.units);
             if dice.u64(..2) == 0 {
-                oldest.permit.release().expect("nobody took it");
+                oldest.permit.release().expect("not taken");
             }
         }
         truth.progress(worker).fetch_add(1, Ordering::Relaxed);
@@ -209,8 +209,8 @@ fn check_held(set: &SetSnapshot, capacity: u64) {
 }
 
 #[test]
-fn random_kills_leak_nothing_and_hang_nobody() {
-    let test = "random_kills_leak_nothing_and_hang_nobody";
+fn random_kills_leak_nothing_and_hang_no_process() {
+    let test = "random_kills_leak_nothing_and_hang_no_process";
     let timeout = Duration::from_secs(4 * seconds()) + 3 * TIMEOUT;
     in_own_process(test, timeout, |directory| {
         let path = directory.join("limits");
@@ -328,7 +328,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
         assert!(bounds.contains(&of_limit), "{of_limit}, not in {bounds:?}");
         assert!(counts.active_high_water <= set.hold_capacity);
         println!(
-            "set {}: {} admitted, {} reclaimed, {} recoveries, {} recounts",
+            "set {}: {} admitted, {} reclaimed, {} recoveries, {} rebuilds",
             set.name, counts.admitted, counts.reclaimed, counts.recoveries, counts.rebuilds
         );
     }

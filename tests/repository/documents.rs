@@ -6,10 +6,16 @@ use std::path::{Path, PathBuf};
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "shm-layout.md"]
-        .iter()
-        .map(|name| root.join(name))
-        .collect();
+    let mut found: Vec<PathBuf> = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "shm-layout.md",
+        "python/README.md",
+    ]
+    .iter()
+    .map(|name| root.join(name))
+    .collect();
     let mut directories = vec![root.join("docs")];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).expect("a directory") {
@@ -74,6 +80,7 @@ fn files_that_documents_name_exist() {
                 "benches/",
                 "examples/",
                 "demos/",
+                "fleet/",
                 "fuzz/",
             ];
             is_path && roots.iter().any(|root| word.starts_with(root))
@@ -238,14 +245,20 @@ const WORDS: &[(&str, &str)] = &[
     ("is told", "gets, or is informed"),
     ("was told", "got, or was informed"),
     ("are told", "get, or are informed"),
+    ("forgiven", "evicted in use, or no longer counted"),
+    ("recounts", "rebuilds"),
+    ("patience", "a timeout"),
+    ("insurance", "the liveness check"),
+    ("deed", "action"),
+    ("deeds", "actions"),
+    ("amiss", "wrong"),
 ];
 
-/// Each word, with a space on either side, as prose has it: names in code are joined by other signs.
+/// Each word, with a space on either side: those of prose, and those that a name in code is joined of.
 fn words_of(text: &str) -> String {
-    let is_of_a_word = |sign: char| sign.is_alphanumeric() || sign == '_';
     let mut words = String::from(" ");
     for word in text
-        .split(|sign| !is_of_a_word(sign))
+        .split(|sign: char| !sign.is_alphanumeric())
         .filter(|word| !word.is_empty())
     {
         words.push_str(&word.to_lowercase());
@@ -273,7 +286,16 @@ fn words_are_those_of_the_field() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = documents();
     files.push(root.join("CHANGELOG.md"));
-    for directory in ["src", "python/src", "python/shmlimit", "tools/limitctl/src"] {
+    for directory in [
+        "src",
+        "python/src",
+        "python/shmlimit",
+        "tools/limitctl/src",
+        "fleet",
+        "examples",
+        "demos",
+        "benches",
+    ] {
         sources_below(&root.join(directory), &mut files);
     }
     let mut found = Vec::new();

@@ -34,7 +34,7 @@ const DIRECTORY: &str = "SHMLIMIT_TEST_DIRECTORY";
 /// forked with it.
 pub fn in_own_process(test: &str, timeout: Duration, body: impl FnOnce(&Path)) {
     if std::env::var(TEST).is_ok_and(|name| name == test) {
-        nix::unistd::alarm::set(u32::try_from(timeout.as_secs()).expect("a patience in range"));
+        nix::unistd::alarm::set(u32::try_from(timeout.as_secs()).expect("a timeout in range"));
         let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("set by the starting process"));
         body(&directory);
         return;

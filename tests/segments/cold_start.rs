@@ -168,8 +168,8 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
 }
 
 #[test]
-fn a_file_of_another_boot_with_somebody_attached_is_refused_until_he_is_gone() {
-    let test = "cold_start::a_file_of_another_boot_with_somebody_attached_is_refused_until_he_is_gone";
+fn a_file_of_another_boot_with_a_process_attached_is_refused_until_that_is_gone() {
+    let test = "cold_start::a_file_of_another_boot_with_a_process_attached_is_refused_until_that_is_gone";
     in_own_process(test, TIMEOUT, |directory| {
         let path = directory.join("limits");
         drop(create(&path));

@@ -206,8 +206,9 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
 
 /// Opening must never see half a creation, nor a file that is being removed as anything but gone.
 #[test]
-fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
-    let test = "creation_race::whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none";
+fn a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
+    let test =
+        "creation_race::a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_none";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
         let _creators: Vec<Child> = (0..3)

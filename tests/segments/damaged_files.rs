@@ -144,7 +144,7 @@ fn a_file_that_is_too_long_names_both_sizes() {
 #[test]
 fn a_foreign_file_is_no_segment() {
     let specimen = Specimen::new();
-    let text = "these are a few lines of somebody else's\n".repeat(200);
+    let text = "these are a few lines of another program\n".repeat(200);
     for (case, content) in [
         ("text", text.as_bytes()),
         ("zeros", &[0; 8192]),

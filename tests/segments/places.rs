@@ -152,7 +152,7 @@ fn a_strangers_file_in_a_directory_that_others_may_write_is_not_trusted() {
     let path = directory.path().join("limits");
     create(&path);
     chown(&path, Some(stranger), None).expect("given away");
-    drop(Segment::open(&path).expect("nobody else can have put it there"));
+    drop(Segment::open(&path).expect("put there by this test"));
     let given = |mode| fs::set_permissions(directory.path(), Permissions::from_mode(mode)).expect("its mode");
     given(0o770);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
@@ -185,7 +185,7 @@ fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("its mode");
         fs::set_permissions(directory, Permissions::from_mode(0o755)).expect("its mode");
         Child::fork(|| {
-            nix::unistd::setuid(stranger).expect("somebody else");
+            nix::unistd::setuid(stranger).expect("another user");
             match Segment::open(&path) {
                 Err(Error::Open(OpenError::Denied {
                     action: "open",

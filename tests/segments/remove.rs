@@ -32,7 +32,7 @@ fn a_segment_in_use_stays_and_names_who_uses_it() {
     let api = segment.set("api").expect("declared");
     assert!(api.try_acquire(&api.request()).expect("untouched").is_admitted());
     drop((api, segment));
-    remove(&path, Removal::Unused).expect("nobody uses it now");
+    remove(&path, Removal::Unused).expect("unused by now");
     assert!(!path.exists());
 }
 
@@ -49,14 +49,14 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
 }
 
 #[test]
-fn a_retired_segment_is_removed_whoever_is_attached_to_it() {
+fn a_retired_segment_is_removed_whichever_process_is_attached_to_it() {
     let (_directory, path, segment) = segment();
     segment.retire();
     assert!(matches!(
         Segment::open(&path),
         Err(Error::Segment(SegmentError::Removed { .. }))
     ));
-    remove(&path, Removal::Unused).expect("nobody can use it");
+    remove(&path, Removal::Unused).expect("of no use");
     assert!(matches!(
         remove(&path, Removal::Unused),
         Err(Error::Open(OpenError::NotFound { .. }))

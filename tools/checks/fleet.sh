@@ -11,7 +11,7 @@ if [ "${1:-}" = --thorough ]; then
     step cargo run --locked --release --package shmlimit-fleet --example fleet_simulator -- \
         --hosts 10000 --seconds 60 --seeds 10
 else
-    # As one of the workspace, with which it is built for the tests.
+    # With --workspace, as the tests are built: so nothing is built again.
     describe "the simulator"
     step cargo build --locked --workspace --examples
     describe "a fleet of 300 hosts, 3 times 30 s"

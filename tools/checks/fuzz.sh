@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 
-# The macros that the compiler runs are there already.
+# The target directory of the workspace, so that procedural macros are not built again.
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR
 

@@ -15,7 +15,7 @@ if [ "${1:-}" = --thorough ]; then
     describe "slot locks: 100,000 random kills in two PID namespaces"
     step env SHMLIMIT_KILL_SECONDS=500 cargo test --locked --package shmlimit --test random_kills -- namespaces
 else
-    # Of the whole workspace, as the step that runs all tests, so that nothing is built again.
+    # With --workspace, as the step that runs all tests: so nothing is built again.
     describe "slot locks: chaos"
     step cargo test --locked --workspace --test chaos
     describe "slot locks: processes that die, stop, wait and fork"

@@ -170,7 +170,7 @@ pub fn work_if_told_to() -> bool {
     let request = set.request();
     let mut random = Rng::with_seed(number.parse().expect("a number"));
     println!("ready");
-    std::io::stdout().flush().expect("somebody listens");
+    std::io::stdout().flush().expect("a reader");
     let mut begin = String::new();
     std::io::stdin().read_line(&mut begin).expect("the end of input");
     for _ in 0..CHECKS {

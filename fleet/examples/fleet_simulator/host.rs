@@ -108,7 +108,7 @@ impl Host {
         Ok(Some(pipeline))
     }
 
-    /// An answer, or the end of the patience for it, to a pipeline by its number; whether it was waited for.
+    /// An answer, or its timeout, to a pipeline by its number; whether it was waited for.
     pub fn settle(&mut self, number: u64, answers: Answers) -> bool {
         match self.in_flight.take() {
             Some((waiting_for, pipeline)) if waiting_for == number => {

@@ -20,7 +20,7 @@ const SECOND: u64 = 1_000_000;
 const STEP: u64 = 50_000;
 const LEASE: u64 = 2 * SECOND;
 /// An answer that takes longer is not waited for.
-const PATIENCE: u64 = SECOND;
+const ANSWER_TIMEOUT: u64 = SECOND;
 /// The wall clock when a run begins: 2026-11-24.
 const START: u64 = 1_795_478_400 * SECOND;
 /// One host in so many wants a hundred times what the others do.
@@ -296,7 +296,7 @@ impl World {
         self.number += 1;
         let number = self.number;
         if let Some(pipeline) = host.ask(number)? {
-            self.at(self.now + PATIENCE, Event::GiveUp(index, number));
+            self.at(self.now + ANSWER_TIMEOUT, Event::GiveUp(index, number));
             if !self.hosts[index].is_cut_off && !self.is_lost() {
                 let instant = self.now + self.latency();
                 self.at(instant, Event::Arrive(index, number, pipeline));

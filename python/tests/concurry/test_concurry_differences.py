@@ -110,7 +110,7 @@ def test_the_original_s_leaky_bucket_does_not_drain_while_it_is_watched(monkeypa
         assert not limits["tokens"].can_acquire(1)
 
 
-def test_what_nobody_can_release_any_more_is_given_back():
+def test_what_can_be_released_no_more_is_given_back():
     limits = connections(ours)
     limits.acquire({"connections": 2})
     gc.collect()
@@ -188,7 +188,7 @@ def test_a_private_set_leaves_no_file():
         assert not path.exists()
 
 
-def test_nobody_overtakes_the_line():
+def test_no_request_overtakes_the_queue():
     limits = connections(ours, capacity=2, shared=True, mode="thread")
     held = limits.acquire({"connections": 1})
     served = []
@@ -199,7 +199,7 @@ def test_nobody_overtakes_the_line():
 
     waiting = threading.Thread(target=wait_for_both)
     waiting.start()
-    wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the request for two is in line")
+    wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the request for two is in the queue")
     # One is free, but it is for the one that waits: the original admits small requests for as long as they come.
     assert usage_of(limits) == 1
     assert not limits.try_acquire({"connections": 1}).successful

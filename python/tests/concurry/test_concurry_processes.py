@@ -116,7 +116,7 @@ def test_a_waiter_is_served_when_the_holder_is_killed():
     holder.start()
     assert results.get(timeout=TIMEOUT) is True
     waiter.start()
-    wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the waiter is in line")
+    wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the waiter is in the queue")
     os.kill(holder.pid, signal.SIGKILL)
     assert results.get(timeout=TIMEOUT) is True
     for process in (holder, waiter):

@@ -50,7 +50,7 @@ def test_an_exception_in_the_block_gives_everything_back_and_is_raised(open_set)
     assert limits.try_acquire()
 
 
-def test_a_permit_that_nobody_holds_any_more_is_released(open_set):
+def test_a_permit_that_is_held_no_more_is_released(open_set):
     limits = open_set(sl.Concurrency("in_flight", 1))
     permit = limits.try_acquire()
     assert not limits.try_acquire()

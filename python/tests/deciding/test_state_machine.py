@@ -198,7 +198,7 @@ class Life(RuleBasedStateMachine):
         if worker not in self.living or self.slots_held == 0:
             return
         worker.ask("wait", {"slots": SLOTS, "calls": 0})
-        wait_until(lambda: queued(self.limits) == 1, "the worker is in line")
+        wait_until(lambda: queued(self.limits) == 1, "the worker is in the queue")
         self.bury(worker)
 
     def bury(self, worker: Worker) -> None:
@@ -244,7 +244,7 @@ class Life(RuleBasedStateMachine):
         if free < SLOTS:
             assert not self.limits.try_acquire({"slots": free + 1, "calls": 0})
         with self.limits.try_acquire({"slots": free, "calls": 0}) as rest:
-            assert rest, "nobody holds it, and it is not free"
+            assert rest, "it is neither held nor free"
 
     def teardown(self) -> None:
         if not hasattr(self, "limits"):
@@ -255,7 +255,7 @@ class Life(RuleBasedStateMachine):
             for hold in self.held:
                 hold.permit.release()
             with self.limits.try_acquire({"slots": SLOTS, "calls": 0}) as everything:
-                assert everything, "something is taken, and nobody holds it"
+                assert everything, "something is taken, and not held"
             (described,) = self.segment.snapshot()["sets"]
             assert described["tickets"] == []
         finally:

@@ -42,13 +42,13 @@ def exit_with_waiting_daemon_threads(segment: sl.Segment) -> None:
     limits = segment["jobs"]
     for _ in range(4):
         threading.Thread(target=limits.acquire, daemon=True).start()
-    until(lambda: queued(segment, "jobs") == 4, "four threads in line")
+    until(lambda: queued(segment, "jobs") == 4, "four threads in the queue")
 
 
 def exit_with_a_cancelled_asyncio_wait(segment: sl.Segment) -> None:
     async def main() -> None:
         waits = [asyncio.ensure_future(segment["jobs"].acquire_async()) for _ in range(4)]
-        await asyncio.to_thread(until, lambda: queued(segment, "jobs") == len(waits), "the tasks in line")
+        await asyncio.to_thread(until, lambda: queued(segment, "jobs") == len(waits), "the tasks in the queue")
 
     asyncio.run(main())
 
@@ -60,7 +60,7 @@ def exit_with_an_abandoned_asyncio_wait(segment: sl.Segment) -> None:
 
     async def main() -> None:
         waits.extend(asyncio.ensure_future(wait()) for _ in range(4))
-        await asyncio.to_thread(until, lambda: queued(segment, "jobs") == 4, "four tasks in line")
+        await asyncio.to_thread(until, lambda: queued(segment, "jobs") == 4, "four tasks in the queue")
 
     waits: list[asyncio.Future[None]] = []
     # The loop is neither closed nor are its tasks cancelled: the interpreter takes them down.
@@ -78,7 +78,7 @@ def wait_in_every_thread(segment: sl.Segment) -> None:
     limits = segment["jobs"]
     for _ in range(3):
         threading.Thread(target=limits.acquire, daemon=True).start()
-    until(lambda: queued(segment, "jobs") == 3, "three threads in line")
+    until(lambda: queued(segment, "jobs") == 3, "three threads in the queue")
     wait_in_the_main_thread(segment)
 
 
@@ -118,15 +118,15 @@ def wait_for_a_release_by_another_thread(segment: sl.Segment) -> None:
     permit = limits.acquire(key=None)
     turns = 0
 
-    def release_once_somebody_waits() -> None:
+    def release_once_another_waits() -> None:
         nonlocal turns
-        until(lambda: queued(segment, "jobs") == 1, "the main thread in line")
+        until(lambda: queued(segment, "jobs") == 1, "the main thread in the queue")
         # Nothing of this runs unless the waiting thread releases the interpreter.
         for turn in range(100_000):
             turns = turn + 1
         permit.release()
 
-    other = threading.Thread(target=release_once_somebody_waits)
+    other = threading.Thread(target=release_once_another_waits)
     other.start()
     limits.acquire(timeout=None).release()
     other.join()

@@ -124,10 +124,10 @@ def test_what_a_killed_child_held_comes_back(segment: sl.Segment, method: str) -
 def test_a_child_killed_in_line_leaves_its_place_to_the_next(segment: sl.Segment, method: str) -> None:
     permit = segment["jobs"].acquire()
     with child_of(method, wait_and_hold, segment["jobs"]) as (killed, _):
-        until(lambda: queued(segment, "jobs") == 1, "the first child in line")
+        until(lambda: queued(segment, "jobs") == 1, "the first child in the queue")
         with child_of(method, wait_and_hold, segment["jobs"]) as (_, line):
             told(line)
-            until(lambda: queued(segment, "jobs") == 2, "the second child in line")
+            until(lambda: queued(segment, "jobs") == 2, "the second child in the queue")
             killed.kill()
             killed.join()
             permit.release()
@@ -139,7 +139,7 @@ def test_a_child_in_line_is_admitted_when_its_parent_releases(segment: sl.Segmen
     permit = segment["jobs"].acquire()
     with child_of(method, wait_and_hold, segment["jobs"]) as (_, line):
         told(line)
-        until(lambda: queued(segment, "jobs") == 1, "the child in line")
+        until(lambda: queued(segment, "jobs") == 1, "the child in the queue")
         permit.release()
         assert told(line) == "admitted"
         assert not segment["jobs"].try_acquire()
@@ -247,9 +247,9 @@ def test_forks_while_another_thread_waits(segment: sl.Segment) -> None:
 
     waiting = threading.Thread(target=wait_and_release)
     waiting.start()
-    until(lambda: queued(segment, "jobs") == 1, "the thread in line")
+    until(lambda: queued(segment, "jobs") == 1, "the thread in the queue")
     child = in_a_fork(wait_in_the_child)
-    until(lambda: queued(segment, "jobs") == 2, "the child in line")
+    until(lambda: queued(segment, "jobs") == 2, "the child in the queue")
     permit.release()
     assert exit_code_of(child) == 0
     assert admitted.wait(DEADLINE)

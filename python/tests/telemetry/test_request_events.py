@@ -146,7 +146,7 @@ def test_a_wait_is_logged_with_what_came_of_it(shmlimit_segment: OpenSegment, lo
 
     waiter = threading.Thread(target=lambda: work.acquire(timeout=DEADLINE).release(), name="the one that waits")
     waiter.start()
-    until(lambda: queued(segment, "work") == 1, "a thread in line")
+    until(lambda: queued(segment, "work") == 1, "a thread in the queue")
     permit.release()
     waiter.join(DEADLINE)
     (waited,) = logged()
@@ -427,7 +427,7 @@ def test_a_wait_that_is_interrupted_is_logged_and_raises(shmlimit_segment: OpenS
     assert main is not None
 
     def interrupt() -> None:
-        until(lambda: queued(segment, "work") == 1, "the main thread in line")
+        until(lambda: queued(segment, "work") == 1, "the main thread in the queue")
         signal.pthread_kill(main, signal.SIGUSR1)
 
     with segment["work"].acquire():
@@ -452,7 +452,7 @@ def test_a_child_that_is_forked_while_threads_wait_logs_its_own_requests(
     permit = work.acquire()
     waiter = threading.Thread(target=lambda: work.labelled("parent").acquire(timeout=DEADLINE).release())
     waiter.start()
-    until(lambda: queued(segment, "work") == 1, "a thread in line")
+    until(lambda: queued(segment, "work") == 1, "a thread in the queue")
     pid = os.fork()
     if pid == 0:
         try:

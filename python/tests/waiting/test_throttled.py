@@ -163,7 +163,7 @@ def test_who_waits_goes_on_waiting_and_is_admitted_when_it_is_over(shmlimit_segm
     waiter = threading.Thread(target=lambda: admitted.append(limits.acquire(timeout=DEADLINE)))
     waiter.start()
     with sl.open(limits.path) as segment:
-        until(lambda: queued(segment, "provider") == 1, "a thread in line")
+        until(lambda: queued(segment, "provider") == 1, "a thread in the queue")
         permit.throttled(3600)
         assert (queued(segment, "provider"), admitted) == (1, [])
     limits.reset()

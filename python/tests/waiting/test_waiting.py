@@ -18,7 +18,7 @@ def test_who_waits_gets_what_is_released(open_set):
     got = []
     waiter = threading.Thread(target=lambda: got.append(limits.acquire(timeout=TIMEOUT)))
     waiter.start()
-    wait_until(lambda: queued(limits) == 1, "the waiter is in line")
+    wait_until(lambda: queued(limits) == 1, "the waiter is in the queue")
     assert not limits.try_acquire()
     held.release()
     waiter.join(TIMEOUT)

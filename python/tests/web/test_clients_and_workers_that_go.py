@@ -63,11 +63,11 @@ def test_a_client_that_leaves_while_it_waits_leaves_the_line(serve: Serve, direc
     with limits.acquire():
         connection = running.connect()
         connection.request("POST", "/", b"body")
-        wait_until(lambda: waiting() == 1, "the request waits in line")
+        wait_until(lambda: waiting() == 1, "the request waits in the queue")
         connection.close()
         wait_until(lambda: waiting() == 0, "the request has left the line")
         connection.request("POST", "/", b"the next one's")
-        wait_until(lambda: waiting() == 1, "the next request waits in line")
+        wait_until(lambda: waiting() == 1, "the next request waits in the queue")
     assert connection.getresponse().read() == b"the next one's"
     connection.close()
     assert running.get().status == 200

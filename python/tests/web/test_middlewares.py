@@ -182,7 +182,7 @@ def test_each_value_of_a_header_has_limits_of_its_own(limited: Limited, declare:
     assert limited(limits, key=asgi.Header("X-Api-Key", default="anonymous"))().status_code == 200
 
 
-def test_a_header_that_is_there_twice_is_nobodys(declare: Declare) -> None:
+def test_a_header_that_is_there_twice_names_no_client(declare: Declare) -> None:
     get = _asgi_getter(declare(sl.Calls("requests", 1, 60), keyed=100), key=asgi.Header("X-Api-Key"))
     assert get(headers=[("x-api-key", "ann"), ("x-api-key", "bob")]).status_code == 400
 

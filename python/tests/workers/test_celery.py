@@ -78,7 +78,7 @@ def holders(application: Any, name: str) -> set[int]:
 @pytest.mark.usefixtures("worker")
 def test_two_places_are_held_by_two_of_four_children(application: Any) -> None:
     results = [application.hold_one_of_two.delay() for _ in range(6)]
-    until(lambda: queued(application.segment, "two_places") == CHILDREN - 2, "two children in line")
+    until(lambda: queued(application.segment, "two_places") == CHILDREN - 2, "two children in the queue")
     assert active(application.segment, "two_places") == 2
     (application.DIRECTORY / "two_places").touch()
     pids = {result.get(timeout=DEADLINE) for result in results}

@@ -54,7 +54,7 @@ def test_two_of_four_workers_run_at_once(segment: sl.Segment, tmp_path: Path, po
     go = tmp_path / "go"
     with LimitedExecutor(pool(4), segment["places"]) as executor:
         futures = [executor.submit(pool_jobs.hold_until, go) for _ in range(8)]
-        until(lambda: queued(segment, "places") == 2, "two workers in line")
+        until(lambda: queued(segment, "places") == 2, "two workers in the queue")
         assert active(segment, "places") == 2
         go.touch()
         for future in futures:

@@ -145,7 +145,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`set_override`](Self::set_override).
     pub fn with_override(
         mut self,
         limit: impl LimitName,

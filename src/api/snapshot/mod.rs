@@ -123,7 +123,7 @@ pub struct SetSnapshot {
     /// What the lock said when the copy was begun.
     pub lock: LockSnapshot,
     /// Words that an operation in progress, or one whose process died, has changed; none during a reset or
-    /// a recount.
+    /// a rebuild.
     pub words_in_flight: Option<usize>,
     /// A recovery could not repair the set.
     pub poisoned: bool,

@@ -343,7 +343,7 @@ impl LimitRules {
         self.leased().is_some_and(|leased| leased.wants_lease(mark))
     }
 
-    /// What a record of a lease says, for who looks.
+    /// What a record of a lease says, for readers.
     pub(in crate::engine) fn lease_words<'a>(&self, row: Row<'a>) -> Option<&'a [AtomicU64]> {
         self.state(row).get(self.lease_room()?..)
     }
@@ -367,7 +367,8 @@ impl LimitRules {
         Some(self.leased()?.figures(&StateWords::reading(self.state(row)), now))
     }
 
-    /// Notes that the lease is nearly spent; answers whether who asks for more is to be woken. A hint, which is not undone.
+    /// Notes that the lease is nearly spent; returns whether the process that asks for more is to be woken. A hint, which is
+    /// not undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
         let mut state = StateWords::changing(self.state(row), Direct);
         self.leased().is_some_and(|leased| leased.alert(&mut state))

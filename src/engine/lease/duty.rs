@@ -26,7 +26,7 @@ const DYING: u64 = 1_000_000;
 /// How often duty is looked at where the kernel does not say that a process died, in nanoseconds.
 const UNWATCHED: u64 = 20_000_000;
 
-/// For how long duty is kept by who takes it or asks, in nanoseconds: for one exchange with the store.
+/// For how long a process keeps the duty when it takes it or asks, in nanoseconds: enough for one exchange with the store.
 pub(crate) const EXCHANGE: u64 = 3 * NANOS_PER_SECOND;
 
 /// For how long after a sleep.

@@ -71,7 +71,7 @@ impl DutyWords {
         self.word(LeaseWord::Takeovers)
     }
 
-    /// The same futex, for who may outlive this.
+    /// The same futex, for a caller that may outlive this.
     pub(super) fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
         let offset = self.offset + 8 * LeaseWord::DutyFree as u64;
         self.region.mapped_words(offset, 1)

@@ -59,14 +59,14 @@ impl ShardObservation<'_> {
         }
     }
 
-    /// How many words an operation that has not come to an end has changed; `None` where a reset or a recount is
+    /// How many words an operation that has not come to an end has changed; `None` where a reset or a rebuild is
     /// under way or the journal is damaged.
     pub(crate) fn words_in_flight(&self) -> Option<usize> {
         match self.memory.journal().state() {
             JournalState::Idle => Some(0),
             JournalState::Undo(count) => Some(count),
             JournalState::Change => Some(1),
-            JournalState::Reset | JournalState::Recount | JournalState::Damaged(_) => None,
+            JournalState::Reset | JournalState::Rebuild | JournalState::Damaged(_) => None,
         }
     }
 

@@ -316,7 +316,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Serves the one that is first in a queue: for who sleeps for others, and looks after the queue now and then.
+    /// Serves the first waiter of a queue: for the thread that sleeps for others and checks the queue now and then.
     pub(crate) fn advance(&self, shard: Shard<'_>, row: u64, wait: LockWait) -> Result<(), Box<Error>> {
         self.lock_within(shard, wait)?.serve_head(row).map(drop)
     }
@@ -417,10 +417,11 @@ impl SegmentEngine {
         Ok(PollResult::Waiting)
     }
 
-    /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
+    /// For a waiter that was blocked at an instant of the segment clock. Not under the lock: there may be many leases to
+    /// read.
     fn set_wake_at(&self, shard: RuledShard<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
-        // When a virtual clock comes to an instant, no process knows: it is looked at now and then.
+        // No process can predict when a virtual clock reaches an instant, so it is checked at intervals.
         let is_by_virtual_clock = blocked.wait > 0 && self.clock.is_virtual();
         waiting.wake_at = match blocked.wait {
             0 => u64::MAX,

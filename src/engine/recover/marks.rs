@@ -51,8 +51,8 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.control().marks.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be marks, for who has just released the lock: of two, who release it and who left a mark,
-    /// one sees the other.
+    /// Whether there may be marks, for a thread that has just released the lock: of the thread that releases it and the one
+    /// that left a mark, one sees the other.
     #[inline(always)]
     pub(in crate::engine) fn was_marked_meanwhile(&self) -> bool {
         // On x86-64 the lock was released by an instruction that no later load passes, and a call of another library's

@@ -128,8 +128,8 @@ impl SegmentEngine {
         Ok(reclaimed)
     }
 
-    /// Gives back everything of one owner who is dead; answers how many holds. Before each time that the lock is let
-    /// go of, `before_unlock` may look at what is about to happen.
+    /// Gives back everything of one dead owner, and returns how many holds that were. Before each release of the lock,
+    /// `before_unlock` may look at what is about to happen.
     pub(in crate::engine) fn reclaim_from<'a>(
         &'a self,
         shard: Shard<'a>,

@@ -58,7 +58,7 @@ impl SegmentEngine {
                 shard.carry_out_reset();
                 true
             }
-            JournalState::Recount => {
+            JournalState::Rebuild => {
                 repairs.rebuilt = true;
                 self.rebuild(shard);
                 true
@@ -94,7 +94,7 @@ impl SegmentEngine {
         let was_of_few_rows = match found {
             JournalState::Idle | JournalState::Change | JournalState::Undo(_) => true,
             JournalState::Reset => control.reset_row.load(Ordering::Relaxed) != 0,
-            JournalState::Recount | JournalState::Damaged(_) => false,
+            JournalState::Rebuild | JournalState::Damaged(_) => false,
         };
         let extent = if was_of_few_rows && poisoned.load(Ordering::Relaxed) == 0 {
             Extent::LatestOperation

@@ -44,7 +44,8 @@ impl SegmentEngine {
             && shard.still_holds(hold, owner)
         {
             place.renewed_at().fetch_max(now, Ordering::SeqCst);
-            // Between this and the load below, and between the two of who ends leases: one of us sees the other.
+            // Between this and the load below, and between the same two of the process that ends leases: one of the two sees
+            // the other.
             fence(Ordering::SeqCst);
             if shard.still_holds(hold, owner) {
                 return Ok(Renewed::Renewed);

@@ -209,7 +209,7 @@ impl ShardAt<'_> {
         limit.refund(row, transaction, self.now, amount, left)
     }
 
-    /// Whether what was reserved is forgiven: by a reset of all rows (at zero there was none), or of this one, or with a
+    /// Whether what was reserved counts no longer: by a reset of all rows (at zero there was none), or of this one, or with a
     /// row that is another by now.
     pub(in crate::engine) fn was_forgotten(&self, limit: &LimitRules, row: Row<'_>, origin: Origin) -> bool {
         let reset_at = self.shard.counters(limit.index).reset_at.load(Ordering::Relaxed);

@@ -50,7 +50,7 @@ pub(crate) enum FreeHold {
 }
 
 impl ShardMemory {
-    /// Whether every hold is in use, which is all that most who ask want to know.
+    /// Whether every hold is in use, which is all that most callers need.
     #[inline(always)]
     pub(crate) fn has_no_free_hold(&self) -> bool {
         let control = self.control();

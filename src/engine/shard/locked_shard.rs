@@ -466,7 +466,7 @@ impl SegmentEngine {
         self.read_clocks(shard.set.reads_utc)
     }
 
-    /// The time on the segment clock by which the shard would be changed now, for who does not lock it.
+    /// The time on the segment clock by which the shard would be changed now, for a caller that does not lock it.
     pub(in crate::engine) fn now_without_lock(&self, shard: Shard<'_>) -> u64 {
         let now = self.segment_nanos();
         let last_seen = shard.memory.control().last_seen.load(Ordering::Relaxed);

@@ -3,8 +3,8 @@
 //! **Nothing reaches a rule before it holds a lock.** Which definition a shard is of is known under its lock only:
 //! until then any process may have brought another into force. So a [`Shard`] has no rules, and neither has a
 //! [`SetEngine`] but for what all definitions agree in, its [`SetOutline`]. [`SegmentEngine::lock`](crate::engine::SegmentEngine::lock) turns
-//! a shard into one [by its rules](RuledShard), and is the only way to one that decides; who only looks without a lock
-//! gets one [by its definition](Shard::by_its_definition), as far as that is known, and changes nothing by it.
+//! a shard into one [by its rules](RuledShard), and is the only way to one that decides; a caller that only reads, without a
+//! lock, gets one [by its definition](Shard::by_its_definition), as far as that is known, and changes nothing by it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -199,8 +199,8 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// The shard, read by the definition that it is of, where that is known: for a while after a change, or where who
-    /// made the change has died, that is not the one in force. For who only looks.
+    /// The shard, read by the definition that it is of, where that is known: for a while after a change, or where the
+    /// process that made the change has died, that is not the one in force. For callers that only read.
     pub(crate) fn by_its_definition(self) -> RuledShard<'a> {
         let generation = self.memory.control().generation.load(Ordering::Relaxed);
         let latest = self.set.shown();

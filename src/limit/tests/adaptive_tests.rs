@@ -338,7 +338,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mark_of_zeros_is_what_nobody_has_used((start, floor, ceiling) in bounds()) {
+    fn a_mark_of_zeros_is_unused((start, floor, ceiling) in bounds()) {
         let rule = adaptive(GRADIENT, start, floor, ceiling);
         let unused = Standing { remaining: start, reset_after: 0 };
         prop_assert_eq!(rule.standing(crate::limit::Mark::default()), unused);

@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn are_the_same_whoever_looks_in_between(
+    fn are_the_same_however_often_they_are_read_in_between(
         capacity in 1..50_u64, window in 1..10_000_u64, waits in prop::collection::vec(0..300_u64, 1..100),
     ) {
         for (rule, _) in each(capacity, window, capacity) {

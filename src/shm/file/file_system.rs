@@ -257,7 +257,7 @@ mod tests {
 
     /// Finding 12.
     #[test]
-    fn file_systems_that_copy_on_write_are_told_from_others() {
+    fn file_systems_that_copy_on_write_are_distinguished_from_others() {
         let is_refused = |magic| {
             matches!(
                 kind_of(magic),

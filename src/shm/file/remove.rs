@@ -128,7 +128,7 @@ fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<
 }
 
 /// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and
-/// no process creates a segment over one that exists, so between the look and the deed the path stays what it is.
+/// no process creates a segment over one that exists, so between the check and the removal the path stays what it is.
 pub(in crate::shm) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
     let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let current = open_for_writing(path)?;

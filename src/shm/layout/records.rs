@@ -259,7 +259,7 @@ shared_records! {
         reclaimed: AtomicU64,
         /// Times the lock was found with a dead owner.
         recoveries: AtomicU64,
-        /// Times recovery had to recount from the holds.
+        /// Times recovery had to rebuild from the holds.
         rebuilds: AtomicU64,
         /// Requests that named limits the set does not have.
         unknown_names: AtomicU64,

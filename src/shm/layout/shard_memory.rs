@@ -291,7 +291,7 @@ impl ShardMemory {
         })
     }
 
-    /// The waiter futex of the ticket at `index`, for who may outlive this.
+    /// The waiter futex of the ticket at `index`, for a caller that may outlive this.
     pub(crate) fn mapped_waiter_futex(
         region: &Arc<Region>,
         geometry: &ShardGeometry,

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_dies_with_the_lock_hands_it_on_and_nobody_loses_it_for_good() {
+    fn a_thread_that_dies_with_the_lock_hands_it_on_and_it_stays_usable() {
         let area = area();
         std::thread::scope(|scope| {
             scope.spawn(|| std::mem::forget(take(&area)));

@@ -35,7 +35,7 @@ impl LockArea {
 
     /// What the word says, read without touching it.
     pub(crate) fn slot_word(&self) -> SlotWord {
-        // Synchronises with the swap that stored the word: who sees an owner sees its slot as taken.
+        // Synchronises with the swap that stored the word: a thread that sees an owner also sees its slot as taken.
         SlotWord(load_acquire(self.slot_lock()))
     }
 
@@ -47,7 +47,7 @@ impl LockArea {
 
     #[inline(always)]
     fn swap(&self, seen: SlotWord, new: SlotWord) -> bool {
-        // With release, too: who finds this word must find the slot taken that it names.
+        // With release, too: a thread that finds this word must find the slot that it names taken.
         self.slot_lock()
             .compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()

@@ -159,7 +159,7 @@ mod tests {
     use super::super::fork_identity::*;
 
     #[test]
-    fn a_child_is_somebody_else_and_stays_so() {
+    fn a_child_is_another_process_and_stays_so() {
         let page = IdentityPage::get().expect("Linux 4.14 or later");
         let parent = page.current();
         assert_eq!(page.current(), parent);

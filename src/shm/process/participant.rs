@@ -162,7 +162,7 @@ impl ParticipantTable {
         Some(WakeList::new(&record.wake_count, &record.wake_list))
     }
 
-    /// The process futex of a participant, for who may outlive this.
+    /// The process futex of a participant, for a caller that may outlive this.
     pub(crate) fn mapped_process_futex(&self, id: ParticipantId) -> Result<Mapped<AtomicU64>, OutOfRegion> {
         let record = id.slot.saturating_mul(size_of::<Participant>() as u64);
         let offset = record.saturating_add(offset_of!(Participant, process_futex) as u64);
@@ -358,7 +358,7 @@ pub(crate) struct Membership {
     /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
     /// its parent's, and knows it for stale: no lock of the standard library could tell.
     renewing: AtomicU64,
-    /// What is to be told to those that are still there.
+    /// Notified when a forked child becomes a participant, as long as they exist.
     children: Mutex<Vec<Weak<dyn ChildJoined>>>,
 }
 

@@ -1,6 +1,6 @@
 //! Learning at once that another process died: its pidfd (Linux 5.3) becomes readable.
 //!
-//! One thread of this process polls for all that want to know, from the first of them until there has been none for a
+//! One thread of this process polls for all waiters that watch a process, from the first of them until there has been none for a
 //! while. The descriptors are opened once for all that ask for the same process, and kept for those that ask again soon.
 //! On older kernels no process is notified, and a waiter finds out by looking now and then.
 
@@ -26,7 +26,7 @@ pub(crate) const MAX_PROCESSES: usize = 64;
 /// From so many descriptors on, those that no process asks for are closed at once.
 const MAX_DESCRIPTORS: usize = 128;
 
-/// How long the thread stays although no process wants to know anything, in milliseconds.
+/// How long the thread stays without a watch, in milliseconds.
 const LINGER: u16 = 10_000;
 
 /// Advances a waiter futex when one of some processes dies. Dropped, it does so no longer.
@@ -36,7 +36,7 @@ pub(crate) struct DeathWatch {
     has_fired: Arc<AtomicBool>,
 }
 
-/// What the kernel says to a wish to watch a process.
+/// The result of a request to watch a process.
 #[derive(Debug)]
 pub(crate) enum Watched {
     /// The waiter futex will be advanced.
@@ -157,7 +157,7 @@ impl State {
             .retain(|pid, _| watches.values().any(|watch| watch.pids.contains(pid)));
     }
 
-    /// Tells all who wanted to know of it.
+    /// Notifies all watches of it.
     fn wake_for(&mut self, pid: u64) {
         for watch in self
             .watches

@@ -50,10 +50,10 @@ pub(crate) fn wake(futex: &AtomicU64) -> bool {
 }
 
 /// Sleeps until the waiter futex is advanced beyond `seen`, or for as long as `timeout` says at most. It may also
-/// return without either: who sleeps looks again.
+/// return without either: the sleeper checks its condition again.
 pub(crate) fn wait(futex: &AtomicU64, seen: FutexValue, timeout: Duration) {
     if cfg!(miri) {
-        // Miri knows no access to half of a word that other threads change: who sleeps there looks again.
+        // Miri supports no access to half of a word that other threads change: a sleeper there checks again.
         return std::thread::yield_now();
     }
     let timeout = timespec(timeout);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_is_woken() {
+    fn a_sleeper_is_woken() {
         let futex = Arc::new(AtomicU64::new(0));
         let other = AtomicU64::new(0);
         let seen = value(&futex);

@@ -137,7 +137,10 @@ impl Sent {
         if let Err(_error) = held.throttled(wait) {
             held.note_failure();
             #[cfg(feature = "tracing")]
-            tracing::warn!(error = %_error, "the limits could not be told that an upstream is throttled");
+            tracing::warn!(
+                error = %_error,
+                "the limits are not throttled although the upstream asks for it, and go on admitting: see `error`"
+            );
         }
         None
     }

@@ -177,7 +177,7 @@ async fn frames_trailers_and_sizes_pass_through() {
     drop(sender);
     let body = Arc::new(Mutex::new(Some(body)));
     let service = service_fn(move |_: Request<()>| {
-        let body = body.lock().expect("nobody panics with it").take();
+        let body = body.lock().expect("not poisoned").take();
         async { Ok::<_, Infallible>(Response::new(body.expect("called once"))) }
     });
     let service = limits.layer().layer(service);

@@ -107,7 +107,7 @@ async fn a_key_waits_in_a_line_of_its_own() {
     let body = server.body().await;
     let mut second = server.client().await;
     let waiting = tokio::spawn(async move { second.get_with("/", &[("x-api-key", "ann")]).await.status() });
-    wait_until("the second is in line", || {
+    wait_until("the second is in the queue", || {
         let snapshot = limits.segment.snapshot().expect("readable");
         snapshot.sets[0].tickets.len() == 1
     })
@@ -120,7 +120,7 @@ async fn a_key_waits_in_a_line_of_its_own() {
 
     drop(body);
     drop(admitted);
-    assert_eq!(waiting.await.expect("nobody panics"), 200);
+    assert_eq!(waiting.await.expect("not poisoned"), 200);
 }
 
 #[tokio::test]

@@ -93,14 +93,14 @@ async fn a_handle_keeps_nothing_beyond_the_response_and_says_so() {
     let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
     let kept = Mutex::new(None);
     let service = limits.layer().layer(service_fn(async |request: Request<()>| {
-        *kept.lock().expect("nobody panics with it") = Some(handle(&request));
+        *kept.lock().expect("not poisoned") = Some(handle(&request));
         Ok::<_, Infallible>(done())
     }));
     let Ok(response) = service.oneshot(Request::new(())).await;
     assert_eq!(limits.held(), 1);
     drop(response);
     assert_eq!(limits.held(), 0);
-    let kept = kept.into_inner().expect("nobody panics with it").expect("kept");
+    let kept = kept.into_inner().expect("not poisoned").expect("kept");
     let late = kept.settle([("in_flight", 1)]);
     assert!(matches!(
         late,
@@ -115,7 +115,7 @@ async fn what_is_carried_is_held_until_it_is_dropped() {
     let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
     let carried = Mutex::new(None);
     let service = limits.layer().layer(service_fn(async |request: Request<()>| {
-        *carried.lock().expect("nobody panics with it") = handle(&request).carry();
+        *carried.lock().expect("not poisoned") = handle(&request).carry();
         Ok::<_, Infallible>(done())
     }));
     let Ok(response) = service.oneshot(Request::new(())).await;

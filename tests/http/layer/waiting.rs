@@ -157,7 +157,7 @@ async fn a_request_is_refused_at_once_where_no_more_may_wait() {
 }
 
 #[tokio::test]
-async fn nobody_overtakes_those_who_wait_and_what_binds_them_is_told() {
+async fn no_request_overtakes_those_that_wait_and_what_binds_them_is_named() {
     let limits = Limits::new([
         Limit::concurrency("in_flight", 2),
         Limit::calls("requests", 100, 24 * 60 * MINUTE),

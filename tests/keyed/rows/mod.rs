@@ -227,7 +227,7 @@ fn a_key_that_is_held_or_waited_for_is_never_forgiven() {
 }
 
 #[test]
-fn a_key_in_whose_line_somebody_waits_keeps_its_row() {
+fn a_key_in_whose_queue_a_request_waits_keeps_its_row() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     let _used = table.take("waited-for", 60);
     let waits = |table: &Table| {
@@ -305,7 +305,7 @@ fn what_was_not_used_never_comes_back_to_another_key() {
 
 /// A budget takes nothing when it admits, so that the row may be another key's long before the debit.
 #[test]
-fn a_debit_is_charged_to_the_key_that_was_admitted_whoever_has_its_row() {
+fn a_debit_is_charged_to_the_key_that_was_admitted_whichever_key_has_its_row() {
     for pause in [Duration::ZERO, NANOSECOND, MINUTE] {
         let table = Table::new(WhenFull::Refuse, [Limit::budget("units", 100, 60 * MINUTE)]);
         let mut first = table.fill("first", ROWS, 0);

@@ -22,7 +22,7 @@ use crate::stepping::tracee::state_of;
 /// How long a waiter waits for its turn, and every process for a waiter. Nothing is to be said about speed by it.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// After so long in line the victim has slept, though no process saw it.
+/// After so long in the queue the victim has slept, though no process saw it.
 const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
 
 /// The most that wait in the queue beside a victim.

@@ -21,7 +21,7 @@ fn places_and_rates() -> SetDeclaration {
     with_places(Limit::concurrency("in_flight", PLACES).lease(Duration::from_secs(24 * 3600)))
 }
 
-/// For a victim that is first in a line. Where a lease may run out for it, the process that recovers the lock rings for
+/// For a victim that is first in a queue. Where a lease may run out for it, the process that recovers the lock wakes
 /// it, unless that was done for another a moment ago, and takes back all that it held when it is found dead: a third
 /// state, by chance.
 fn places_without_leases_and_rates() -> SetDeclaration {
@@ -66,7 +66,7 @@ impl OwnLock {
             let taken = word.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed);
             assert_eq!(taken, Ok(0), "it is free");
             act();
-            // Whom it finds asleep there looks again by himself.
+            // A waiter that it finds asleep there checks again by itself.
             word.store(0, Ordering::Release);
             return;
         }

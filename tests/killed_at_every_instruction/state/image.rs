@@ -143,11 +143,11 @@ const CREDIT: &[u8] = b"credit";
 const FLEET: &[u8] = b"[fleet]";
 
 /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
-/// left over. The bell means something always, and nothing to the process that is not asleep.
+/// left over. A waiter futex always means something, but not to a process that is not asleep.
 fn means_something(word: usize, state: u64, request: u64) -> bool {
     let phase = state & 3;
     match word {
-        ticket::BELL => false,
+        ticket::WAITER_FUTEX => false,
         // Given up by one store without the lock; the process that reclaims takes it back.
         ticket::OWNER => phase == ticket::WAITING,
         ticket::ENQUEUED_AT | ticket::REQUEST | ticket::ROW => {
@@ -186,7 +186,7 @@ impl Layout {
         assert_eq!(image[header::SETS], 1, "the proof works on segments of one set");
         let directory = byte_offset(header::DIRECTORY_OFFSET);
         let participant_count = usize::try_from(image[header::PARTICIPANTS]).expect("small");
-        // The directory follows, so that this is exact. Of whom a hold is, and who is dead, is read by it.
+        // The directory follows, so that this is exact. Which owner a hold has, and which is dead, is read by it.
         assert_eq!(
             directory - participants,
             participant_count * participant::SIZE,

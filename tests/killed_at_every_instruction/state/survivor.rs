@@ -104,7 +104,7 @@ impl Survivor {
             l_len: i64::from(participants) - 1,
             l_pid: 0,
         };
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&range)).expect("nobody else is attached");
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&range)).expect("no other process is attached");
         Self {
             _bytes: Some(file),
             ..survivor
@@ -254,7 +254,7 @@ impl Survivor {
         let first = set.tickets.iter().find(|ticket| !ticket.granted);
         let first = first.filter(|_| set.tickets.iter().all(|ticket| !ticket.granted));
         if let Some(first) = first.filter(|it| it.costs.iter().all(|(name, cost)| *cost <= remaining(name))) {
-            return Err(Judgement::Stuck(format!("nobody serves {first:?}")));
+            return Err(Judgement::Stuck(format!("no process serves {first:?}")));
         }
         Ok(())
     }
@@ -306,7 +306,7 @@ impl Survivor {
             ));
         }
         if !set.tickets.is_empty() {
-            return Err(Judgement::Stuck(format!("left in line: {:?}", set.tickets)));
+            return Err(Judgement::Stuck(format!("left in the queue: {:?}", set.tickets)));
         }
         if set.active != 0 || !set.holds.is_empty() {
             return Err(Judgement::Lost(format!(

@@ -74,7 +74,7 @@ for restarted in api:8001 admin:8000; do
     value 'set(it) <= {"seconds", "200", "429"} or exit(1)' <"$scratch/traffic" >/dev/null ||
         fail "a restart of ${restarted%:*} disturbed the other service"
 done
-[ "$(counted 'len(it["participants"])')" -gt 0 ] || fail "nobody uses the segment"
+[ "$(counted 'len(it["participants"])')" -gt 0 ] || fail "no process uses the segment"
 
 # What is asked at night, from the inside.
 ends 0 inside api limitctl doctor $segment

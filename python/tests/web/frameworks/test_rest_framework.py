@@ -77,7 +77,7 @@ def test_decides_as_the_throttles_of_the_framework_do() -> None:
         assert set(mine_decides) == {True, False}
 
 
-def test_no_rate_no_key_and_no_scope_are_no_limit_and_a_rate_of_none_lets_nobody_through() -> None:
+def test_no_rate_no_key_and_no_scope_are_no_limit_and_a_rate_of_none_lets_no_request_through() -> None:
     rates: dict[str, str | None] = {"anon": None, "user": "0/min"}
     anon, user, scoped = _throttles(ours, rates)
     assert all(_decisions(anon, View(), [None] * 9))

@@ -37,7 +37,7 @@ pub(crate) struct Definitions<'a> {
 }
 
 impl Definitions<'_> {
-    /// Lets a set know the definition that is in force by now, for who only looks. What cannot be read, because another
+    /// Lets a set know the definition that is in force by now, for a caller that only reads. What cannot be read, because another
     /// is being written in its place, is left out.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
         let generation = load_acquire(&set.entry.generation);

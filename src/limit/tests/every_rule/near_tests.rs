@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_near_before_the_first_use(rule in rule(), percent in any::<u8>()) {
+    fn no_limit_is_near_before_the_first_use(rule in rule(), percent in any::<u8>()) {
         prop_assert!(!is_near(&Limit::new(rule), 0, percent));
     }
 }

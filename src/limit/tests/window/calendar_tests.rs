@@ -253,7 +253,7 @@ fn a_month_ends_by_the_clocks_of_its_offset() {
 }
 
 #[test]
-fn a_week_starts_on_the_day_it_was_told_to() {
+fn a_week_starts_on_the_declared_day() {
     // 2024-02-29T00:00:00Z is a Thursday.
     let thursday = seconds(1_709_164_800);
     let day = DAY as u64;

@@ -230,7 +230,7 @@ fn a_clock_set_back_by_less_than_a_window_holds_the_window() {
 }
 
 #[test]
-fn a_clock_set_back_by_years_carries_the_count_over_and_locks_nobody_out() {
+fn a_clock_set_back_by_years_carries_the_count_over_and_locks_no_key_out() {
     let mut limit = Limit::new(utc(10, 1_000));
     limit.charge(
         Now {

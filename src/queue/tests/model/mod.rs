@@ -2,9 +2,9 @@
 //! processes can take their steps, and every step at which one of them can die.
 //!
 //! What the queue does is done by the functions that the engine uses; what surrounds them follows the engine step by
-//! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `waiter_futex.rs` and the journal. A
-//! sleeper looks without having been woken by another only where a process has died: it was notified of that, or its
-//! insurance was due. As long as no process dies, every wake is another process's doing.
+//! step: `waiting.rs`, `grant.rs`, `notify.rs`, `settlement.rs`, `reclaim.rs`, `repairs.rs`, `futex.rs` and the journal. A
+//! sleeper checks again without a wake from another process only where a process has died: it was notified of that, or
+//! its liveness check was due. As long as no process dies, every wake comes from another process.
 
 mod memory;
 mod section;
@@ -30,7 +30,7 @@ struct Script {
     actions: &'static [Action],
     /// Whether its time may be up at any moment.
     has_deadline: bool,
-    /// Whether it may run out of patience with the process that has the lock, and go away without it.
+    /// Whether it may give up while another process has the lock, and leave without it.
     gives_up: bool,
 }
 
@@ -56,20 +56,20 @@ enum Granularity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     ChangeBeforeCount,
-    ClaimForgetsTheRingOfAnother,
-    ClaimServesNobody,
+    ClaimLosesTheWakeOfAnother,
+    ClaimServesNone,
     CountBeforeEntry,
     GrantReadsItsOwnerTwice,
     GrantWithoutUnlink,
-    LeaverServesNobody,
-    LookServesNobody,
+    LeaverServesNone,
+    LookServesNone,
     NewHeadIsNotWoken,
     NoJournal,
     Overtaking,
-    ReclaimForgetsTheEarlierRing,
-    ReleaseServesNobody,
+    ReclaimLosesTheEarlierWake,
+    ReleaseServesNone,
     SleepWithoutComparing,
-    WakeWithoutRing,
+    WakeWithoutAdvance,
 }
 
 /// What is explored.
@@ -244,7 +244,7 @@ fn either_or_both_of_two_processes_may_die_at_every_store() {
 }
 
 #[test]
-fn a_recount_may_be_cut_short_at_every_store() {
+fn a_rebuild_may_be_cut_short_at_every_store() {
     let bounds = Bounds {
         rebuilds: true,
         ..Bounds::new(1, &[ONCE, ONCE]).deaths(2)
@@ -341,7 +341,7 @@ fn a_journal_that_counts_an_entry_before_it_is_there_is_found() {
 
 #[test]
 fn a_wake_that_is_not_counted_is_found() {
-    is_found(Mistake::WakeWithoutRing, Bounds::new(1, &[ONCE, ONCE]), STUCK);
+    is_found(Mistake::WakeWithoutAdvance, Bounds::new(1, &[ONCE, ONCE]), STUCK);
 }
 
 #[test]
@@ -383,15 +383,15 @@ fn a_request_that_overtakes_the_queue_is_found() {
 }
 
 #[test]
-fn whoever_goes_without_serving_the_next_is_found() {
+fn leaving_without_serving_the_next_is_found() {
     let release = Bounds::new(1, &[ONCE, ONCE]);
-    is_found(Mistake::ReleaseServesNobody, release, IDLE);
+    is_found(Mistake::ReleaseServesNone, release, IDLE);
     let claim = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section();
-    is_found(Mistake::ClaimServesNobody, claim, IDLE);
+    is_found(Mistake::ClaimServesNone, claim, IDLE);
     let leave = Bounds::new(2, &[ONCE, in_time(BOTH_AT_ONCE), ONCE]).by_section();
-    is_found(Mistake::LeaverServesNobody, leave, IDLE);
+    is_found(Mistake::LeaverServesNone, leave, IDLE);
     let look = Bounds::rate(1, &[SPEND, SPEND]);
-    is_found(Mistake::LookServesNobody, look, IDLE);
+    is_found(Mistake::LookServesNone, look, IDLE);
 }
 
 #[test]
@@ -401,15 +401,15 @@ fn a_new_head_that_is_not_told_how_long_it_has_to_wait_is_found() {
 }
 
 #[test]
-fn a_claim_that_forgets_whom_else_it_has_to_wake_is_found() {
+fn a_claim_that_loses_the_wake_of_another_is_found() {
     let bounds = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section().deaths(1);
-    is_found(Mistake::ClaimForgetsTheRingOfAnother, bounds, NOT_WOKEN);
+    is_found(Mistake::ClaimLosesTheWakeOfAnother, bounds, NOT_WOKEN);
 }
 
 #[test]
-fn whoever_clears_up_and_wakes_only_the_last_of_several_is_found() {
+fn a_reclaim_that_wakes_only_the_last_of_several_is_found() {
     let bounds = Bounds::new(2, &[ONE_AFTER_THE_OTHER, ONCE, ONCE])
         .by_section()
         .deaths(1);
-    is_found(Mistake::ReclaimForgetsTheEarlierRing, bounds, NOT_WOKEN);
+    is_found(Mistake::ReclaimLosesTheEarlierWake, bounds, NOT_WOKEN);
 }

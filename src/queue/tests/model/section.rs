@@ -335,7 +335,7 @@ impl<'a> Section<'a> {
 
     fn notify(&mut self, index: u64) {
         let ticket = small(index);
-        if !self.has(Mistake::WakeWithoutRing) {
+        if !self.has(Mistake::WakeWithoutAdvance) {
             let futex_value = self.memory.request(index, RequestWord::WaiterFutex);
             self.store(
                 Memory::request_place(index, RequestWord::WaiterFutex),
@@ -426,7 +426,7 @@ impl<'a> Section<'a> {
         }
         let mut served = Served::Granted;
         let waits = |memory: &Memory| queue::state(memory, index).phase == Phase::Waiting;
-        if waits(&self.memory) && !self.has(Mistake::LookServesNobody) {
+        if waits(&self.memory) && !self.has(Mistake::LookServesNone) {
             served = self.serve_head();
         }
         if queue::state(&self.memory, index).phase == Phase::Granted {
@@ -438,7 +438,7 @@ impl<'a> Section<'a> {
                 self.forbid("the queue is damaged");
             }
             self.commit();
-            if !self.has(Mistake::LeaverServesNobody) {
+            if !self.has(Mistake::LeaverServesNone) {
                 self.serve_next();
             }
             return Outcome::TimedOut;
@@ -464,10 +464,10 @@ impl<'a> Section<'a> {
         let is_own = self
             .pending_wake
             .is_some_and(|pending_wake| pending_wake.ticket == ticket.index);
-        if is_own || self.has(Mistake::ClaimForgetsTheRingOfAnother) {
+        if is_own || self.has(Mistake::ClaimLosesTheWakeOfAnother) {
             self.pending_wake = None;
         }
-        if !self.has(Mistake::ClaimServesNobody) {
+        if !self.has(Mistake::ClaimServesNone) {
             self.serve_next();
         }
         Outcome::Admitted(hold)
@@ -487,7 +487,7 @@ impl<'a> Section<'a> {
         }
         self.free_hold(hold.index);
         self.commit();
-        if !self.has(Mistake::ReleaseServesNobody) {
+        if !self.has(Mistake::ReleaseServesNone) {
             self.serve_head();
         }
         Outcome::Released

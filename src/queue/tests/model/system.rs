@@ -555,7 +555,7 @@ impl System {
                     .rev()
                     .find(|frame| !matches!(frame, Frame::ReclaimFrom { .. }));
                 if let Some(Frame::HandOn(next)) = hand_on {
-                    if bounds.mistake == Some(Mistake::ReclaimForgetsTheEarlierRing) {
+                    if bounds.mistake == Some(Mistake::ReclaimLosesTheEarlierWake) {
                         *next = pending_wake.take();
                     } else if let Some(pending_wake) = pending_wake.take()
                         && let Some(earlier) = next.replace(pending_wake)

@@ -89,7 +89,7 @@ fn the_sequence_moves_on_by_one_with_each_change_whatever_kind_it_is() {
 fn while_an_operation_is_in_progress_the_word_keeps_its_sequence() {
     let extent = Extent::new();
     extent.journal().mark_rebuild();
-    assert_eq!(extent.journal().state(), JournalState::Recount);
+    assert_eq!(extent.journal().state(), JournalState::Rebuild);
     extent.journal().close();
     let mut transaction = extent.journal().begin();
     transaction.store(&extent.words()[AFTER_ENTRIES], 1);

@@ -48,7 +48,7 @@ pub(crate) enum JournalState {
     /// A reset is to be carried to its end.
     Reset,
     /// The holds are to be counted again.
-    Recount,
+    Rebuild,
     /// One word is changed by one store, or was: it is done or not.
     Change,
     /// A count that no operation writes.
@@ -76,7 +76,7 @@ impl<'a> Journal<'a> {
         match self.word.load(Ordering::Relaxed) & COUNT_MASK {
             0 => JournalState::Idle,
             RESET_MARKER => JournalState::Reset,
-            REBUILD_MARKER => JournalState::Recount,
+            REBUILD_MARKER => JournalState::Rebuild,
             CHANGE_MARKER => JournalState::Change,
             count if count as usize <= self.entries.len() => JournalState::Undo(count as usize),
             count => JournalState::Damaged(count),

@@ -40,7 +40,7 @@ pub struct Finding {
     pub heal: Option<String>,
     /// For how long it must have been there to be believed.
     #[serde(skip)]
-    pub patience: Duration,
+    pub min_age: Duration,
     /// What stands still as long as it is the same finding, beside its kind, set and process.
     #[serde(skip)]
     still: String,
@@ -61,7 +61,7 @@ impl Finding {
             what: what.into(),
             meaning: meaning.into(),
             heal: None,
-            patience: Duration::ZERO,
+            min_age: Duration::ZERO,
             still: String::new(),
         }
     }
@@ -87,8 +87,8 @@ impl Finding {
     }
 
     /// It has to be there at each look for that long.
-    pub fn after(mut self, patience: Duration, still: impl Into<String>) -> Self {
-        self.patience = patience;
+    pub fn after(mut self, min_age: Duration, still: impl Into<String>) -> Self {
+        self.min_age = min_age;
         self.still = still.into();
         self
     }

@@ -151,7 +151,7 @@ fn look_until_certain(reader: &SegmentReader, path: &Path) -> Result<(Look, Vec<
     loop {
         let longest = findings
             .iter()
-            .map(|finding| finding.patience)
+            .map(|finding| finding.min_age)
             .max()
             .unwrap_or_default();
         let left = longest.saturating_sub(begun.elapsed());

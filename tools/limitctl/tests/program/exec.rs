@@ -143,8 +143,8 @@ fn only_set(segment: &Path) -> SetSnapshot {
 }
 
 #[track_caller]
-fn until_somebody_waits(segment: &Path) {
-    until("somebody waits in line", || {
+fn until_a_command_waits(segment: &Path) {
+    until("a command waits in the queue", || {
         only_set(segment).tickets.iter().any(|ticket| ticket.owner_alive)
     });
 }
@@ -154,7 +154,7 @@ fn one_runs_and_one_waits(segment: &Path) -> (Running, u32, Running) {
     let first = Running::start(&mut exec(segment, "jobs", &[], WAITING_TO_BE_TOLD));
     let command = first.number();
     let second = Running::start(&mut exec(segment, "jobs", &[], "echo second"));
-    until_somebody_waits(segment);
+    until_a_command_waits(segment);
     (first, command, second)
 }
 
@@ -302,7 +302,7 @@ fn send_number(pid: u32, number: i32) {
 }
 
 #[test]
-fn what_the_command_sends_to_its_whole_group_comes_back_to_nobody() {
+fn what_the_command_sends_to_its_whole_group_comes_back_to_no_process() {
     let directory = directory();
     let segment = one_place(directory.path());
     let script =

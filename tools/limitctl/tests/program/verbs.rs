@@ -433,7 +433,7 @@ fn find(bytes: &[u8], part: &[u8]) -> usize {
 }
 
 #[test]
-fn removes_what_nobody_uses_and_nothing_that_is_no_segment() {
+fn removes_what_no_process_uses_and_nothing_that_is_no_segment() {
     let directory = directory();
     let path = create(directory.path());
     run(["remove", text(&path)]).ended(0);

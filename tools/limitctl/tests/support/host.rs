@@ -6,7 +6,7 @@ use std::process::Command;
 /// The user, and the group, that has no rights of its own.
 pub const NOBODY: u32 = 65_534;
 
-/// Whether this is root, without whom some things cannot be tried.
+/// Whether this is root, without which some things cannot be tried.
 pub fn is_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

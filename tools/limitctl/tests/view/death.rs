@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use shmlimit::SegmentReader;
 
 #[test]
-fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {
+fn a_stopped_holder_of_the_lock_blocks_no_reader_and_is_named() {
     let directory = directory();
     let path = create(directory.path());
     let actor = Actor::start("spin", &path);

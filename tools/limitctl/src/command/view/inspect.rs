@@ -449,7 +449,7 @@ fn counted(counts: &SetCounts) -> String {
         ("places in the queue of the dead", counts.reclaimed_tickets),
         ("leases run out", counts.expired),
         ("recoveries", counts.recoveries),
-        ("recounts", counts.rebuilds),
+        ("rebuilds", counts.rebuilds),
         ("unknown names", counts.unknown_names),
         ("waits for a lock", counts.lock_waits),
     ]);
