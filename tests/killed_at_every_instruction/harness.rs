@@ -52,11 +52,10 @@
 //! victim or after it. *Stuck* is a call that takes a hundred times as long as it may, or that had found the lock stuck
 //! and has no result when it is *repeated* with the same value. Of a critical section some of the states are tried.
 //!
-//! The harness can fail. Without the journal's count nothing is undone, and it must find torn states:
+//! The harness can fail. Where survivors find the journal empty nothing is undone, and it must find torn states:
 //!
 //! ```text
-//! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/without-journal" \
-//!     cargo run --release --package killed_at_every_instruction
+//! SHMLIMIT_WITHOUT_JOURNAL=1 cargo run --release --package killed_at_every_instruction
 //! ```
 //!
 //! A name, or part of one, as argument restricts the run to the operations that have it, and `stopped` to the second
@@ -104,11 +103,9 @@ use report::{Row, StoppedTable, Table, Tally, Way};
 use sample::Sample;
 
 /// The least that a complete optimised run must have recovered.
-#[cfg(not(shmlimit_without_journal))]
 const MIN_STATES: u64 = 10_000;
 
 /// The least that it must have stopped.
-#[cfg(not(shmlimit_without_journal))]
 const MIN_STOPS: u64 = 1_500;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
@@ -131,7 +128,10 @@ const BETWEEN_CHANGES: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(40 * 60);
 const TIMEOUT_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
-const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
+/// Whether survivors find the journal empty, whatever the dead have noted in it.
+fn is_without_journal() -> bool {
+    std::env::var_os("SHMLIMIT_WITHOUT_JOURNAL").is_some()
+}
 
 /// A piece of work for one process.
 #[derive(Clone, Copy)]
@@ -255,7 +255,7 @@ fn operations() -> impl Iterator<Item = Operation> {
 
 fn jobs(effort: Effort) -> Vec<Job> {
     let mut jobs = Vec::new();
-    if WITHOUT_JOURNAL {
+    if is_without_journal() {
         // The plain operations, and one depth, are enough to see that what is torn is found. Those who wait recover what
         // they find, and must not be let loose on what cannot be recovered.
         let alone = OPERATIONS.iter().filter(|it| !it.has_company());
@@ -354,7 +354,7 @@ fn main() -> ExitCode {
         },
     );
     print!("{table}");
-    if !WITHOUT_JOURNAL {
+    if !is_without_journal() {
         print!("\n{}", StoppedTable(&table));
     }
     if effort.is_brief {
@@ -394,10 +394,13 @@ fn main() -> ExitCode {
         println!("tried: {}", effort.sample);
     }
     let complete = (arguments.is_empty() && !effort.is_brief).then_some(effort.sample);
-    judge(&table, complete)
+    if is_without_journal() {
+        judge_without_journal(&table)
+    } else {
+        judge(&table, complete)
+    }
 }
 
-#[cfg(not(shmlimit_without_journal))]
 fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
     let total = table.total().total();
     if total.torn > 0 || total.stuck > 0 || total.lost > 0 {
@@ -436,8 +439,7 @@ fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
 
 /// Without the journal, every operation that changes several words under it must be seen torn, in a copy and, where
 /// no request waits beside it, for real; what changes one word, or nothing that a user can see, must not.
-#[cfg(shmlimit_without_journal)]
-fn judge(table: &Table, _: Option<Sample>) -> ExitCode {
+fn judge_without_journal(table: &Table) -> ExitCode {
     let mut failed = false;
     for row in &table.0 {
         let operation = operations().find(|operation| operation.name == row.name);

@@ -32,7 +32,6 @@ impl Sample {
         self.one_in == 1
     }
 
-    #[cfg(not(shmlimit_without_journal))]
     pub fn one_in(self) -> u64 {
         self.one_in as u64
     }

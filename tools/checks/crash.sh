@@ -16,8 +16,7 @@ harness() {
 }
 
 # Without the journal a kill must leave torn states behind: a harness that finds none would prove nothing.
-harness "killed at every instruction, without the journal: must find torn states" \
-    env RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/without-journal"
+harness "killed at every instruction, without the journal: must find torn states" env SHMLIMIT_WITHOUT_JOURNAL=1
 
 commit=$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))
 if [ "${1:-}" = --thorough ]; then

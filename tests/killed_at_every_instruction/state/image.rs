@@ -91,6 +91,11 @@ impl RawFile {
         self.words()[index].load(Ordering::Relaxed)
     }
 
+    /// Takes away what says that anything is to be undone.
+    pub fn empty_journal(&self, layout: &Layout) {
+        self.words()[layout.journal_word()].fetch_and(!0xff, Ordering::Relaxed);
+    }
+
     /// The futex word of the set's lock.
     pub fn lock_word(&self, layout: &Layout) -> &AtomicU32 {
         let words = self.map.as_ptr().cast::<AtomicU32>();

@@ -160,6 +160,9 @@ impl Survivor {
         &self,
         is_legal: impl FnOnce(&Image) -> Result<(), String>,
     ) -> Result<Vec<u64>, Judgement> {
+        if crate::is_without_journal() {
+            self.file.empty_journal(&self.layout);
+        }
         let found = self.file.word(self.layout.journal_word());
         // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
         self.subject()

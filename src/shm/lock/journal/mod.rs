@@ -144,9 +144,7 @@ impl<'a> Journal<'a> {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
         // What the marker refers to must be in place before the marker says that it counts.
         compiler_fence(Ordering::SeqCst);
-        if !cfg!(shmlimit_without_journal) {
-            self.word.store(sequence | marker, Ordering::Release);
-        }
+        self.word.store(sequence | marker, Ordering::Release);
         fence(Ordering::Release);
     }
 
@@ -199,9 +197,7 @@ impl<'a> LoneChange<'a> {
     #[inline(always)]
     pub(crate) fn begin(journal_word: &'a AtomicU64) -> Self {
         let sequence = journal_word.load(Ordering::Relaxed) & !COUNT_MASK;
-        if !cfg!(shmlimit_without_journal) {
-            journal_word.store(sequence | CHANGE_MARKER, Ordering::Release);
-        }
+        journal_word.store(sequence | CHANGE_MARKER, Ordering::Release);
         fence_before_change();
         Self {
             journal_word,
@@ -252,14 +248,12 @@ impl Transaction<'_> {
         entry.index.store(index as u64, Ordering::Relaxed);
         entry.old.store(old, Ordering::Relaxed);
         self.count += 1;
-        if !cfg!(shmlimit_without_journal) {
-            // The entry must be in place before the count says so, and the count before the word changes. For a
-            // survivor of SIGKILL the program order is enough; for readers on other processors the fence orders
-            // the count before the word.
-            self.journal
-                .word
-                .store(self.sequence | self.count as u64, Ordering::Release);
-        }
+        // The entry must be in place before the count says so, and the count before the word changes. For a
+        // survivor of SIGKILL the program order is enough; for readers on other processors the fence orders
+        // the count before the word.
+        self.journal
+            .word
+            .store(self.sequence | self.count as u64, Ordering::Release);
         fence_before_change();
         word.store(value, Ordering::Relaxed);
     }
