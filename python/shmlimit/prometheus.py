@@ -27,7 +27,7 @@ __all__ = ["SegmentCollector"]
 
 
 class SegmentCollector(Collector):
-    """The figures of segments, as they are when they are asked for."""
+    """The metrics of segments, as they are when they are asked for."""
 
     def __init__(self, *segments: Segment) -> None:
         """Collects from open segments, each with a path of its own.

@@ -21,7 +21,7 @@ pub(crate) use backlog::Backlog;
 pub(crate) use budget::Budget;
 pub(crate) use concurrency::Concurrency;
 pub(crate) use lease::{
-    Answer, Ask, Installed, LEASE_WORDS, LeaseFigures, LeaseWord, Leased, OutagePolicy, Problem,
+    Answer, Ask, Installed, LEASE_WORDS, LeaseState, LeaseWord, Leased, OutagePolicy, Problem,
 };
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;
@@ -104,7 +104,7 @@ pub(crate) enum Assessment {
     },
 }
 
-/// The figures from which a [`Standing`] can be worked out later: what a rule notes at decision time, so that the
+/// The numbers from which a [`Standing`] can be worked out later: what a rule notes at decision time, so that the
 /// divisions are paid by the process that asks and not inside the critical section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
@@ -113,7 +113,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Of one number, whose low half is the first figure.
+    /// Of one number, whose low half is the first.
     #[inline]
     fn of_wide(number: u128) -> Self {
         Self {
@@ -122,23 +122,23 @@ impl Mark {
         }
     }
 
-    /// Both figures as one number, the first of them low.
+    /// Both as one number, the first of them low.
     #[inline]
     fn wide(self) -> u128 {
         u128::from(self.first) | (u128::from(self.second) << 64)
     }
 }
 
-/// From which figure of a [`Mark`] on a limit is near its end: worked out once for each declaration, so that a
+/// From which number of a [`Mark`] on a limit is near its end: worked out once for each declaration, so that a
 /// decision only compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NearThreshold(u128);
 
 impl NearThreshold {
-    /// No figure of a mark reaches it.
+    /// No number of a mark reaches it.
     const NEVER: Self = Self(u128::MAX);
 
-    /// The least figure that is `percent` percent of `whole` or more. The percentage is taken as 1 to 100.
+    /// The least number that is `percent` percent of `whole` or more. The percentage is taken as 1 to 100.
     fn share_of(whole: u128, percent: u8) -> Self {
         let percent = u128::from(percent.clamp(1, 100));
         // Divided first, because the product may not fit.

@@ -198,7 +198,7 @@ impl Segment {
         )
     }
 
-    /// Its figures, in the text format of Prometheus.
+    /// Its metrics, in the text format of Prometheus.
     fn _exposition(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.get(py)?.snapshot().or_raise(py)?;
         Ok(limitctl::exposition(

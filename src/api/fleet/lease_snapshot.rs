@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::store_problem::StoreProblem;
 use crate::api::declaration::Outage;
-use crate::limit::LeaseFigures;
+use crate::limit::LeaseState;
 
 /// The fleet that a segment is part of, copied.
 #[derive(Clone, Debug, Serialize)]
@@ -96,26 +96,26 @@ pub struct LeaseCounts {
 }
 
 impl LeaseSnapshot {
-    pub(in crate::api) fn of(key: &str, figures: &LeaseFigures) -> Self {
+    pub(in crate::api) fn of(key: &str, state: &LeaseState) -> Self {
         Self {
             key: key.to_owned(),
-            outage: figures.outage.into(),
-            left: figures.left,
-            valid_for: Duration::from_nanos(figures.valid_for),
-            share: figures.share,
-            problem: StoreProblem::from_code(figures.problem),
-            out_for: figures.out_for.map(Duration::from_nanos),
-            answered_ago: figures.answered_ago.map(Duration::from_nanos),
-            sequence: figures.sequence,
-            asking: figures.is_asking,
-            draining: figures.is_draining,
-            given_back: figures.is_given_back,
-            unused_in_a_row: figures.unused_in_a_row,
+            outage: state.outage.into(),
+            left: state.left,
+            valid_for: Duration::from_nanos(state.valid_for),
+            share: state.share,
+            problem: StoreProblem::from_code(state.problem),
+            out_for: state.out_for.map(Duration::from_nanos),
+            answered_ago: state.answered_ago.map(Duration::from_nanos),
+            sequence: state.sequence,
+            asking: state.is_asking,
+            draining: state.is_draining,
+            given_back: state.is_given_back,
+            unused_in_a_row: state.unused_in_a_row,
             counts: LeaseCounts {
-                grants: figures.grants,
-                requests: figures.requests,
-                failures: figures.failures,
-                expired_units: figures.expired_units,
+                grants: state.grants,
+                requests: state.requests,
+                failures: state.failures,
+                expired_units: state.expired_units,
             },
         }
     }

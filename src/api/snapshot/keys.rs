@@ -23,7 +23,7 @@ use crate::shm::layout::records::Header;
 pub struct KeySnapshot {
     /// Which key.
     pub key: KeyLabel,
-    /// It kept changing while it was looked at: the figures may not belong together.
+    /// It kept changing while it was looked at: the values may be from different moments.
     pub torn: bool,
     /// The [tier](crate::Tier) that it is in, where that is not `default`.
     pub tier: Option<String>,

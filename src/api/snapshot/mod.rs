@@ -552,8 +552,8 @@ impl SnapshotSource<'_> {
                 let key = shard.rules.plan.limits.get(limit.index);
                 let key = key.and_then(|plan| plan.fleet_key.as_deref());
                 snapshot.lease = key
-                    .zip(limit.lease_figures(left_out.row, now))
-                    .map(|(key, figures)| LeaseSnapshot::of(key, &figures));
+                    .zip(limit.lease_state(left_out.row, now))
+                    .map(|(key, state)| LeaseSnapshot::of(key, &state));
             }
         }
         let holds = observation.holds();

@@ -9,8 +9,8 @@ use super::plan::{CreditPlan, Kind, LimitPlan};
 use crate::engine::credit::credit_word::CreditWord;
 use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{
-    Answer, Ask, Assessment, CapacityTerms, Installed, LEASE_WORDS, LeaseFigures, Leased, Mark,
-    NearThreshold, Now, Problem, Rule, RuleOperations, Sample, State, StateMut,
+    Answer, Ask, Assessment, CapacityTerms, Installed, LEASE_WORDS, LeaseState, Leased, Mark, NearThreshold,
+    Now, Problem, Rule, RuleOperations, Sample, State, StateMut,
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -363,8 +363,11 @@ impl LimitRules {
     }
 
     /// What is leased, where hosts share the limit.
-    pub(crate) fn lease_figures(&self, row: Row<'_>, now: Now) -> Option<LeaseFigures> {
-        Some(self.leased()?.figures(&StateWords::reading(self.state(row)), now))
+    pub(crate) fn lease_state(&self, row: Row<'_>, now: Now) -> Option<LeaseState> {
+        Some(
+            self.leased()?
+                .read_state(&StateWords::reading(self.state(row)), now),
+        )
     }
 
     /// Notes that the lease is nearly spent; returns whether the process that asks for more is to be woken. A hint, which is

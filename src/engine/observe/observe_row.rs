@@ -35,7 +35,7 @@ pub(crate) type KeptName = (Vec<u8>, u64);
 /// A row that is some key's, as its words say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedKey {
-    /// Whether the row changed during every look: its figures may not belong together.
+    /// Whether the row changed during every look: the values may be from different moments.
     pub(crate) torn: bool,
     pub(crate) fingerprint: Fingerprint,
     /// Where they are kept.

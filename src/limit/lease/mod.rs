@@ -11,12 +11,12 @@ mod answers;
 mod asking;
 #[cfg(test)]
 mod document_tests;
-mod figures;
+mod lease_state;
 mod record;
 
 pub(crate) use answers::{Answer, Installed, Problem};
 pub(crate) use asking::Ask;
-pub(crate) use figures::LeaseFigures;
+pub(crate) use lease_state::LeaseState;
 pub(crate) use record::{LEASE_WORDS, LeaseWord};
 
 use record::{get, put};
@@ -72,10 +72,10 @@ pub(crate) struct Leased {
 /// Of a window, one host leases at most this part at once: so much may be left of it when it ends.
 const WINDOW_PARTS: u64 = 50;
 
-/// In the first figure of a mark: the lease is nearly spent, and has not been asked for again yet.
+/// In the first number of a mark: the lease is nearly spent, and has not been asked for again yet.
 const IS_LOW: u64 = 1 << 63;
 
-/// In the second figure of a mark of a concurrency limit: places are wanting that are free as far as the limit goes.
+/// In the second number of a mark of a concurrency limit: places are wanting that are free as far as the limit goes.
 const WANTS_LEASE: u64 = 1;
 
 /// How far the number of a grant lies above the number of what was taken of it.

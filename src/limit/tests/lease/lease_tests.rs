@@ -180,7 +180,7 @@ proptest! {
         lease.fail(state, now, sequence, OUT, cost);
         lease.fail(state, now, sequence, stale(cost | 1), cost);
         lease.set_draining(state, is_first);
-        let _ = lease.figures(state, now);
+        let _ = lease.read_state(state, now);
         rule.migrate(&local, state, now);
         local.migrate(&rule, state, now);
     }

@@ -68,7 +68,7 @@ pub fn answer<B>(segments: &Segments, is_local: bool, request: &Request<B>) -> R
     }
 }
 
-/// In which format figures are answered: who understands OpenMetrics says so.
+/// In which format metrics are answered: a client that understands OpenMetrics says so.
 fn format_for(headers: &HeaderMap) -> (Format, &'static str) {
     let mut accepted = headers
         .get_all(ACCEPT)

@@ -1,4 +1,4 @@
-//! What `limitctl serve` answers: a page, the same as JSON, and figures for Prometheus. Nothing can be changed by it.
+//! What `limitctl serve` answers: a page, the same as JSON, and metrics for Prometheus. Nothing can be changed by it.
 
 mod answers;
 mod server;

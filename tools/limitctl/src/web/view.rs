@@ -56,7 +56,7 @@ impl Segments {
         self.seen().get(index).cloned()
     }
 
-    /// The figures of this instant; none where no segment can be read.
+    /// The metrics of this instant; none where no segment can be read.
     pub fn exposition(&self, format: Format) -> Option<String> {
         let snapshots: Vec<_> = self.paths.iter().filter_map(|path| copy(path).ok()).collect();
         (!snapshots.is_empty()).then(|| exposition(format, snapshots.iter()))

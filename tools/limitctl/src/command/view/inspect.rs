@@ -406,12 +406,12 @@ fn irregularity(set: &SetSnapshot) -> Option<String> {
             format!("throttled: nothing is admitted for {wait}")
         }
         (false, _) => return None,
-        (true, Some(0)) => "changed while it was copied: the figures may not belong together".to_owned(),
+        (true, Some(0)) => "changed while it was copied: the values may be from different moments".to_owned(),
         (true, Some(words)) => format!(
-            "an operation in progress has changed {}: the figures may not belong together",
+            "an operation in progress has changed {}: the values may be from different moments",
             human::quantity(words as u64, "word", "words")
         ),
-        (true, None) => "a reset is in progress: the figures may not belong together".to_owned(),
+        (true, None) => "a reset is in progress: the values may be from different moments".to_owned(),
     };
     Some(style::paint(style::WARNING, state))
 }

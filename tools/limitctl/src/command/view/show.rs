@@ -151,7 +151,7 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
     let state = match (row.torn, row.replenished) {
         (true, _) => style::paint(
             style::WARNING,
-            "changed while it was looked at: the figures may not belong together",
+            "changed while it was looked at: the values may be from different moments",
         ),
         (false, true) => "replenished".to_owned(),
         (false, false) => "in use".to_owned(),

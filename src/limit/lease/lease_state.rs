@@ -1,12 +1,12 @@
-//! What a record of a lease says to those who look.
+//! What a record of a lease says to readers.
 
 use super::record::LeaseWord;
 use super::{Leased, OutagePolicy};
 use crate::limit::{Now, State};
 
-/// What is leased of a limit, and how its store fares. Times are in nanoseconds before or after the instant of the look.
+/// What is leased of a limit, and how its store fares. Times are in nanoseconds before or after the instant at which it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseFigures {
+pub(crate) struct LeaseState {
     pub(crate) outage: OutagePolicy,
     pub(crate) left: u64,
     pub(crate) valid_for: u64,
@@ -29,12 +29,12 @@ pub(crate) struct LeaseFigures {
 
 impl Leased {
     /// What the record says.
-    pub(crate) fn figures(&self, state: &(impl State + ?Sized), now: Now) -> LeaseFigures {
+    pub(crate) fn read_state(&self, state: &(impl State + ?Sized), now: Now) -> LeaseState {
         let get = |word| self.get(state, word);
         let since = |word| Some(get(word)).filter(|instant| *instant > 0);
         let ago = |instant: u64| now.monotonic.saturating_sub(instant);
         let valid_for = get(LeaseWord::ValidUntil).saturating_sub(now.monotonic);
-        LeaseFigures {
+        LeaseState {
             outage: self.outage,
             left: if valid_for > 0 { self.left(state) } else { 0 },
             valid_for,
