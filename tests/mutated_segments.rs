@@ -1,4 +1,5 @@
-//! A few hundred thousand damaged segments, and not one signal, panic, hang or store where none may be.
+//! A few hundred thousand damaged segments where this is optimised, some thousand otherwise, and not one signal, panic, hang or
+//! store where none may be.
 //!
 //! The damage is done in child processes, so that a signal or a hang can be told and the case named. A child writes
 //! the number of the case it is at into a mapped file. To see one case alone:

@@ -84,8 +84,8 @@
 //! another segment is then created at the former path, processes that opened the file by that path get `Removed`, and those that
 //! opened it by the new one do not. A path that leads nowhere, or to a file that is no segment, ends nothing: no process can
 //! count in another file. Bind mounts and hard links are seen through: a file is deleted when it has no name left anywhere.
-//! A process whose descriptors were closed by other code cannot ask the file; it gets the answer from the others that have it open, or
-//! finds another segment at the path.
+//! A process whose descriptors were closed by other code cannot ask the file; it gets the answer from the others that have it
+//! open, or finds another segment at the path.
 //!
 //! Permits that are out are settled and released as ever. For what is to come,
 //! [`Segment::successor`](crate::Segment::successor) is what is at the path by then. The layer for HTTP services asks it by

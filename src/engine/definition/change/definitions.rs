@@ -37,8 +37,8 @@ pub(crate) struct Definitions<'a> {
 }
 
 impl Definitions<'_> {
-    /// Lets a set know the definition that is in force by now, for a caller that only reads. What cannot be read, because another
-    /// is being written in its place, is left out.
+    /// Lets a set know the definition that is in force by now, for a caller that only reads. What cannot be read,
+    /// because another is being written in its place, is left out.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
         let generation = load_acquire(&set.entry.generation);
         if generation != set.rules.latest().generation {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The user, and the group, that has no rights of its own.
+/// The user `nobody` and its group, which have no rights of their own.
 pub const NOBODY: u32 = 65_534;
 
 /// Whether this is root, without which some things cannot be tried.
