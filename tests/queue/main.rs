@@ -1,6 +1,8 @@
 //! The queue: who waits, in which order waiters are served, and what they cost meanwhile.
 
 mod behind_others;
+mod caller_panics;
+mod deadlines;
 mod fairness;
 mod futures;
 mod futures_meet_errors;
@@ -10,5 +12,6 @@ mod no_polling;
 mod owned_futures;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod shadow;
 mod waiting;
 mod waves;

@@ -139,8 +139,8 @@ impl LimitSet {
     /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
     /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
-    /// As long as it is in the queue it must be polled when it is woken: a future that is not polled, also after its
-    /// timeout, delays the requests behind it.
+    /// As long as it is in the queue it must be polled when it is woken: a future that is not polled delays the requests
+    /// behind it, until its timeout is over. Nothing is granted after that, whether it is polled or not.
     ///
     /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
     /// to wait. A future that is carried over a fork begins anew in the child, with a place in the queue of the child's

@@ -14,8 +14,8 @@ use crate::api::set::limit_set::LimitSet;
 use crate::api::set::set_reference::SetReference;
 use crate::api::set::subject::Subject;
 use crate::engine::{
-    Acquired, Costs, Decision, KeyIdentity, PollResult, SegmentEngine, Target, WaitBy, WaitStart,
-    deadline_after,
+    Acquired, Costs, Deadline, Decision, KeyIdentity, PollResult, SegmentEngine, Target, WaitAs, WaitBy,
+    WaitStart,
 };
 use crate::error::{Error, SegmentError};
 
@@ -43,8 +43,7 @@ struct Asked {
     key: Option<KeyIdentity>,
     decision: Decision,
     timeout: Option<Duration>,
-    /// On the boot-time clock.
-    deadline: u64,
+    deadline: Deadline,
     /// While a ticket is waited for.
     waiter: Option<Arc<Waiter>>,
     /// When the wait for the first ticket began, on the boot-time clock.
@@ -66,7 +65,7 @@ impl<'a> AcquireFuture<'a> {
                 key: subject.key,
                 decision: Decision::pending(costs, set.engine_set().notes_beside),
                 timeout,
-                deadline: deadline_after(timeout),
+                deadline: set.shared().engine.deadline_after(timeout),
                 waiter: None,
                 began: None,
             })
@@ -152,7 +151,7 @@ impl Asked {
         let engine = &set.shared().engine;
         loop {
             let Some(waiter) = &self.waiter else {
-                match self.begin(set, engine, context) {
+                match self.begin(set, engine) {
                     Ok(Some(is_admitted)) => return Poll::Ready(Ok(is_admitted)),
                     // Looks once: what was granted before any process slept for it has woken no process.
                     Ok(None) => continue,
@@ -170,12 +169,16 @@ impl Asked {
             let polled = waiter.with(context.waker(), |waiting, was_woken| {
                 let now = crate::shm::time::clock::boot_nanos();
                 let shard = set.engine_set().shard(waiting.queue().0);
-                let is_late = now >= self.deadline;
+                let is_late = now >= self.deadline.on_boot_clock();
                 // Woken, it looks in any case: the thread may have found an error that is for the future to meet.
                 if !is_late && !was_woken && !engine.needs_look(shard, waiting, now) {
                     return Ok(PollResult::Waiting);
                 }
-                let polled = engine.look(shard, &self.costs, &mut self.decision, waiting, is_late);
+                let target = Target {
+                    set: set.engine_set(),
+                    key: self.key.as_ref(),
+                };
+                let polled = engine.look(target, &self.costs, &mut self.decision, waiting, is_late);
                 look_by = Some(waiting.next_look());
                 polled
             });
@@ -197,12 +200,7 @@ impl Asked {
     }
 
     /// The first step: a decision, or a ticket that a process sleeps for.
-    fn begin(
-        &mut self,
-        set: &LimitSet,
-        engine: &SegmentEngine,
-        context: &mut Context<'_>,
-    ) -> Result<Option<bool>, Error> {
+    fn begin(&mut self, set: &LimitSet, engine: &SegmentEngine) -> Result<Option<bool>, Error> {
         let target = Target {
             set: set.engine_set(),
             key: self.key.as_ref(),
@@ -212,19 +210,25 @@ impl Asked {
             set.see_to_batches();
             return Ok(Some(admitted));
         }
-        let started = engine.begin_waiting(target, &self.costs, &mut self.decision, WaitBy::ProcessFutex)?;
+        let how = WaitAs {
+            wait_by: WaitBy::ProcessFutex,
+            deadline: self.deadline,
+        };
+        let started = engine.begin_waiting(target, &self.costs, &mut self.decision, how)?;
         set.see_to_batches();
         let waiting = match started {
             WaitStart::Decided(is_admitted) => return Ok(Some(is_admitted)),
             WaitStart::Waiting(waiting) => waiting,
         };
         self.began.get_or_insert(waiting.began());
-        let waiter = Waiter::new(set, waiting, self.deadline, context.waker().clone());
-        if let Err(error) = background_worker::attend(&waiter, waiting.next_look()) {
+        // First, so that the ticket leaves the queue with this future, whatever happens from here on.
+        let waiter = self.waiter.insert(Waiter::new(set, waiting));
+        let attended = background_worker::attend(waiter, waiting.next_look());
+        if let Err(error) = attended {
+            self.waiter = None;
             engine.cancel(set.engine_set().shard(waiting.queue().0), &waiting);
             return Err(error);
         }
-        self.waiter = Some(waiter);
         Ok(None)
     }
 

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -178,6 +179,12 @@ struct Round {
     is_unwatched: bool,
 }
 
+/// When a future is looked at.
+enum Due {
+    Now(Waker),
+    Later(Arc<Waiter>, u64),
+}
+
 /// When to look after everything, woken or not.
 #[derive(Debug)]
 struct LivenessCheck {
@@ -271,7 +278,7 @@ fn running(
     let worker = BACKGROUND_WORKER.get().map_err(|errno| failed(errno.into()))?;
     let mut work = lock(&worker.work);
     if !work.is_running {
-        background_thread::start("shmlimit", || worker.run()).map_err(failed)?;
+        background_thread::start("shmlimit", || worker.run_whatever_panics()).map_err(failed)?;
         work.is_running = true;
     }
     Ok((worker, work))
@@ -283,6 +290,13 @@ impl BackgroundWorker {
         work.taken_on = work.taken_on.wrapping_add(1);
         self.changed.notify_one();
         work.wake();
+    }
+
+    /// The last reference to a future's waker may be dropped by this thread, and that is code of the caller.
+    fn run_whatever_panics(&self) {
+        while panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+            lock(&self.work).asleep_by.clear();
+        }
     }
 
     fn run(&self) {
@@ -378,10 +392,17 @@ impl BackgroundWorker {
         let mut wakers = Vec::new();
         let mut later = Vec::new();
         for waiter in due {
-            match waiter.look(now, broken.contains(&waiter.queue())) {
-                NextStep::Wake(waker) => wakers.push((waiter.serial, waker)),
-                NextStep::LookAt(instant) => later.push((waiter, instant)),
-                NextStep::Nothing => {}
+            let (serial, is_broken) = (waiter.serial, broken.contains(&waiter.queue()));
+            // Clones a waker, and may drop the last of another: code of the caller, which must not end this thread.
+            let step = panic::catch_unwind(AssertUnwindSafe(move || match waiter.look(now, is_broken) {
+                NextStep::Wake(waker) => Some(Due::Now(waker)),
+                NextStep::LookAt(instant) => Some(Due::Later(waiter, instant)),
+                NextStep::Nothing => None,
+            }));
+            match step {
+                Ok(Some(Due::Now(waker))) => wakers.push((serial, waker)),
+                Ok(Some(Due::Later(waiter, instant))) => later.push((waiter, instant)),
+                Ok(None) | Err(_) => {}
             }
         }
         let mut work = lock(&self.work);
@@ -389,6 +410,9 @@ impl BackgroundWorker {
             work.waiters.look_by(waiter, *instant);
         }
         drop(work);
+        for (waiter, _) in later {
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waiter)));
+        }
         // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
         // In the order in which they came, whatever woke them.
         wakers.sort_unstable_by_key(|(serial, _)| *serial);

@@ -52,6 +52,13 @@ pub(in crate::engine) enum Attempt {
     Waiting,
 }
 
+/// Where what a request takes is held.
+pub(in crate::engine) struct HoldRoom {
+    pub(in crate::engine) free: Option<FreeHold>,
+    /// Limits in shadow that take nothing, because nothing could hold it.
+    pub(in crate::engine) waived: LimitMask,
+}
+
 /// Whose limits a request is put to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
@@ -295,23 +302,44 @@ impl SegmentEngine {
         let shard = locked.shard;
         decision.set_stage(Stage::Reserved);
         if locked.throttles(row, costs) > 0 {
+            if shard.wants_for_a_hold(costs) {
+                // Which takes longer: no clock says when one comes back.
+                decision.set_stage(Stage::HoldsFull);
+            }
             return locked.refuse(row.into(), costs, decision, attempt);
         }
         let mut waived = LimitMask::default();
         let mut free = None;
         if u32::from(costs.limits.0) & shard.set.held_mask != 0 && shard.takes_a_hold(costs) {
-            match self.find_free_hold(shard)? {
-                FreeHold::None if shard.holds_in_shadow_only(costs) => {
-                    waived = LimitMask(shard.set.held_mask as u16);
-                }
-                FreeHold::None => {
+            match self.room_for_a_hold(shard, costs)? {
+                None => {
                     decision.set_stage(Stage::HoldsFull);
                     return locked.refuse(row.into(), costs, decision, attempt);
                 }
-                found => free = Some(found),
+                Some(room) => (free, waived) = (room.free, room.waived),
             }
         }
         locked.take_all(row.into(), costs, waived, free, decision, attempt)
+    }
+
+    /// Where what is taken is held; `None` where every hold is taken. What only limits in shadow would hold needs none.
+    #[inline(always)]
+    pub(in crate::engine) fn room_for_a_hold(
+        &self,
+        shard: RuledShard<'_>,
+        costs: &Costs,
+    ) -> Result<Option<HoldRoom>, Box<Error>> {
+        Ok(match self.find_free_hold(shard)? {
+            FreeHold::None if shard.holds_in_shadow_only(costs) => Some(HoldRoom {
+                free: None,
+                waived: LimitMask(shard.set.held_mask as u16),
+            }),
+            FreeHold::None => None,
+            found => Some(HoldRoom {
+                free: Some(found),
+                waived: LimitMask::default(),
+            }),
+        })
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.
@@ -351,6 +379,11 @@ impl RuledShard<'_> {
             .iter()
             .any(|index| costs.limits.contains(*index) && costs.amounts[index % MAX_LIMITS] > 0)
             && self.set.batches.is_none()
+    }
+
+    /// Whether a hold is missing that these costs cannot do without.
+    pub(in crate::engine) fn wants_for_a_hold(&self, costs: &Costs) -> bool {
+        self.takes_a_hold(costs) && self.memory.has_no_free_hold() && !self.holds_in_shadow_only(costs)
     }
 
     /// Whether all that is asked for is asked of limits in shadow.

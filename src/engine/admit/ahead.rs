@@ -44,7 +44,8 @@ impl LockedShard<'_> {
         let costs = self.shard.costs_of(self.shard.memory.ticket(head)?);
         let shard = self.shard.of(row);
         let waits = costs.iter().filter_map(|(index, cost)| {
-            match shard.limits.get(index)?.of(row).verdict(row, self.now, cost) {
+            let limit = shard.limits.get(index).filter(|limit| !limit.shadow)?;
+            match limit.of(row).verdict(row, self.now, cost) {
                 Assessment::Admissible => None,
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
@@ -53,7 +54,7 @@ impl LockedShard<'_> {
     }
 
     /// What a request and those before it ask for, of which at most [`MAX_COUNTED`] are counted. Those who have given up,
-    /// and those who can never be served, leave the queue instead.
+    /// whose time is up, or who can never be served, leave the queue instead.
     fn sums_until(&self, row: Row<'_>, head: u64, costs: &Costs, late: Option<u64>) -> Costs {
         let shard = self.shard.of(row);
         let mut sums = Costs {
@@ -73,7 +74,8 @@ impl LockedShard<'_> {
             };
             let asked = self.shard.costs_of(ticket);
             let is_given_up = ticket.owner().load(Ordering::Relaxed) == 0;
-            if !is_given_up && shard.impossible_cost(row, &asked).is_none() {
+            let leaves = is_given_up || ticket.is_expired(self.now.monotonic);
+            if !leaves && shard.impossible_cost(row, &asked).is_none() {
                 sums.add(&asked);
             }
         }

@@ -37,7 +37,7 @@ impl SegmentEngine {
         permit: &Decision,
         wait: u64,
     ) -> Result<(), Box<Error>> {
-        let locked = self.lock_within(set.shard(permit.shard()), LockWait::Timeout)?;
+        let mut locked = self.lock_within(set.shard(permit.shard()), LockWait::Timeout)?;
         match locked.row_of(permit)? {
             Ok(row) => locked.throttle(row, wait),
             Err(_) => Ok(()),
@@ -120,7 +120,7 @@ impl LockedShard<'_> {
         self.shard.throttles(row, costs, self.now)
     }
 
-    fn throttle(&self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
+    fn throttle(&mut self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
         if row.is_absent() {
             // Of a key that was admitted without a row, by limits in shadow.
             return Ok(());
@@ -136,6 +136,8 @@ impl LockedShard<'_> {
         self.take_batches_back(row)?;
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(self.shard.throttle_word(row), until);
-        self.shard.commit(&mut transaction)
+        self.shard.commit(&mut transaction)?;
+        // Who is first learns how long it has to wait now: what it waited for may come back before that.
+        self.serve_next(row.index)
     }
 }

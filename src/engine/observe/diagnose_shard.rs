@@ -86,14 +86,13 @@ impl ShardAt<'_> {
         let row = shard.row(ticket.row().index);
         let costs = shard.costs_of(ticket);
         let rules: RuledShard<'_> = shard.of(row);
-        let has_room = !rules.takes_a_hold(&costs) || !shard.memory.has_no_free_hold();
-        has_room
+        !ticket.is_expired(now.monotonic)
+            && !rules.wants_for_a_hold(&costs)
             && shard.throttled_for(row, now) == 0
             && costs.iter().all(|(index, cost)| {
-                rules
-                    .limits
-                    .get(index)
-                    .is_some_and(|limit| limit.of(row).verdict(row, now, cost) == Assessment::Admissible)
+                rules.limits.get(index).is_some_and(|limit| {
+                    limit.shadow || limit.of(row).verdict(row, now, cost) == Assessment::Admissible
+                })
             })
     }
 }

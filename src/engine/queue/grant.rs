@@ -4,15 +4,17 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::deadline::Deadline;
 use super::pending_wake::BY_PROCESS_FUTEX;
 use super::queue_words::QueueWords;
+use crate::engine::admit::acquire::HoldRoom;
 use crate::engine::admit::decided::Decided;
-use crate::engine::admit::decision::Costs;
+use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::settle::refund::{Origin, ReservedBy};
-use crate::engine::shard::hold::{Ending, FreeHold};
+use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::set_engine::{Shard, ShardAt};
 use crate::error::Error;
@@ -28,6 +30,9 @@ use crate::shm::lock::journal::Transaction;
 const DEFINITION_SHIFT: u32 = 24;
 /// And from this bit on: for a key of which tier.
 const TIER_SHIFT: u32 = 32;
+
+/// How many tickets that cannot be granted leave a queue under one hold of the lock.
+const MAX_PASSED: usize = 1024;
 
 /// Why the first of the queue was not given what it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,10 +132,18 @@ impl<'a> LockedShard<'a> {
             return Ok(Served::NoWaiters);
         }
         self.read_clock();
-        while let Some(index) = self.head(row)? {
+        for _ in 0..MAX_PASSED {
+            let Some(index) = self.head(row)? else {
+                return Ok(Served::NoWaiters);
+            };
             let Some(ticket) = self.shard.memory.ticket(index) else {
                 return Err(self.shard.poisoned());
             };
+            if ticket.is_expired(self.now.monotonic) {
+                // Its owner finds it gone and its time up, whenever it looks: nothing behind it waits for that.
+                self.take_back_ticket(index, &self.shard.memory.control().timed_out)?;
+                continue;
+            }
             let costs = self.shard.costs_of(ticket);
             let of_queue = self.shard.row(row);
             if self
@@ -150,7 +163,11 @@ impl<'a> LockedShard<'a> {
                 owner => return self.try_grant(self.shard.row(row), index, ticket, &costs, owner),
             }
         }
-        Ok(Served::NoWaiters)
+        // The next look goes on.
+        Ok(Served::Blocked(Blocked {
+            wait: SHORTEST_WAIT,
+            by_others: false,
+        }))
     }
 
     /// Serves the first in a row's queue, after something that may have changed which one that is or how long it has to wait:
@@ -236,16 +253,18 @@ impl<'a> LockedShard<'a> {
         if self.throttles(row, costs) > 0 {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let free = if shard.takes_a_hold(costs) {
-            match self.engine.find_free_hold(shard)? {
-                FreeHold::None => return Ok(Served::Blocked(self.blocked(row, costs))),
-                free => Some(free),
-            }
-        } else {
-            None
+        let mut room = HoldRoom {
+            free: None,
+            waived: LimitMask::default(),
         };
+        if shard.takes_a_hold(costs) {
+            match self.engine.room_for_a_hold(shard, costs)? {
+                None => return Ok(Served::Blocked(self.blocked(row, costs))),
+                Some(found) => room = found,
+            }
+        }
+        let HoldRoom { free, waived } = room;
         let mut transaction = shard.memory.journal().begin();
-        let waived = LimitMask::default();
         let taken = self.take_each(row.into(), &mut transaction, costs, waived, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
@@ -295,14 +314,14 @@ impl<'a> LockedShard<'a> {
 
     /// How long these costs have to wait, and for what.
     pub(in crate::engine) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
-        let has_no_hold = self.shard.takes_a_hold(costs) && self.shard.memory.has_no_free_hold();
+        let shard = self.shard.of(row);
         let mut blocked = Blocked {
             wait: self.throttles(row, costs),
-            by_others: has_no_hold,
+            by_others: shard.wants_for_a_hold(costs),
         };
-        let shard = self.shard.of(row);
         for (index, cost) in costs.iter() {
-            let Some(limit) = shard.limits.get(index) else {
+            // What a limit in shadow would refuse blocks no request.
+            let Some(limit) = shard.limits.get(index).filter(|limit| !limit.shadow) else {
                 continue;
             };
             match limit.of(row).verdict(row, self.now, cost) {
@@ -426,13 +445,14 @@ impl TicketPlace<'_> {
         }
     }
 
-    /// Writes down what is asked for. The ticket is no one's yet.
+    /// Writes down what is asked for, and until when. The ticket is no one's yet.
     pub(in crate::engine) fn write_request(
         self,
         row: Row<'_>,
         costs: &Costs,
         by_process_futex: bool,
         now: u64,
+        deadline: Deadline,
     ) {
         self.set_row(row.reference());
         let futex = if by_process_futex { BY_PROCESS_FUTEX } else { 0 };
@@ -444,6 +464,8 @@ impl TicketPlace<'_> {
             }
         }
         self.enqueued_at().store(now, Ordering::Relaxed);
+        self.deadline()
+            .store(deadline.on_segment_clock(), Ordering::Relaxed);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The queue of waiters: waiting, granting, waking.
 
+pub(super) mod deadline;
 pub(super) mod deaths;
 pub(super) mod grant;
 pub(super) mod notify;

@@ -1,5 +1,6 @@
 //! A ticket that this process waits with.
 
+use super::deadline::Deadline;
 use crate::queue::TicketReference;
 use crate::shm::wake::futex::FutexValue;
 
@@ -18,6 +19,7 @@ pub(crate) struct Waiting {
     /// How often it looks after those before it; the end of time where the background thread does that for all.
     pub(in crate::engine) slice: u64,
     pub(in crate::engine) began: u64,
+    pub(in crate::engine) deadline: Deadline,
 }
 
 impl Waiting {
@@ -34,6 +36,10 @@ impl Waiting {
     /// The index of the ticket in its shard.
     pub(crate) fn ticket(&self) -> TicketReference {
         self.ticket
+    }
+
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.deadline
     }
 
     pub(crate) fn began(&self) -> u64 {

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::deadline::Deadline;
 use super::deaths::{Deaths, SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
 use super::grant::{Blocked, Served};
 use super::queue_words::QueueWords;
@@ -13,6 +14,7 @@ use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, Decision, Stage};
 use crate::engine::queue::own_ticket::Waiting;
+use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
@@ -32,6 +34,13 @@ pub(crate) enum WaitBy {
     WaiterFutex,
     /// The thread that sleeps for all tickets of the process.
     ProcessFutex,
+}
+
+/// How a request waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitAs {
+    pub(crate) wait_by: WaitBy,
+    pub(crate) deadline: Deadline,
 }
 
 /// How a ticket stands after its queue was served.
@@ -83,7 +92,7 @@ pub(crate) enum PollResult {
     /// Time was up, and the ticket has left the queue.
     Refused,
     Waiting,
-    /// The ticket is another process's: this process was taken for dead. It has to begin anew.
+    /// The ticket is gone before its time: this process was taken for dead. It has to begin anew.
     Lost,
 }
 
@@ -92,18 +101,59 @@ pub(crate) type KeepWaiting<'a> = &'a mut dyn FnMut() -> bool;
 
 /// How long a thread waits.
 struct Wait<'a> {
-    /// On the boot-time clock.
-    deadline: u64,
+    deadline: Deadline,
     keep_waiting: Option<KeepWaiting<'a>>,
 }
 
 impl Wait<'_> {
     fn goes_on(&mut self) -> bool {
-        boot_nanos() < self.deadline
+        boot_nanos() < self.deadline.on_boot_clock()
             && self
                 .keep_waiting
                 .as_mut()
                 .is_none_or(|keep_waiting| keep_waiting())
+    }
+}
+
+/// A ticket that a thread waits with. Where code of the caller panics meanwhile, it leaves the queue.
+struct OwnTicket<'a> {
+    engine: &'a SegmentEngine,
+    shard: Shard<'a>,
+    waiting: Waiting,
+    is_over: bool,
+}
+
+impl<'a> OwnTicket<'a> {
+    fn new(engine: &'a SegmentEngine, shard: Shard<'a>, waiting: Waiting) -> Self {
+        Self {
+            engine,
+            shard,
+            waiting,
+            is_over: false,
+        }
+    }
+
+    /// As [`SegmentEngine::look`].
+    fn look(
+        &mut self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        is_expired: bool,
+    ) -> Result<PollResult, Box<Error>> {
+        let polled = self
+            .engine
+            .look(target, costs, decision, &mut self.waiting, is_expired);
+        self.is_over = !matches!(polled, Ok(PollResult::Waiting));
+        polled
+    }
+}
+
+impl Drop for OwnTicket<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.engine.cancel(self.shard, &self.waiting);
+        }
     }
 }
 
@@ -128,7 +178,7 @@ impl SegmentEngine {
             Answer::Impossible => Err(target.shard().never_admissible(decision.impossible())),
             answer => {
                 let wait = Wait {
-                    deadline: deadline_after(timeout),
+                    deadline: self.deadline_after(timeout),
                     keep_waiting,
                 };
                 self.wait_and_acquire(target, costs, decision, wait, answer)
@@ -148,32 +198,38 @@ impl SegmentEngine {
         let shard = target.shard();
         // Of the first ticket, where one is lost and there is another.
         let mut began = None;
-        let mut start = self.begin_waiting_after(answer, target, costs, decision, WaitBy::WaiterFutex)?;
+        let how = WaitAs {
+            wait_by: WaitBy::WaiterFutex,
+            deadline: wait.deadline,
+        };
+        let mut start = self.begin_waiting_after(answer, target, costs, decision, how)?;
         loop {
-            let mut waiting = match start {
+            let waiting = match start {
                 WaitStart::Decided(is_admitted) => return Ok(Acquired::after(began, is_admitted)),
                 WaitStart::Waiting(waiting) => waiting,
             };
             began.get_or_insert(waiting.began());
+            let mut ticket = OwnTicket::new(self, shard, waiting);
             let mut deaths = Deaths::default();
             loop {
                 if wait.goes_on() {
-                    self.sleep(shard, &waiting, wait.deadline);
+                    self.sleep(shard, &ticket.waiting);
                 }
                 // What was granted is claimed at once: nothing else is of interest then.
-                let is_decided = self.is_decided(shard, &waiting);
+                let is_decided = self.is_decided(shard, &ticket.waiting);
                 if !is_decided {
-                    self.watch_for_deaths(shard, &mut waiting, &mut deaths);
+                    self.watch_for_deaths(shard, &mut ticket.waiting, &mut deaths);
                 }
                 let is_expired = !is_decided && !wait.goes_on();
-                match self.look(shard, costs, decision, &mut waiting, is_expired)? {
+                let polled = ticket.look(target, costs, decision, is_expired)?;
+                match polled {
                     PollResult::Admitted => return Ok(Acquired::after(began, true)),
                     PollResult::Refused => return Ok(Acquired::after(began, false)),
                     PollResult::Waiting => {}
                     PollResult::Lost => break,
                 }
             }
-            start = self.begin_waiting(target, costs, decision, WaitBy::WaiterFutex)?;
+            start = self.begin_waiting(target, costs, decision, how)?;
         }
     }
 
@@ -183,14 +239,14 @@ impl SegmentEngine {
         target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
-        wait_by: WaitBy,
+        how: WaitAs,
     ) -> Result<WaitStart, Box<Error>> {
         if self.spend(target, costs, decision)? {
             return Ok(WaitStart::Decided(true));
         }
         decision.owner = self.membership.owner()?;
         let answer = self.decide(target, costs, decision, Attempt::BeforeWaiting)?;
-        self.begin_waiting_after(answer, target, costs, decision, wait_by)
+        self.begin_waiting_after(answer, target, costs, decision, how)
     }
 
     fn begin_waiting_after(
@@ -199,7 +255,7 @@ impl SegmentEngine {
         target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
-        wait_by: WaitBy,
+        how: WaitAs,
     ) -> Result<WaitStart, Box<Error>> {
         let shard = target.shard();
         match answer {
@@ -211,11 +267,11 @@ impl SegmentEngine {
             }
             Answer::MustWait => {}
         }
-        let mut start = self.take_ticket(target, costs, decision, wait_by, Attempt::First)?;
+        let mut start = self.take_ticket(target, costs, decision, how, Attempt::First)?;
         if start.is_none() {
             // All tickets are taken, perhaps by the dead.
             self.reclaim_if_due(shard, LockWait::Timeout)?;
-            start = self.take_ticket(target, costs, decision, wait_by, Attempt::Last)?;
+            start = self.take_ticket(target, costs, decision, how, Attempt::Last)?;
         }
         if let Some(WaitStart::Waiting(_)) = &start {
             probes::queued::fire(|| (self.path(), &shard.set.name));
@@ -230,7 +286,7 @@ impl SegmentEngine {
         target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
-        wait_by: WaitBy,
+        how: WaitAs,
         attempt: Attempt,
     ) -> Result<Option<WaitStart>, Box<Error>> {
         // A process that had lost its slot has another one now.
@@ -266,7 +322,7 @@ impl SegmentEngine {
                 Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait => {}
             }
         }
-        let Some(ticket) = locked.enqueue(row, costs, decision.owner, wait_by)? else {
+        let Some(ticket) = locked.enqueue(row, costs, decision.owner, how)? else {
             decision.set_stage(Stage::QueueFull);
             return match locked.refuse(row.into(), costs, decision, attempt)? {
                 Answer::RetryAfterReclaim => Ok(None),
@@ -288,8 +344,9 @@ impl SegmentEngine {
             next_liveness_check: u64::MAX,
             slice: u64::MAX,
             began: now,
+            deadline: how.deadline,
         };
-        if wait_by == WaitBy::WaiterFutex {
+        if how.wait_by == WaitBy::WaiterFutex {
             waiting.slice = UNWATCHED_SLICE;
             waiting.next_liveness_check = now.saturating_add(SHORT_WAIT);
         }
@@ -304,12 +361,12 @@ impl SegmentEngine {
         Ok(Some(WaitStart::Waiting(waiting)))
     }
 
-    /// Sleeps until there may be something to see, at most until `deadline`.
-    fn sleep(&self, shard: Shard<'_>, waiting: &Waiting, deadline: u64) {
+    /// Sleeps until there may be something to see, at most until its time is up.
+    fn sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
         let Some(place) = shard.memory.ticket(waiting.ticket.index) else {
             return;
         };
-        let until = waiting.next_look().min(deadline);
+        let until = waiting.next_look().min(waiting.deadline.on_boot_clock());
         let left = until.saturating_sub(boot_nanos());
         if left > 0 {
             futex::wait(place.waiter_futex(), waiting.seen, Duration::from_nanos(left));
@@ -355,7 +412,7 @@ impl SegmentEngine {
         match standing {
             Standing::Lost | Standing::Granted => return Ok(true),
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
-            Standing::Behind => waiting.wake_at = u64::MAX,
+            Standing::Behind => self.set_wake_behind(waiting),
         }
         Ok(false)
     }
@@ -364,13 +421,14 @@ impl SegmentEngine {
     /// After an error the ticket is given up.
     pub(crate) fn look(
         &self,
-        shard: Shard<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         waiting: &mut Waiting,
         is_expired: bool,
     ) -> Result<PollResult, Box<Error>> {
-        let outcome = self.try_look(shard, costs, decision, waiting, is_expired);
+        let shard = target.set.shard(waiting.shard);
+        let outcome = self.try_look(target, costs, decision, waiting, is_expired);
         if outcome.is_err() {
             self.give_up(shard, waiting);
         }
@@ -379,19 +437,22 @@ impl SegmentEngine {
 
     fn try_look(
         &self,
-        shard: Shard<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         waiting: &mut Waiting,
         is_expired: bool,
     ) -> Result<PollResult, Box<Error>> {
+        let shard = target.set.shard(waiting.shard);
         if !self.is_decided(shard, waiting) {
             self.check_liveness_if_due(shard, waiting, LockWait::Timeout)?;
         }
         let mut locked = self.lock(shard)?;
         let shard = locked.shard;
         let standing = locked.stand(waiting)?;
+        let is_expired = is_expired || waiting.deadline.on_segment_clock() <= locked.now.monotonic;
         match standing {
+            Standing::Lost if is_expired => return locked.refuse_late(target.key, costs, decision),
             Standing::Lost => return Ok(PollResult::Lost),
             Standing::Granted => {
                 locked.claim(costs, decision, waiting)?;
@@ -412,7 +473,7 @@ impl SegmentEngine {
         drop(locked);
         match standing {
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
-            _ => waiting.wake_at = u64::MAX,
+            _ => self.set_wake_behind(waiting),
         }
         Ok(PollResult::Waiting)
     }
@@ -422,7 +483,8 @@ impl SegmentEngine {
     fn set_wake_at(&self, shard: RuledShard<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
         // No process can predict when a virtual clock reaches an instant, so it is checked at intervals.
-        let is_by_virtual_clock = blocked.wait > 0 && self.clock.is_virtual();
+        let is_by_virtual_clock =
+            (blocked.wait > 0 || waiting.deadline.is_finite()) && self.clock.is_virtual();
         waiting.wake_at = match blocked.wait {
             0 => u64::MAX,
             _ if is_by_virtual_clock => u64::MAX,
@@ -443,6 +505,16 @@ impl SegmentEngine {
             liveness_check = liveness_check.min(earliest);
         }
         waiting.next_liveness_check = liveness_check;
+    }
+
+    /// For a waiter that has others before it.
+    fn set_wake_behind(&self, waiting: &mut Waiting) {
+        let ends_by_virtual_clock = waiting.deadline.is_finite() && self.clock.is_virtual();
+        waiting.wake_at = if ends_by_virtual_clock {
+            boot_nanos().saturating_add(UNWATCHED_SLICE)
+        } else {
+            u64::MAX
+        };
     }
 
     /// Looks after those before a ticket, if it is time to: the dead are not woken, and wake no process.
@@ -535,13 +607,6 @@ impl SegmentEngine {
     }
 }
 
-/// The instant on the boot-time clock at which a wait that begins now ends.
-pub(crate) fn deadline_after(timeout: Option<Duration>) -> u64 {
-    timeout
-        .and_then(crate::units::nanos_from_duration)
-        .map_or(u64::MAX, |timeout| boot_nanos().saturating_add(timeout))
-}
-
 impl LockedShard<'_> {
     /// Serves the queue of a ticket, and says how the ticket stands then.
     fn stand(&mut self, waiting: &mut Waiting) -> Result<Standing, Box<Error>> {
@@ -583,14 +648,15 @@ impl LockedShard<'_> {
         row: Row<'_>,
         costs: &Costs,
         owner: u64,
-        wait_by: WaitBy,
+        how: WaitAs,
     ) -> Result<Option<TicketReference>, Box<Error>> {
         self.change_queue(None, |queue| {
             let Some(free) = queue::find_free(queue)? else {
                 return Ok(None);
             };
             if let Some(place) = self.shard.memory.ticket(free.index) {
-                place.write_request(row, costs, wait_by == WaitBy::ProcessFutex, self.now.monotonic);
+                let by_process_futex = how.wait_by == WaitBy::ProcessFutex;
+                place.write_request(row, costs, by_process_futex, self.now.monotonic, how.deadline);
             }
             queue::enqueue(queue, free, owner).map(Some)
         })
@@ -643,7 +709,7 @@ impl LockedShard<'_> {
         let shard = self.shard;
         decision.set_stage(if !is_first {
             Stage::Behind
-        } else if shard.takes_a_hold(costs) && shard.memory.has_no_free_hold() {
+        } else if shard.wants_for_a_hold(costs) {
             Stage::HoldsFull
         } else {
             Stage::Reserved
@@ -656,5 +722,33 @@ impl LockedShard<'_> {
         self.change_queue(counter, |queue| queue::leave(queue, index))?;
         self.serve_next(row)?;
         Ok(result)
+    }
+
+    /// Says what binds a request whose ticket has left the queue, because its time was up, before its owner looked. The
+    /// key's row may be another key's by now.
+    fn refuse_late(
+        &mut self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<PollResult, Box<Error>> {
+        let answer = match self.row_for(key, costs)? {
+            Ok(row) => {
+                let has_no_room = self.shard.has_no_waiters(row) && self.shard.wants_for_a_hold(costs);
+                decision.set_stage(if has_no_room {
+                    Stage::HoldsFull
+                } else {
+                    Stage::Behind
+                });
+                self.refuse(row.into(), costs, decision, Attempt::Last)?
+            }
+            Err(no_row) => self.without_a_row(no_row, costs, decision, Attempt::Last)?,
+        };
+        Ok(match answer {
+            Answer::Admitted => PollResult::Admitted,
+            // The caller begins anew, and learns that.
+            Answer::Impossible => PollResult::Lost,
+            _ => PollResult::Refused,
+        })
     }
 }

@@ -65,6 +65,14 @@ impl<Rules> Shard<'_, Rules> {
                 .is_some_and(|hold| hold.owner().load(Ordering::Relaxed) == owner)
     }
 
+    /// Whether the ticket at `index` waits although its time was up at an instant of the segment clock.
+    fn waits_in_vain(&self, index: u64, now: u64) -> bool {
+        self.memory.ticket(index).is_some_and(|ticket| {
+            TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase == Phase::Waiting
+                && ticket.is_expired(now)
+        })
+    }
+
     /// Whether the ticket at `index` is in use and the owner's.
     fn is_ticket_of(&self, index: u64, owner: u64) -> bool {
         self.memory.ticket(index).is_some_and(|ticket| {
@@ -121,11 +129,27 @@ impl SegmentEngine {
                 reclaimed += self.reclaim_from(shard, owner, wait, |_| {})?;
             }
         }
+        self.take_expired_tickets_back(shard, wait)?;
         if shard.by_its_definition().has_leases {
             self.expire(shard, wait)?;
             self.reclaim_places(shard, wait)?;
         }
         Ok(reclaimed)
+    }
+
+    /// Takes those out of the queues whose time is up: their owners may be stopped, and others want for tickets.
+    fn take_expired_tickets_back(&self, shard: Shard<'_>, wait: LockWait) -> Result<(), Box<Error>> {
+        let now = self.now_without_lock(shard);
+        let timed_out = &shard.memory.control().timed_out;
+        self.in_batches(
+            shard,
+            shard.memory.touched_tickets(),
+            wait,
+            |index| shard.waits_in_vain(index, now),
+            |locked, index| locked.take_back_ticket(index, timed_out),
+            &mut |_| {},
+        )
+        .map(drop)
     }
 
     /// Gives back everything of one dead owner, and returns how many holds that were. Before each release of the lock,

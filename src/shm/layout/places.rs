@@ -136,6 +136,11 @@ impl<'a> TicketPlace<'a> {
         &self.words[offset_of!(Ticket, granted_at) / 8]
     }
 
+    /// On the segment clock: from here on the ticket is not granted.
+    pub(crate) fn deadline(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, deadline) / 8]
+    }
+
     /// The hold that was granted, plus one.
     pub(crate) fn hold(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, hold) / 8]

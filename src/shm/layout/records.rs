@@ -431,6 +431,8 @@ shared_records! {
         request: AtomicU64,
         /// The row whose queue it is in.
         row: AtomicU64,
+        /// On the segment clock: from here on it is not granted. The end of time where it waits as long as it takes.
+        deadline: AtomicU64,
     }
 
     /// What a ticket asks of one limit.

@@ -5,6 +5,7 @@
 mod waiters_tests;
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
@@ -39,7 +40,7 @@ pub(crate) struct Waiter {
 #[derive(Debug)]
 struct Wait {
     waiting: Waiting,
-    waker: Waker,
+    waker: Option<Waker>,
     /// Whether it was woken and has not looked since.
     is_woken: bool,
 }
@@ -65,7 +66,8 @@ pub(crate) type Queue = (ShardKey, u64);
 type TicketKey = (ShardKey, u64);
 
 impl Waiter {
-    pub(crate) fn new(set: &LimitSet, waiting: Waiting, deadline: u64, waker: Waker) -> Arc<Self> {
+    /// Of a future that has still to say how it is woken: it looks once in any case.
+    pub(crate) fn new(set: &LimitSet, waiting: Waiting) -> Arc<Self> {
         let (shard, row) = waiting.queue();
         Arc::new(Self {
             shared: Arc::clone(set.shared()),
@@ -75,10 +77,10 @@ impl Waiter {
             ticket: waiting.ticket().index,
             serial: waiting.ticket().serial,
             owner: waiting.owner(),
-            deadline,
+            deadline: waiting.deadline().on_boot_clock(),
             wait: Mutex::new(Some(Wait {
                 waiting,
-                waker,
+                waker: None,
                 is_woken: false,
             })),
         })
@@ -89,8 +91,8 @@ impl Waiter {
     pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting, bool) -> T) -> Option<T> {
         let mut wait = lock(&self.wait);
         let wait = wait.as_mut()?;
-        if !wait.waker.will_wake(waker) {
-            wait.waker = waker.clone();
+        if !wait.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            discard(wait.waker.replace(waker.clone()));
         }
         let was_woken = std::mem::replace(&mut wait.is_woken, false);
         Some(look(&mut wait.waiting, was_woken))
@@ -98,7 +100,9 @@ impl Waiter {
 
     /// Ends the wait; answers the ticket.
     pub(crate) fn end(&self) -> Option<Waiting> {
-        lock(&self.wait).take().map(|wait| wait.waiting)
+        let Wait { waiting, waker, .. } = lock(&self.wait).take()?;
+        discard(waker);
+        Some(waiting)
     }
 
     /// Whether the ticket is this process's: not that of one that forked it. Then nothing here may be touched, because
@@ -158,14 +162,14 @@ impl Waiter {
                 && engine.look_after(shard, &mut wait.waiting, LockWait::NOT).unwrap_or(true));
         if is_due {
             wait.is_woken = true;
-            NextStep::Wake(wait.waker.clone())
+            wait.waker.clone().map_or(NextStep::Nothing, NextStep::Wake)
         } else {
             NextStep::LookAt(wait.waiting.next_look().min(self.deadline))
         }
     }
 
     fn waker(&self) -> Option<Waker> {
-        try_lock(&self.wait)?.as_ref().map(|wait| wait.waker.clone())
+        try_lock(&self.wait)?.as_ref()?.waker.clone()
     }
 }
 
@@ -382,6 +386,11 @@ impl Waiters {
             self.by_instant.insert((instant, key));
         }
     }
+}
+
+/// Drops a waker, which is code of the caller: where it panics, what is being done for a future goes on.
+fn discard(waker: Option<Waker>) {
+    let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waker)));
 }
 
 /// What tells a segment from others that this process has open.

@@ -4,7 +4,7 @@ use crate::queue::{Queue, QueueEnd, TableWord, TicketWord};
 
 const QUEUE_WORDS: u8 = 7;
 const ENTRIES: u8 = 16;
-const TICKET_WORDS: u8 = 8;
+const TICKET_WORDS: u8 = 9;
 const HOLD_WORDS: u8 = 4;
 
 /// What is in use of the limit.
@@ -20,6 +20,9 @@ const FIRST_TICKET: u8 = FIRST_ENTRY + 2 * ENTRIES;
 
 pub(super) const REBUILD_MARKER: u8 = 254;
 
+/// An instant that does not come.
+pub(super) const NEVER: u8 = u8::MAX;
+
 /// Words of a ticket beyond those that the queue knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestWord {
@@ -28,6 +31,8 @@ pub(super) enum RequestWord {
     /// The hold that was granted, plus one, and its serial number.
     Hold = 6,
     HoldSerial = 7,
+    /// From this instant on it is not granted; [`NEVER`] where it waits as long as it takes.
+    Deadline = 8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +112,7 @@ impl Memory {
             "hold serial",
             "journal",
         ];
-        const TICKET: [&str; 8] = [
+        const TICKET: [&str; 9] = [
             "owner",
             "state",
             "next",
@@ -116,6 +121,7 @@ impl Memory {
             "cost",
             "hold",
             "hold serial",
+            "deadline",
         ];
         const HOLD: [&str; 4] = ["owner", "serial", "amount", "next free"];
         let first_hold = self.hold_place(0, HoldWord::Owner);

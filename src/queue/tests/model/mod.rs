@@ -28,6 +28,8 @@ use Action::{Acquire, Release};
 #[derive(Clone, Copy, Debug)]
 struct Script {
     actions: &'static [Action],
+    /// For how many ticks each of its requests waits at most.
+    patience: Option<u8>,
     /// Whether its time may be up at any moment.
     has_deadline: bool,
     /// Whether it may give up while another process has the lock, and leave without it.
@@ -60,6 +62,7 @@ enum Mistake {
     ClaimServesNone,
     CountBeforeEntry,
     GrantReadsItsOwnerTwice,
+    GrantsWhoseTimeIsUp,
     GrantWithoutUnlink,
     LeaverServesNone,
     LookServesNone,
@@ -94,18 +97,21 @@ struct Bounds {
 /// Takes a unit and gives it back.
 const ONCE: Script = Script {
     actions: &[Acquire(1), Release],
+    patience: None,
     has_deadline: false,
     gives_up: false,
 };
 
 const TWICE: Script = Script {
     actions: &[Acquire(1), Release, Acquire(1), Release],
+    patience: None,
     has_deadline: false,
     gives_up: false,
 };
 
 const BOTH_AT_ONCE: Script = Script {
     actions: &[Acquire(2), Release],
+    patience: None,
     has_deadline: false,
     gives_up: false,
 };
@@ -113,6 +119,7 @@ const BOTH_AT_ONCE: Script = Script {
 /// Holds a unit while it waits for another.
 const ONE_AFTER_THE_OTHER: Script = Script {
     actions: &[Acquire(1), Acquire(1), Release, Release],
+    patience: None,
     has_deadline: false,
     gives_up: false,
 };
@@ -120,6 +127,7 @@ const ONE_AFTER_THE_OTHER: Script = Script {
 /// Takes a unit that does not come back by its doing.
 const SPEND: Script = Script {
     actions: &[Acquire(1)],
+    patience: None,
     has_deadline: false,
     gives_up: false,
 };
@@ -127,6 +135,14 @@ const SPEND: Script = Script {
 const fn in_time(script: Script) -> Script {
     Script {
         has_deadline: true,
+        ..script
+    }
+}
+
+/// For so many ticks.
+const fn waiting_for(patience: u8, script: Script) -> Script {
+    Script {
+        patience: Some(patience),
         ..script
     }
 }
@@ -222,6 +238,21 @@ fn three_processes_never_get_in_each_others_way() {
         &Bounds::rate(1, &[in_time(SPEND), SPEND, SPEND]).by_section(),
         2_900,
     );
+}
+
+#[test]
+fn time_may_be_up_for_one_or_two_before_another() {
+    let bounds = |scripts: &[Script]| Bounds {
+        ticks: 2,
+        ..Bounds::new(1, scripts)
+    };
+    nothing_is_wrong(&bounds(&[ONCE, waiting_for(1, ONCE)]), 1_500);
+    let both = [waiting_for(1, TWICE), waiting_for(2, ONCE)];
+    nothing_is_wrong(&bounds(&both).deaths(1), 30_000);
+    let three = [ONCE, waiting_for(1, ONCE), ONCE];
+    nothing_is_wrong(&bounds(&three).by_section(), 5_000);
+    let by_time = [waiting_for(1, SPEND), SPEND, SPEND];
+    nothing_is_wrong(&Bounds::rate(1, &by_time).by_section(), 2_000);
 }
 
 #[test]
@@ -370,6 +401,16 @@ fn a_grant_that_reads_twice_whose_it_is_is_found() {
     };
     let what = "what is counted or linked contradicts itself";
     is_found(Mistake::GrantReadsItsOwnerTwice, bounds, what);
+}
+
+#[test]
+fn a_grant_after_the_time_was_up_is_found() {
+    let bounds = Bounds {
+        ticks: 1,
+        ..Bounds::new(1, &[ONCE, waiting_for(1, ONCE)])
+    };
+    let what = "a request is granted after its time was up";
+    is_found(Mistake::GrantsWhoseTimeIsUp, bounds, what);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! their order, over the functions of the queue that the engine uses.
 
 use super::memory::{
-    ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, REBUILD_MARKER, RequestWord,
+    ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, NEVER, REBUILD_MARKER, RequestWord,
     UNTOUCHED_HOLD, small,
 };
 use super::{Bounds, LimitKind, Mistake};
@@ -43,15 +43,7 @@ pub(super) struct Hold {
 pub(super) struct Ticket {
     pub(super) index: u8,
     pub(super) serial: u8,
-}
-
-impl From<TicketReference> for Ticket {
-    fn from(ticket: TicketReference) -> Self {
-        Self {
-            index: small(ticket.index),
-            serial: small(ticket.serial),
-        }
-    }
+    pub(super) deadline: u8,
 }
 
 /// What an operation came to.
@@ -280,16 +272,26 @@ impl<'a> Section<'a> {
         queue::head(&self.memory, 0).is_ok_and(|head| {
             head.is_some_and(|index| {
                 let cost = self.memory.request(index, RequestWord::Cost);
-                self.blocked(cost).is_none()
+                self.blocked(cost).is_none() && !self.is_expired(index)
             })
         })
     }
 
     fn serve_head(&mut self) -> Served {
-        match self.head() {
-            None => Served::NoWaiters,
-            Some(index) => self.try_grant(index),
+        loop {
+            let Some(index) = self.head() else {
+                return Served::NoWaiters;
+            };
+            if self.is_expired(index) && !self.has(Mistake::GrantsWhoseTimeIsUp) {
+                self.take_back_ticket(index);
+                continue;
+            }
+            return self.try_grant(index);
         }
+    }
+
+    fn is_expired(&self, index: u64) -> bool {
+        self.now >= self.memory.request(index, RequestWord::Deadline)
     }
 
     pub(super) fn serve_next(&mut self) {
@@ -305,6 +307,9 @@ impl<'a> Section<'a> {
         let cost = self.memory.request(index, RequestWord::Cost);
         if let Some(wait) = self.blocked(cost) {
             return Served::Blocked { wait };
+        }
+        if self.is_expired(index) {
+            self.forbid("a request is granted after its time was up");
         }
         self.forbid_overtaking(queue::state(&self.memory, index).serial);
         let owner = self.owner(index);
@@ -387,7 +392,7 @@ impl<'a> Section<'a> {
             .unwrap_or(Outcome::RetryAfterReclaim)
     }
 
-    pub(super) fn take_ticket(&mut self, owner: u8, cost: u8) -> Outcome {
+    pub(super) fn take_ticket(&mut self, owner: u8, cost: u8, patience: Option<u8>) -> Outcome {
         let served = self.serve_head();
         if self.has_no_waiters()
             && let Some(admitted) = self.take_at_once(owner, cost)
@@ -398,8 +403,12 @@ impl<'a> Section<'a> {
             return Outcome::QueueFull;
         };
         let place = free.index;
+        let deadline = patience.map_or(NEVER, |patience| self.now + patience);
         self.store(Memory::request_place(place, RequestWord::Cost), cost);
-        let Ok(ticket) = queue::enqueue(&mut Journalled(self), free, u64::from(owner)) else {
+        self.store(Memory::request_place(place, RequestWord::Deadline), deadline);
+        let Ok(TicketReference { index, serial }) =
+            queue::enqueue(&mut Journalled(self), free, u64::from(owner))
+        else {
             self.forbid("the queue is damaged");
             return Outcome::Lost;
         };
@@ -407,9 +416,13 @@ impl<'a> Section<'a> {
         let is_first = !matches!(served, Served::Blocked { .. });
         let wait = self.blocked(cost).filter(|wait| *wait > 0 && is_first);
         Outcome::Waiting {
-            ticket: ticket.into(),
+            ticket: Ticket {
+                index: small(index),
+                serial: small(serial),
+                deadline,
+            },
             seen: self.memory.request(place, RequestWord::WaiterFutex),
-            wake_at: wait.map_or(u8::MAX, |wait| self.now + wait),
+            wake_at: wait.map_or(NEVER, |wait| self.now + wait),
         }
     }
 
@@ -417,20 +430,24 @@ impl<'a> Section<'a> {
     pub(super) fn look(&mut self, owner: u8, ticket: Ticket, time_is_up: bool) -> Outcome {
         let index = u64::from(ticket.index);
         let seen = self.memory.request(index, RequestWord::WaiterFutex);
+        let time_is_up = time_is_up || self.now >= ticket.deadline;
         let is_own = |memory: &Memory| {
             queue::state(memory, index).serial == u64::from(ticket.serial)
                 && memory.load_ticket(index, TicketWord::Owner) == u64::from(owner)
         };
         if !is_own(&self.memory) || queue::state(&self.memory, index).phase == Phase::Free {
-            return Outcome::Lost;
+            return self.lost(time_is_up);
         }
         let mut served = Served::Granted;
         let waits = |memory: &Memory| queue::state(memory, index).phase == Phase::Waiting;
         if waits(&self.memory) && !self.has(Mistake::LookServesNone) {
             served = self.serve_head();
         }
-        if queue::state(&self.memory, index).phase == Phase::Granted {
-            return self.claim(ticket);
+        match queue::state(&self.memory, index).phase {
+            Phase::Granted => return self.claim(ticket),
+            // Its time was up, by the clock of the queue.
+            Phase::Free => return self.lost(time_is_up),
+            Phase::Waiting => {}
         }
         let is_first = self.head() == Some(index);
         if time_is_up {
@@ -445,12 +462,21 @@ impl<'a> Section<'a> {
         }
         let wake_at = match served {
             Served::Blocked { wait: wait @ 1.. } if is_first => self.now + wait,
-            _ => u8::MAX,
+            _ => NEVER,
         };
         Outcome::Waiting {
             ticket,
             seen,
             wake_at,
+        }
+    }
+
+    /// What the owner of a ticket makes of it that is gone.
+    fn lost(&self, time_is_up: bool) -> Outcome {
+        if time_is_up {
+            Outcome::TimedOut
+        } else {
+            Outcome::Lost
         }
     }
 

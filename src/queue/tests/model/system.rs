@@ -318,7 +318,7 @@ impl System {
             }
             Frame::Asleep(waiting) => {
                 // Being woken is the step of the process that wakes it.
-                if self.now >= waiting.wake_at || may_check_liveness {
+                if self.now >= waiting.wake_at.min(waiting.ticket.deadline) || may_check_liveness {
                     go(vec![Frame::Awake(waiting)]);
                 }
                 if has_deadline {
@@ -440,7 +440,9 @@ impl System {
             section.serve_next();
         }
         let outcome = match frame {
-            Frame::TakeTicket { .. } => section.take_ticket(owner, self.cost(number, bounds)),
+            Frame::TakeTicket { .. } => {
+                section.take_ticket(owner, self.cost(number, bounds), bounds.scripts[number].patience)
+            }
             Frame::Look(waiting, time_is_up) => {
                 section.look(owner, waiting.ticket, time_is_up == TimeIsUp::Yes)
             }

@@ -23,7 +23,7 @@ impl System {
         let is_at_rest = |process: &Process| match process.frames.last() {
             // What it does next is up to its caller.
             None | Some(Frame::Decide | Frame::Release) => process.frames.len() <= 1,
-            Some(Frame::Asleep(waiting)) => waiting.wake_at > self.now,
+            Some(Frame::Asleep(waiting)) => waiting.wake_at.min(waiting.ticket.deadline) > self.now,
             Some(_) => false,
         };
         if self.something_was_left() || self.lock != Lock::Free || !self.processes.iter().all(is_at_rest) {

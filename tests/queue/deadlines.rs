@@ -1,0 +1,181 @@
+//! No ticket is granted after its time is up, whatever its owner does: those behind it wait for nothing else than what
+//! the limits need.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::scene::clock::Scene;
+use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
+use crate::scene::{create, create_in, expect_permit, expect_refusal, first_set, queued};
+use nix::sys::signal::Signal;
+use shmlimit::{Keyed, Limit, LimitSet, Outcome, SetDeclaration};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn places(capacity: u64) -> SetDeclaration {
+    SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn ready<T>(polled: Poll<T>) -> T {
+    match polled {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits still"),
+    }
+}
+
+#[test]
+fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
+    in_own_process(
+        "deadlines::threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others",
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create_in(directory, places(1));
+            let permit = expect_permit(set.try_acquire(&set.request()));
+            let child = Child::fork(|| {
+                // Long enough for all of them to be seen in the queue, however busy the machine is.
+                let wait = || expect_refusal(set.acquire(&set.request(), 2 * SECOND));
+                thread::scope(|scope| {
+                    let waiters: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
+                    for waiter in waiters {
+                        let refusal = waiter.join().expect("no panic");
+                        assert!(refusal.binding().is_some(), "{refusal}");
+                    }
+                });
+            });
+            eventually("all of them wait", || queued(&segment) == 8);
+            child.send(Signal::SIGSTOP);
+            child.wait_until_stopped();
+            let stopped = Instant::now();
+            eventually("their time is up", || stopped.elapsed() > 2 * SECOND);
+            drop(permit);
+            let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+            let seen = first_set(&segment);
+            assert_eq!((seen.tickets.len(), seen.counts.timed_out), (0, 8));
+            drop(permit);
+            child.send(Signal::SIGCONT);
+            child.succeed();
+            assert_eq!(first_set(&segment).counts.timed_out, 8, "each is counted once");
+        },
+    );
+}
+
+#[test]
+fn a_future_that_nobody_polls_is_not_granted_after_its_time() {
+    let (_directory, segment, set) = create(places(1));
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let mut left: Vec<_> = (0..4)
+        .map(|_| Box::pin(set.acquire_async(&set.request(), SECOND)))
+        .collect();
+    for future in &mut left {
+        assert!(poll_once(future).is_pending());
+    }
+    let since = Instant::now();
+    eventually("their time is up", || since.elapsed() > SECOND);
+    drop(permit);
+    let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+    drop(permit);
+    for mut future in left {
+        let refusal = expect_refusal(ready(poll_once(&mut future)));
+        assert_eq!(refusal.binding(), Some("places"));
+    }
+    let seen = first_set(&segment);
+    assert_eq!((seen.tickets.len(), seen.counts.timed_out), (0, 4));
+}
+
+/// Ten seconds a call, so that who waits for one with a timeout of five waits in vain.
+fn calls(keyed: bool) -> SetDeclaration {
+    let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, 10 * SECOND));
+    if keyed { set.keyed(Keyed::new(8)) } else { set }
+}
+
+fn take(set: &LimitSet, keyed: bool) -> bool {
+    let outcome = if keyed {
+        set.key("key").expect("a key").try_acquire(&set.request())
+    } else {
+        set.try_acquire(&set.request())
+    };
+    outcome.expect("works").is_admitted()
+}
+
+#[test]
+fn by_a_virtual_clock_a_time_is_up_by_that_clock() {
+    for keyed in [false, true] {
+        let scene = Scene::new(calls(keyed));
+        let set = scene.set();
+        assert!(take(&set, keyed));
+        let request = set.request();
+        let mut waiting = Box::pin(if keyed {
+            let key = set.key("key").expect("a key");
+            key.acquire_owned(&request, 5 * SECOND)
+        } else {
+            set.acquire_owned(&request, 5 * SECOND)
+        });
+        assert!(poll_once(&mut waiting).is_pending());
+        scene.pass(20 * SECOND);
+        assert!(
+            take(&set, keyed),
+            "the place of what waits in vain is the next one's"
+        );
+        let outcome = ready(poll_once(&mut waiting)).expect("works");
+        assert!(matches!(outcome, Outcome::Refused(_)), "keyed: {keyed}");
+        let seen = scene.snapshot();
+        assert_eq!((seen.tickets.len(), seen.counts.timed_out), (0, 1));
+    }
+}
+
+#[test]
+fn what_is_granted_in_time_may_be_collected_later() {
+    let scene = Scene::new(calls(false));
+    let set = scene.set();
+    assert!(take(&set, false));
+    let mut waiting = Box::pin(set.acquire_async(&set.request(), 15 * SECOND));
+    assert!(poll_once(&mut waiting).is_pending());
+    scene.pass(12 * SECOND);
+    // Serves the queue.
+    assert!(!take(&set, false));
+    scene.pass(8 * SECOND);
+    assert!(ready(poll_once(&mut waiting)).expect("works").is_admitted());
+}
+
+#[test]
+fn tickets_whose_time_is_up_make_room_for_those_who_come() {
+    let (_directory, segment, set) = create(places(1).waiters(2));
+    let _permit = expect_permit(set.try_acquire(&set.request()));
+    let mut left: Vec<_> = (0..2)
+        .map(|_| Box::pin(set.acquire_async(&set.request(), SECOND)))
+        .collect();
+    for future in &mut left {
+        assert!(poll_once(future).is_pending());
+    }
+    let since = Instant::now();
+    eventually("their time is up", || since.elapsed() > SECOND);
+    eventually("there is room in the queue", || {
+        let mut waiting = Box::pin(set.acquire_async(&set.request(), TIMEOUT));
+        poll_once(&mut waiting).is_pending()
+    });
+    assert_eq!(first_set(&segment).counts.timed_out, 2);
+}
+
+#[test]
+fn who_waited_before_a_throttle_looks_when_it_ends() {
+    let (_directory, segment, set) = create(places(1));
+    let started = Instant::now();
+    for _ in 0..30 {
+        let mut permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| drop(expect_permit(set.acquire(&set.request(), TIMEOUT))));
+            eventually("it waits", || queued(&segment) == 1);
+            permit.throttled(Duration::from_millis(10)).expect("works");
+            drop(permit);
+            waiter.join().expect("no panic");
+        });
+    }
+    // Who is not told sleeps for a second each time.
+    assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
+}
