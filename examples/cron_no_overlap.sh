@@ -32,5 +32,5 @@ TOML
     limitctl create --config "$declaration" "$segment" >/dev/null 2>&1 || [ -e "$segment" ]
 fi
 
-# Killed in any way, the job gives its place back: there is no lock file to be removed by hand.
+# However it ends, the place is given back when all of the job has ended: there is no lock file to be removed by hand.
 limitctl exec --timeout 0 "$segment" job -- "$@"

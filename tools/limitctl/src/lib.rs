@@ -2,7 +2,11 @@
 //!
 //! Unsafe code is in these files alone:
 //!
-//! - `job.rs` (what a command does between fork and exec; signals by their numbers, real-time ones included)
+//! - `job/front.rs` (forks the keeper; ends by a signal)
+//! - `job/inherited.rs` (signals as they are before the runtime begins, and between fork and exec)
+//! - `job/keeper.rs` (what a command does between fork and exec)
+//! - `job/processes.rs` (signals by their numbers, real-time ones included)
+//! - `main.rs` (runs something before the runtime begins)
 //! - `selftest/child.rs` (forks)
 
 mod arguments;
@@ -30,6 +34,7 @@ use clap::Parser;
 use arguments::Arguments;
 pub use bounds::snapshot_with_bounds;
 use exit::{ExitCode, Failure};
+pub use job::note_signals;
 pub use live::exposition::{Format, exposition};
 
 /// Does what the arguments say, the first of which is the name of the program, and answers the exit code.

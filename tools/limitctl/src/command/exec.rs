@@ -5,18 +5,21 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use shmlimit::{Error, LimitSet, Permit, Refusal, Request, RequestError};
+use shmlimit::{Error, LimitSet, OpenError, Permit, Request, RequestError, Segment};
 
 use crate::arguments::{self, Access};
 use crate::exit::{ExitCode, Failure};
-use crate::job::{self, Job};
-use crate::output;
+use crate::job::{self, Front, Keeper, Kept, Outcome};
 use crate::store;
 use crate::text::sanitise;
+
+/// Between two attempts to attach where other processes have all places of participants.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Run a command under a permit
 ///
@@ -28,7 +31,11 @@ use crate::text::sanitise;
 ///
 /// One of each limit of calls and concurrency is taken, unless --cost says otherwise; a limit of cost wants one named.
 ///
-/// The command has limitctl's place: its files, environment, process group and signal mask. Signals sent to limitctl are passed on, a command that stops stops limitctl, and limitctl ends as the command does: with its exit code, or by the signal that killed it. Where limitctl is killed by SIGKILL, the kernel kills the command as well, unless it runs as another user by then. What the command leaves running in the background is not waited for and holds nothing. Leases are renewed for as long as limitctl is not stopped.
+/// The command has limitctl's place: its files, environment, process group, signal mask and ignored signals. Signals sent to limitctl are passed on, a command that stops stops limitctl, and limitctl ends when the command does and as it does: with its exit code, or by the signal that killed it. Leases are renewed.
+///
+/// The permit is held by a process of limitctl's own, limitctl-keeper, until the command and everything that it started has ended: what it leaves running in the background, also as a daemon, holds the permit although limitctl has ended. So where limitctl is killed by SIGKILL, the job goes on and the permit is held. Only SIGKILL of limitctl-keeper frees the permit early; the kernel then kills the command, but not what the command started, unless the command runs as another user by then.
+///
+/// Where all places of participants of the segment are taken, limitctl waits for one as it waits for the permit, in no order.
 ///
 /// Where the permit has nothing to give back, because it took limits of calls and cost only, limitctl becomes the command.
 ///
@@ -92,10 +99,15 @@ struct Cost {
 
 impl Exec {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        match self.run_while_held()? {
-            Some(status) => Ok(job::end_like(status)),
+        let front = Front::start(|keeper| self.keep(keeper));
+        let front = front.map_err(|error| Failure::of_system(&error, "cannot start another process"))?;
+        match front.stand()? {
+            Outcome::Ended(status) => Ok(job::end_like(status)),
             // Becomes the command, and returns only where it could not.
-            None => Err(self.not_started(&self.command().exec())),
+            Outcome::NothingHeld => {
+                let mut command = job::with_inherited_signals(self.command());
+                Err(self.not_started(&command.exec()))
+            }
         }
     }
 
@@ -107,8 +119,13 @@ impl Exec {
     }
 
     /// Takes the permit and runs the command, unless the permit holds nothing. Releases the segment in any case.
-    fn run_while_held(&self) -> Result<Option<ExitStatus>, Failure> {
-        let segment = self.access.options().open(&self.segment)?;
+    fn keep(&self, keeper: &Keeper) -> Result<Kept, Failure> {
+        // Later than any process waits for where it is beyond what a clock can say.
+        let deadline = self
+            .timeout
+            .and_then(|timeout| Instant::now().checked_add(timeout));
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let segment = self.attach(left)?;
         let set = segment.set(&self.set)?;
         let request = self.request(&set)?;
         if set
@@ -119,21 +136,58 @@ impl Exec {
             store::ask_while_running(&segment);
         }
         let outcome = match &self.key {
-            Some(key) => set.key(key.as_bytes())?.acquire(&request, self.timeout),
-            None => set.acquire(&request, self.timeout),
+            Some(key) => set.key(key.as_bytes())?.acquire(&request, left()),
+            None => set.acquire(&request, left()),
         };
         let outcome = outcome.map_err(cannot_take)?;
-        let mut permit = outcome.into_result().map_err(|refusal| self.refused(&refusal))?;
-        let status = if permit.fencing_number().is_some() {
-            Some(self.run_under(&permit)?)
-        } else {
-            None
+        let mut permit = outcome
+            .into_result()
+            .map_err(|refusal| self.refused(refusal.to_string()))?;
+        if permit.fencing_number().is_none() {
+            self.give_back(&mut permit)?;
+            return Ok(Kept::Nothing);
+        }
+        let Some(tree) = keeper
+            .start(self.command())
+            .map_err(|error| self.not_started(&error))?
+        else {
+            return Ok(Kept::Abandoned);
         };
+        // A command takes as long as it takes.
+        if let Err(error) = permit.heartbeat_in_background() {
+            tree.complain(error.into());
+        }
+        let waited = tree.wait();
         if let Err(error) = self.give_back(&mut permit) {
             // The command has run, and how it ended is the answer.
-            output::complain(&Failure::from(error).message);
+            tree.complain(error.into());
         }
-        Ok(status)
+        match waited {
+            Ok(status) => Ok(Kept::UntilTheEnd(status)),
+            Err(error) => Err(Failure::new(
+                ExitCode::Problem,
+                format!("cannot wait for the command: {error}"),
+            )),
+        }
+    }
+
+    /// Attaches to the segment, where other processes may have all places of participants: these end as their commands do, so one is
+    /// waited for as the permit is.
+    fn attach(&self, left: impl Fn() -> Option<Duration>) -> Result<Segment, Failure> {
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let error = match self.access.options().open(&self.segment) {
+                Err(error @ Error::Open(OpenError::TooManyParticipants { .. })) => error,
+                outcome => return Ok(outcome?),
+            };
+            let pause_now = match left() {
+                Some(left) if left.is_zero() => return Err(self.refused(error.to_string())),
+                Some(left) => left.min(pause),
+                None => pause,
+            };
+            std::thread::sleep(pause_now);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     fn request(&self, set: &LimitSet) -> Result<Request, Error> {
@@ -150,16 +204,6 @@ impl Exec {
         permit.release()
     }
 
-    fn run_under(&self, permit: &Permit<'_>) -> Result<ExitStatus, Failure> {
-        let job = Job::start(self.command()).map_err(|error| self.not_started(&error))?;
-        // A command takes as long as it takes.
-        if let Err(error) = permit.heartbeat_in_background() {
-            output::complain(&Failure::from(error).message);
-        }
-        job.wait()
-            .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot wait for the command: {error}")))
-    }
-
     fn not_started(&self, error: &io::Error) -> Failure {
         let code = match error.kind() {
             io::ErrorKind::NotFound => ExitCode::CommandNotFound,
@@ -170,9 +214,9 @@ impl Exec {
         Failure::new(code, format!("cannot run `{program}`: {error}"))
     }
 
-    fn refused(&self, refusal: &Refusal) -> Failure {
+    fn refused(&self, why: String) -> Failure {
         let code = self.conflict_exit_code.map_or(ExitCode::Refused, ExitCode::Other);
-        Failure::new(code, refusal.to_string())
+        Failure::new(code, why)
     }
 }
 
