@@ -164,14 +164,16 @@ impl Refresher {
         }
     }
 
-    /// What was wrong with the store at the last attempt; none where it answered all.
+    /// What was wrong with the store at the last attempt; none where it answered all, and in a forked child, which has no such
+    /// thread.
     #[must_use]
     pub fn problem(&self) -> Option<StoreError> {
-        self.shared
-            .problem
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        // The child may have inherited the lock while the thread of its parent held it.
+        if self.process != process::id() {
+            return None;
+        }
+        let problem = self.shared.problem.lock();
+        problem.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stops the thread and waits for its end: for as long as an answer that it waits for may take.

@@ -2,6 +2,7 @@
 
 mod exec;
 mod fork;
+mod forked_in_the_middle;
 mod giving_back;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;

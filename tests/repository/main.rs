@@ -2,5 +2,6 @@
 
 mod auto_traits;
 mod documents;
+mod fork_safety;
 mod layers;
 mod unsafe_code;

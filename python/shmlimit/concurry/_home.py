@@ -34,7 +34,7 @@ _ALGORITHMS: dict[RateLimitAlgorithm, Algorithm] = {
     RateLimitAlgorithm.GCRA: "gcra",
 }
 
-_swept = threading.Event()
+_swept = False
 
 
 def takes_fractions(limit: Limit) -> bool:
@@ -145,9 +145,10 @@ def _directory() -> str:
 
 
 def _unique_path() -> str:
+    global _swept
     directory = _directory()
-    if not _swept.is_set():
-        _swept.set()
+    if not _swept:
+        _swept = True
         _sweep(directory)
     return os.path.join(directory, f"{_PREFIX}{os.getuid()}-{uuid.uuid4().hex}.limits")
 

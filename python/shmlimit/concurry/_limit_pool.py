@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 
 # What a pool has in one process only.
-_OWN = frozenset({"_dispatched", "_choosing"})
+_OWN = frozenset({"_dispatched"})
+
+# Of all pools, held for two instructions. A child that is forked while another thread has it gets one of its own.
+_choosing = threading.Lock()
+os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.Lock()))
 
 
 class LimitPool:
@@ -45,7 +50,6 @@ class LimitPool:
     load_balancing: LoadBalancingAlgorithm
     worker_index: int
     _dispatched: int
-    _choosing: threading.Lock
 
     def __init__(
         self,
@@ -146,10 +150,10 @@ class LimitPool:
         return {name: value for name, value in vars(self).items() if name not in _OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _dispatched=0, _choosing=threading.Lock())
+        vars(self).update(state, _dispatched=0)
 
     def _choose(self) -> BaseLimitSet:
-        with self._choosing:
+        with _choosing:
             turn = self._dispatched
             vars(self)["_dispatched"] = turn + 1
         if self.load_balancing is LoadBalancingAlgorithm.Random:

@@ -1,14 +1,15 @@
 //! Amounts: natural units on the side of Python, whole units on the side of the library.
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyString, PyType};
 use shmlimit::Limit;
 
 use crate::handle::Handle;
 use crate::interpreter::error::exception;
+use crate::interpreter::once::once;
 
 /// An amount as it was given.
 pub enum Amount {
@@ -80,6 +81,7 @@ pub fn counts_in_parts(limit: &Limit) -> bool {
 }
 
 fn decimal_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    DECIMAL.import(py, "decimal", "Decimal")
+    static DECIMAL: OnceBox<Py<PyType>> = OnceBox::new();
+    let decimal = || Ok(py.import("decimal")?.getattr("Decimal")?.cast_into::<PyType>()?.unbind());
+    once(&DECIMAL, py, decimal)
 }

@@ -152,8 +152,9 @@ fn warn_of_unknown(handle: &Handle, name: &str, at: &Bound<'_, PyAny>) -> PyResu
         return Ok(());
     }
     let set = handle.set.name().to_owned();
-    // Only ever locked by who has the interpreter's lock, and so never while this process forks.
-    let is_first = WARNED.lock().is_ok_and(|mut warned| {
+    // Only ever locked by who has the interpreter's lock, so it is free. In doubt the name was warned of: a child may have inherited
+    // the lock while another thread of its parent held it.
+    let is_first = WARNED.try_lock().is_ok_and(|mut warned| {
         let named = (handle.path.clone(), set.clone(), name.to_owned());
         warned.get_or_insert_default().insert(named)
     });

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use nix::errno::Errno;
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 use shmlimit::{
     ChangeError, DeclarationError, Difference, Error, OpenError, ParseError, PermitError, RequestError,
@@ -15,6 +15,7 @@ use shmlimit::{
 };
 
 use crate::interpreter::log;
+use crate::interpreter::once::once;
 
 /// The exception for an error of the library.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
@@ -95,9 +96,9 @@ pub fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
 
 /// An exception of that class of the package, made of its one argument.
 pub fn exception_of<'py>(py: Python<'py>, class: &str, argument: impl IntoPyObject<'py>) -> PyErr {
-    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let module = MODULE.get_or_try_init(py, || py.import("shmlimit._errors").map(Bound::unbind));
-    match module.and_then(|module| module.bind(py).getattr(class)?.call1((argument,))) {
+    static MODULE: OnceBox<Py<PyModule>> = OnceBox::new();
+    let module = once(&MODULE, py, || py.import("shmlimit._errors").map(Bound::unbind));
+    match module.and_then(|module| module.getattr(class)?.call1((argument,))) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
     }

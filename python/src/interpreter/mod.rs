@@ -5,6 +5,7 @@ pub(crate) mod error;
 pub(crate) mod interruption;
 pub(crate) mod log;
 pub(crate) mod object;
+pub(crate) mod once;
 pub(crate) mod ready;
 pub(crate) mod seconds;
 pub(crate) mod value;

@@ -9,13 +9,14 @@ use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi};
 
 use crate::interpreter::call;
+use crate::interpreter::once::once;
 
 /// What an object of such a class consists of.
 pub trait Content: Send + Sized + 'static {
@@ -47,7 +48,7 @@ const MAX_UNUSED: usize = 32;
 
 /// A class, and memory of objects that are not used any more.
 pub struct Class {
-    class: PyOnceLock<Py<PyType>>,
+    class: OnceBox<Py<PyType>>,
     unused: [Cell<*mut ffi::PyObject>; MAX_UNUSED],
     unused_count: Cell<usize>,
 }
@@ -61,7 +62,7 @@ unsafe impl Send for Class {}
 impl Class {
     pub const fn new() -> Self {
         Self {
-            class: PyOnceLock::new(),
+            class: OnceBox::new(),
             unused: [const { Cell::new(ptr::null_mut()) }; MAX_UNUSED],
             unused_count: Cell::new(0),
         }
@@ -99,8 +100,7 @@ struct Object<T> {
 /// The class, which is made when it is first asked for.
 #[inline]
 pub fn class<T: Content>(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    let class = T::class().class.get_or_try_init(py, || make_class::<T>(py))?;
-    Ok(class.bind(py))
+    once(&T::class().class, py, || make_class::<T>(py))
 }
 
 #[cold]

@@ -11,7 +11,9 @@ pub(crate) mod successor;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+
+use once_cell::race::OnceBox;
 
 use super::declaration::Declaration;
 use super::declaration::stored::{StoredDeclaration, StoredSet};
@@ -29,6 +31,7 @@ use crate::shm::file::remove::{finish_removal, remove};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
+use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::time::segment_clock::SegmentClock;
 use crate::words::words;
 use checkpoint::{replace_by_checkpoint, restored_from_checkpoint};
@@ -238,9 +241,9 @@ impl OpenOptions {
             declaration,
             options: self.clone(),
             mismatches,
-            warned: Mutex::default(),
-            checkpoint_failure: Mutex::default(),
-            checkpoints: OnceLock::new(),
+            warned: ProcessMutex::default(),
+            checkpoint_failure: ProcessMutex::default(),
+            checkpoints: OnceBox::new(),
         });
         note_handle(&shared);
         Ok(Segment { shared })

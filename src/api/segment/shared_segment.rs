@@ -1,7 +1,9 @@
 //! What the handles of one attached segment share.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+
+use once_cell::race::OnceBox;
 
 use super::mismatch::Mismatch;
 use super::open_options::OpenOptions;
@@ -9,6 +11,7 @@ use crate::api::declaration::Declaration;
 use crate::api::request_events::RequestEvents;
 use crate::engine::SegmentEngine;
 use crate::error::Error;
+use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::process::participant::ChildJoined;
 
 /// What the handles of one attached segment share.
@@ -20,19 +23,18 @@ pub(crate) struct SharedSegment {
     pub(super) mismatches: Vec<Mismatch>,
     pub(crate) request_events: Option<RequestEvents>,
     /// The unknown names that were warned about, by set and name.
-    pub(super) warned: Mutex<HashSet<(usize, String)>>,
+    pub(super) warned: ProcessMutex<HashSet<(usize, String)>>,
     /// Why the last checkpoint could not be taken.
-    pub(super) checkpoint_failure: Mutex<Option<Arc<Error>>>,
+    pub(super) checkpoint_failure: ProcessMutex<Option<Arc<Error>>>,
     /// What takes them, where they are declared.
-    pub(super) checkpoints: OnceLock<Arc<dyn ChildJoined>>,
+    pub(super) checkpoints: OnceBox<Arc<dyn ChildJoined>>,
 }
 
 impl SharedSegment {
-    /// Whether this is the first time that this process meets the name. In doubt it is not: a child may have
-    /// inherited the lock while another thread of its parent held it.
+    /// Whether this is the first time that this process meets the name.
     pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
         self.warned
-            .try_lock()
+            .lock()
             .is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
     }
 }

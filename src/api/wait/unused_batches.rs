@@ -1,11 +1,10 @@
 //! Batches that a process has drawn and does not use.
 
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 
-use super::waiters::lock;
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
-use crate::shm::process::fork_identity::PerProcess;
+use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::process::participant::Membership;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
@@ -15,40 +14,27 @@ const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
 
 /// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit): all handles of one
 /// segment share them, and whichever is still open will do to return them.
+///
+/// A forked child has those of its parent, unless another thread was just using the list: then it has those by which it
+/// [draws](UnusedBatches::of) and those that it opens.
 #[derive(Debug, Default)]
 struct DrawingHandles {
-    open: Mutex<Vec<OpenHandle>>,
+    open: ProcessMutex<Vec<OpenHandle>>,
 }
 
 /// A segment, and a handle of it.
 type OpenHandle = (Weak<Membership>, Weak<SharedSegment>);
 
-static DRAWING_HANDLES: PerProcess<DrawingHandles> = PerProcess::new();
+static DRAWING_HANDLES: DrawingHandles = DrawingHandles {
+    open: ProcessMutex::new(),
+};
 
 impl DrawingHandles {
-    /// Those of this process.
-    fn get() -> Option<&'static Self> {
-        DRAWING_HANDLES
-            .get_or(|parent| parent.map(Self::inherited).unwrap_or_default())
-            .ok()
-    }
-
-    /// Those that a forked child has from its parent, unless another thread was just using the list: then it has those by
-    /// which it [draws](UnusedBatches::of) and those that it opens.
-    fn inherited(&self) -> Self {
-        let open = match self.open.try_lock() {
-            Ok(open) => open.clone(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
-            Err(TryLockError::WouldBlock) => Vec::new(),
-        };
-        Self {
-            open: Mutex::new(open),
-        }
-    }
-
     /// Notes an open handle, if it is not known yet.
     fn add(&self, shared: &Arc<SharedSegment>) {
-        let mut open = lock(&self.open);
+        let Ok(mut open) = self.open.lock() else {
+            return;
+        };
         open.retain(|(_, handle)| handle.strong_count() > 0);
         if !open
             .iter()
@@ -61,7 +47,7 @@ impl DrawingHandles {
     /// The handles of one segment. Those of others stay as they are, and none is dropped under the list's lock: dropping the
     /// last handle of a segment detaches, which waits for locks.
     fn of(&self, membership: &Weak<Membership>) -> Vec<Arc<SharedSegment>> {
-        let open = lock(&self.open).clone();
+        let open = self.open.lock().map(|open| open.clone()).unwrap_or_default();
         let of_segment = open.iter().filter(|(of, _)| of.ptr_eq(membership));
         of_segment.filter_map(|(_, handle)| handle.upgrade()).collect()
     }
@@ -70,8 +56,8 @@ impl DrawingHandles {
 /// Notes a handle that was opened, if batches are drawn by it.
 pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
     let draws = shared.engine.sets().iter().any(|set| set.has_credit());
-    if let Some(handles) = DrawingHandles::get().filter(|_| draws) {
-        handles.add(shared);
+    if draws {
+        DRAWING_HANDLES.add(shared);
     }
 }
 
@@ -89,9 +75,7 @@ pub(crate) struct UnusedBatches {
 impl UnusedBatches {
     pub(crate) fn of(set: &LimitSet) -> Self {
         // A forked child may not have it from its parent.
-        if let Some(handles) = DrawingHandles::get() {
-            handles.add(set.shared());
-        }
+        DRAWING_HANDLES.add(set.shared());
         Self {
             membership: Arc::downgrade(&set.shared().engine.membership),
             set: set.position(),
@@ -111,7 +95,7 @@ impl UnusedBatches {
             return true;
         }
         self.next = now.saturating_add(UNUSED_AFTER);
-        let handles = DrawingHandles::get().map_or_else(Vec::new, |handles| handles.of(&self.membership));
+        let handles = DRAWING_HANDLES.of(&self.membership);
         for shared in &handles {
             // Each by the path that it was opened by.
             shared.engine.look_for_removal_if_due();
@@ -143,24 +127,6 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_the_handles_of_its_parent_also_after_a_panic_among_them() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (_segment, set) = opened(&directory, "limits");
-        let membership = Arc::downgrade(&set.shared().engine.membership);
-        let parent = DrawingHandles::default();
-        parent.add(set.shared());
-        parent.add(set.shared());
-        std::thread::scope(|scope| {
-            let panics = scope.spawn(|| {
-                let _open = parent.open.lock();
-                panic!("with the list's lock");
-            });
-            assert!(panics.join().is_err());
-        });
-        assert_eq!(parent.inherited().of(&membership).len(), 1);
-    }
-
-    #[test]
     fn handles_are_found_by_their_segment() {
         let directory = tempfile::tempdir().expect("a directory");
         let (_one, set_of_one) = opened(&directory, "one");
@@ -181,11 +147,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (_segment, set) = opened(&directory, "limits");
         let membership = Arc::downgrade(&set.shared().engine.membership);
-        let handles = DrawingHandles::get().expect("a page");
         // As after a fork while another thread used the list.
-        lock(&handles.open).retain(|(of, _)| !of.ptr_eq(&membership));
-        assert!(handles.of(&membership).is_empty());
+        let open = DRAWING_HANDLES.open.lock();
+        open.expect("a page").retain(|(of, _)| !of.ptr_eq(&membership));
+        assert!(DRAWING_HANDLES.of(&membership).is_empty());
         let _batches = UnusedBatches::of(&set);
-        assert_eq!(handles.of(&membership).len(), 1);
+        assert_eq!(DRAWING_HANDLES.of(&membership).len(), 1);
     }
 }

@@ -6,13 +6,13 @@
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::engine::credit::drawn::{CurrentBatch, Drawn, Period};
 use crate::limit::Mark;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::RowReference;
-use crate::shm::process::fork_identity::{IdentityPage, PerProcess};
+use crate::shm::process::fork_identity::{IdentityPage, ProcessMutex};
 use crate::shm::process::participant::Membership;
 use crate::table::Fingerprint;
 
@@ -203,11 +203,11 @@ impl Batches {
         shards: usize,
         is_keyed: bool,
     ) -> Arc<Self> {
-        let batches =
-            match KNOWN.get_or(|parent: Option<&Known>| parent.map(Known::inherited).unwrap_or_default()) {
-                Ok(known) => known.find_or_add(membership, set, || Self::new(shards, is_keyed)),
-                Err(_) => Arc::new(Self::new(shards, is_keyed)),
-            };
+        let new = || Self::new(shards, is_keyed);
+        let batches = match KNOWN.lock() {
+            Ok(mut known) => find_or_add(&mut known, membership, set, new),
+            Err(_) => Arc::new(new()),
+        };
         batches.handles.fetch_add(1, Ordering::Relaxed);
         batches
     }
@@ -308,52 +308,31 @@ fn current_process() -> u64 {
     IdentityPage::get().map_or(0, |page| page.current().as_u64())
 }
 
-/// The batches of this process, by segment and set.
-#[derive(Debug, Default)]
-struct Known {
-    batches: Mutex<Vec<OfSet>>,
-}
-
 /// A segment, the position of a set in it, and the batches.
 type OfSet = (Weak<Membership>, u64, Weak<Batches>);
 
-static KNOWN: PerProcess<Known> = PerProcess::new();
+/// The batches of this process, by segment and set. A forked child has those of its parent, unless another thread was just
+/// changing the list: what the child opens then has batches of its own.
+static KNOWN: ProcessMutex<Vec<OfSet>> = ProcessMutex::new();
 
-impl Known {
-    /// Those that a forked child has from its parent, unless another thread was just changing the list: what the child
-    /// opens then has batches of its own.
-    fn inherited(&self) -> Self {
-        let batches = match self.batches.try_lock() {
-            Ok(batches) => batches.clone(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
-            Err(TryLockError::WouldBlock) => Vec::new(),
-        };
-        Self {
-            batches: Mutex::new(batches),
-        }
+fn find_or_add(
+    known: &mut Vec<OfSet>,
+    membership: &Arc<Membership>,
+    set: u64,
+    new: impl FnOnce() -> Batches,
+) -> Arc<Batches> {
+    known.retain(|(_, _, batches)| batches.strong_count() > 0);
+    let same = |(of, position, _): &&OfSet| *position == set && Weak::as_ptr(of) == Arc::as_ptr(membership);
+    if let Some(found) = known
+        .iter()
+        .find(same)
+        .and_then(|(_, _, found)| found.upgrade())
+    {
+        return found;
     }
-
-    fn find_or_add(
-        &self,
-        membership: &Arc<Membership>,
-        set: u64,
-        new: impl FnOnce() -> Batches,
-    ) -> Arc<Batches> {
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        batches.retain(|(_, _, batches)| batches.strong_count() > 0);
-        let same =
-            |(of, position, _): &&OfSet| *position == set && Weak::as_ptr(of) == Arc::as_ptr(membership);
-        if let Some(found) = batches
-            .iter()
-            .find(same)
-            .and_then(|(_, _, found)| found.upgrade())
-        {
-            return found;
-        }
-        let added = Arc::new(new());
-        batches.push((Arc::downgrade(membership), set, Arc::downgrade(&added)));
-        added
-    }
+    let added = Arc::new(new());
+    known.push((Arc::downgrade(membership), set, Arc::downgrade(&added)));
+    added
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Waiting for a moment without the kernel, where another processor may be about to unlock.
 
-use std::sync::OnceLock;
+use once_cell::race::OnceBool;
 
 /// Pauses of the processor before blocking.
 const SPINS: u32 = 500;
@@ -25,8 +25,10 @@ pub(super) fn spin<T, E>(
     look: impl Fn() -> Look,
     mut try_lock: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    static SEVERAL_PROCESSORS: OnceLock<bool> = OnceLock::new();
-    if !*SEVERAL_PROCESSORS
+    // Asking takes some files to be read, during which the process may fork: a cell of the standard library would be locked in
+    // the child for ever. Threads that ask at once do so more than once.
+    static SEVERAL_PROCESSORS: OnceBool = OnceBool::new();
+    if !SEVERAL_PROCESSORS
         .get_or_init(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1))
     {
         return Ok(None);

@@ -12,11 +12,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 
-use super::fork_identity::{IdentityPage, ProcessIdentity};
+use super::fork_identity::{IdentityPage, ProcessIdentity, ProcessMutex};
 use super::host::{ProcessOpinion, own_name, pid_namespace, process_opinion};
 use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces};
@@ -358,8 +358,9 @@ pub(crate) struct Membership {
     /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
     /// its parent's, and knows it for stale: no lock of the standard library could tell.
     renewing: AtomicU64,
-    /// Notified when a forked child becomes a participant, as long as they exist.
-    children: Mutex<Vec<Weak<dyn ChildJoined>>>,
+    /// Notified when a forked child becomes a participant, as long as they exist: not those that another thread was just adding
+    /// when the child was forked.
+    children: ProcessMutex<Vec<Weak<dyn ChildJoined>>>,
 }
 
 /// Something that has to do with each forked child that becomes a participant.
@@ -396,7 +397,7 @@ impl Membership {
             owner: AtomicU64::new(id.to_word()),
             pid_namespace: AtomicU64::new(pid_namespace().unwrap_or(0)),
             renewing: AtomicU64::new(0),
-            children: Mutex::default(),
+            children: ProcessMutex::default(),
         })
     }
 
@@ -530,8 +531,7 @@ impl Membership {
         };
         self.renewing.store(0, Ordering::Release);
         if outcome.is_ok() && !was_joined {
-            // In doubt nothing is said: it may have inherited the lock while another thread of its parent held it.
-            let children = self.children.try_lock().map(|it| it.clone()).unwrap_or_default();
+            let children = self.children.lock().map(|it| it.clone()).unwrap_or_default();
             for child in children.iter().filter_map(Weak::upgrade) {
                 child.child_joined();
             }
@@ -541,9 +541,11 @@ impl Membership {
 
     /// Says to `child` when a forked child has become a participant, for as long as there is `child`.
     pub(crate) fn when_child_joins(&self, child: &Arc<dyn ChildJoined>) {
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        children.retain(|child| child.strong_count() > 0);
-        children.push(Arc::downgrade(child));
+        // There is a membership only where the kernel tells a child from its parent.
+        if let Ok(mut children) = self.children.lock() {
+            children.retain(|child| child.strong_count() > 0);
+            children.push(Arc::downgrade(child));
+        }
     }
 
     fn join_anew(&self, current: ProcessIdentity) -> Result<u64, Error> {

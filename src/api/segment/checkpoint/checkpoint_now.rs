@@ -1,7 +1,7 @@
 //! Taking a checkpoint at once, and why one was not taken.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::api::segment::{Segment, absolute};
 use crate::error::Error;
@@ -26,7 +26,6 @@ impl Segment {
     /// Why the last checkpoint that this process was to take [as declared](crate::Checkpoint) could not be; `None` where it was taken, or
     /// by another process.
     pub fn checkpoint_failure(&self) -> Option<Arc<Error>> {
-        let failure = self.shared().checkpoint_failure.lock();
-        failure.unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared().checkpoint_failure.lock().ok()?.clone()
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn start(shared: &Arc<SharedSegment>, declaration: &Declaration) {
     let child: Arc<dyn ChildJoined> = schedule.clone();
     shared.engine.membership.when_child_joins(&child);
     // Kept with the segment: it ends with the last handle, and with it its threads.
-    if shared.checkpoints.set(child).is_ok() {
+    if shared.checkpoints.set(Box::new(child)).is_ok() {
         schedule.start();
     }
 }
@@ -149,8 +149,7 @@ impl SharedSegment {
         if let Some(failure) = &failure {
             tracing::warn!(path = %self.engine.path().display(), %failure, "no checkpoint was taken");
         }
-        // In doubt it is lost: a child may have inherited the lock while another thread of its parent held it.
-        if let Ok(mut last) = self.checkpoint_failure.try_lock() {
+        if let Ok(mut last) = self.checkpoint_failure.lock() {
             *last = failure.map(Arc::new);
         }
     }
