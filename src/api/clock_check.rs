@@ -59,7 +59,7 @@ impl ClockCheck {
             readings += READINGS;
         }
         Self {
-            reads_counter: matches!(clock, SegmentClock::Counter),
+            reads_counter: matches!(clock, SegmentClock::Counter(_)),
             readings,
             max_ahead_nanos: max_ahead,
             max_behind_nanos: max_behind,

@@ -28,6 +28,7 @@ pub mod header {
     pub const DIRECTORY_OFFSET: usize = 19;
     pub const CHECKSUM: usize = 20;
     pub const BOOT_ID: usize = 21;
+    pub const CLOCK_OFFSET: usize = 27;
     pub const PID_NAMESPACE: usize = 23;
     pub const TIME_NAMESPACE: usize = 24;
     pub const RETIRED: usize = 29;

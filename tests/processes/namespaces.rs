@@ -4,7 +4,10 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::layout_mirror::RawSegment;
+use crate::layout_mirror::words::control;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
@@ -185,6 +188,54 @@ fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
         });
         if let Some(child) = child {
             child.succeed();
+        }
+    });
+}
+
+/// The clock of the child's namespace is behind: by what its thread has measured in its parent, time would be ahead, and limits would
+/// stand still until it has come there.
+#[test]
+fn a_child_forked_into_another_time_namespace_measures_time_anew() {
+    let test = "namespaces::a_child_forked_into_another_time_namespace_measures_time_anew";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (used, theirs) = (directory.join("used"), directory.join("theirs"));
+        let segment = create(&used);
+        let api = segment.set("api").expect("declared");
+        drop(create(&theirs));
+        // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
+        if unsafe { libc::unshare(libc::CLONE_NEWTIME) } != 0 {
+            println!("skipped: no time namespace of its own: {}", Errno::last());
+            return;
+        }
+        let up = fs::read_to_string("/proc/uptime").expect("text");
+        let up: u64 = up
+            .split('.')
+            .next()
+            .and_then(|text| text.parse().ok())
+            .expect("seconds");
+        // Of this thread, whose children are in it.
+        let offsets = format!("/proc/{}/timens_offsets", nix::unistd::gettid());
+        fs::write(offsets, format!("boottime -{} 0", up / 2)).expect("a clock that is behind");
+        for _ in 0..5 {
+            // Until the counter serves.
+            for _ in 0..20_000 {
+                drop(api.try_acquire(&api.request()).expect("works"));
+            }
+            Child::fork(|| {
+                let segment = Segment::open(&theirs).expect("starts cold, or is this namespace's by now");
+                assert!(can_take_all(&segment));
+                let raw = RawSegment::open(&theirs);
+                let seen = raw.word(raw.control() + control::LAST_SEEN);
+                let since_the_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+                // The segment clock shows the wall clock of the creation, and has gone on with it since.
+                let most = since_the_epoch.as_nanos() + 60_000_000_000;
+                assert!(
+                    u128::from(seen) <= most || up < 240,
+                    "ahead by {} ns",
+                    u128::from(seen) - most
+                );
+            })
+            .succeed();
         }
     });
 }

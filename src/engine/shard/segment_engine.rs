@@ -187,7 +187,7 @@ impl SegmentEngine {
             _ if !reads_utc => 0,
             // Not read again: it may have been advanced, and it is one clock.
             SegmentClock::Virtual(_) => monotonic,
-            SegmentClock::System | SegmentClock::Counter => utc_nanos(),
+            SegmentClock::System | SegmentClock::Counter(_) => utc_nanos(),
         };
         Now { monotonic, utc }
     }

@@ -1,7 +1,8 @@
 //! Boot time by a counter: the system clock is read once in a while, and the counter in between.
 //!
 //! An anchor is a pair, an instant of both clocks, from which the counter goes on. Each thread has anchors of its own, so
-//! nothing is shared, and a forked child goes on with those of the thread that forked it.
+//! nothing is shared. They are of an era of the clocks: a forked child, whose system clock may be that of another time
+//! namespace, takes none of its parent's, and neither does a process that has changed its own.
 
 use std::cell::Cell;
 
@@ -44,6 +45,10 @@ pub(crate) trait ClockSources {
     fn counter(&self) -> u64;
     /// Nanoseconds since boot, exact and dearer.
     fn system(&self) -> u64;
+    /// Of which readings may be compared with one another: zero where that is not known yet.
+    fn era_so_far(&self) -> u64;
+    /// The same, which is known from now on; never zero.
+    fn era(&self) -> u64;
 }
 
 /// The clock of one thread.
@@ -55,6 +60,8 @@ pub(crate) struct AnchoredClock {
 
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
+    /// Of the clocks; zero where there never was a pair.
+    era: u64,
     counter: u64,
     /// The instant of `counter` by the system clock; zero where there is no pair.
     nanos: u64,
@@ -98,7 +105,8 @@ impl AnchoredClock {
         let anchor = self.anchor.get();
         // A counter that has gone back has passed by far too much.
         let passed = sources.counter().wrapping_sub(anchor.counter);
-        if passed < anchor.horizon {
+        // The era of what serves is not zero, and so not that of a child that has not asked yet.
+        if passed < anchor.horizon && anchor.era == sources.era_so_far() {
             // Below 2^64: see `Anchor::serving`. What serves is of an instant some spans after the boot.
             return (anchor.nanos - ERROR) + ((passed * anchor.rate) >> 32);
         }
@@ -108,6 +116,12 @@ impl AnchoredClock {
     /// Reads the system clock, and takes a new anchor where it is time to.
     #[cold]
     fn compare(&self, sources: &impl ClockSources) -> u64 {
+        let era = sources.era();
+        if self.anchor.get().era != era {
+            // What was measured of another clock says nothing of this one.
+            self.anchor.set(Anchor { era, ..Anchor::NONE });
+            self.trust.set(Trust::default());
+        }
         let now = sources.system();
         let anchor = self.anchor.get();
         if anchor.horizon == 0 && now < anchor.next_pair {
@@ -132,6 +146,7 @@ impl AnchoredClock {
         // In a pause the machine may have been suspended, which says nothing of the counter.
         let is_trusted = anchor.rate == 0 || is_after_pause && !agrees || self.note(agrees);
         let anew = Anchor {
+            era,
             counter: pair.counter,
             nanos: pair.nanos,
             rate: measured.unwrap_or(0),
@@ -139,7 +154,7 @@ impl AnchoredClock {
             next_pair: pair.nanos + SPAN,
         };
         self.anchor.set(match agrees {
-            _ if !is_trusted => Anchor::NONE.not_before(u64::MAX),
+            _ if !is_trusted => Anchor { era, ..Anchor::NONE }.not_before(u64::MAX),
             true => anew.serving(),
             false => anew,
         });
@@ -165,6 +180,7 @@ impl AnchoredClock {
 
 impl Anchor {
     const NONE: Self = Self {
+        era: 0,
         counter: 0,
         nanos: 0,
         rate: 0,
@@ -257,6 +273,7 @@ mod tests {
         /// Nanoseconds of a reading of either clock.
         reading: Cell<u64>,
         read_system: Cell<u64>,
+        era: Cell<u64>,
     }
 
     impl Machine {
@@ -267,6 +284,7 @@ mod tests {
                 frequency: Cell::new(((u128::from(frequency_hz) << 32) / 1_000_000_000) as u64),
                 reading: Cell::new(20),
                 read_system: Cell::new(0),
+                era: Cell::new(1),
             }
         }
 
@@ -312,6 +330,16 @@ mod tests {
             self.pass(self.reading.get());
             self.nanos()
         }
+
+        fn era_so_far(&self) -> u64 {
+            self.era.get()
+        }
+
+        fn era(&self) -> u64 {
+            // As in a child, which has none before it asks.
+            self.era.set(self.era.get().max(3));
+            self.era.get()
+        }
     }
 
     #[test]
@@ -341,6 +369,27 @@ mod tests {
                 readings < 100,
                 "{frequency} Hz: the system clock was read {readings} times"
             );
+        }
+    }
+
+    #[test]
+    fn what_was_measured_in_another_era_is_forgotten_at_the_first_reading() {
+        for (child_knows, hours) in [(false, 1_i64), (true, 1), (false, -1), (true, -1)] {
+            let (machine, clock) = (Machine::new(3_000_000_000), AnchoredClock::new());
+            machine.pass(10 * 3_600_000_000_000);
+            machine.settle(&clock);
+            assert!(machine.is_counted(&clock));
+            // A child in a time namespace whose clock is another: the counter goes on as before.
+            machine.era.set(if child_knows { 4 } else { 0 });
+            let offset = i128::from(hours) * (3_600_000_000_000 << 32);
+            machine.now.set(machine.now.get().wrapping_add_signed(offset));
+            assert_eq!(clock.boot_nanos(&machine), machine.exact());
+            assert!(!machine.is_counted(&clock), "a rate takes two pairs");
+            machine.settle(&clock);
+            // Not just where an anchor ends.
+            machine.pass(SPAN / 10);
+            clock.boot_nanos(&machine);
+            assert!(machine.is_counted(&clock));
         }
     }
 

@@ -7,6 +7,7 @@ use once_cell::race::OnceBool;
 
 use super::anchored_clock::{AnchoredClock, ClockSources};
 use super::clock::boot_nanos;
+use crate::shm::process::fork_identity::IdentityPage;
 
 /// The name of the counter where Linux lists its clock sources.
 #[cfg(target_arch = "x86_64")]
@@ -15,15 +16,15 @@ const CLOCK_SOURCE: &str = "tsc";
 const CLOCK_SOURCE: &str = "arch_sys_counter";
 
 /// As [`boot_nanos`], never ahead of it and behind by at most [`MAX_LAG`](super::anchored_clock::MAX_LAG), for a third
-/// of the price. Only where [`is_sound`].
+/// of the price. Only where [`is_sound`]; `page` tells a forked child from its parent.
 #[inline]
-pub(crate) fn counted_boot_nanos() -> u64 {
+pub(crate) fn counted_boot_nanos(page: IdentityPage) -> u64 {
     thread_local! {
         static CLOCK: AnchoredClock = const { AnchoredClock::new() };
     }
     // Where the thread is ending and has no clock any more, the dearer one serves.
     CLOCK
-        .try_with(|clock| clock.boot_nanos(&Processor))
+        .try_with(|clock| clock.boot_nanos(&Processor { page }))
         .unwrap_or_else(|_| boot_nanos())
 }
 
@@ -38,7 +39,9 @@ pub(crate) fn is_sound() -> bool {
     })
 }
 
-struct Processor;
+struct Processor {
+    page: IdentityPage,
+}
 
 impl ClockSources for Processor {
     #[inline]
@@ -53,6 +56,15 @@ impl ClockSources for Processor {
     #[inline]
     fn system(&self) -> u64 {
         boot_nanos()
+    }
+
+    #[inline]
+    fn era_so_far(&self) -> u64 {
+        self.page.clock_era_so_far()
+    }
+
+    fn era(&self) -> u64 {
+        self.page.clock_era()
     }
 }
 
@@ -118,7 +130,7 @@ fn is_invariant_and_readable() -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::anchored_clock::MAX_LAG;
-    use super::{boot_nanos, counted_boot_nanos, is_sound};
+    use super::{IdentityPage, boot_nanos, counted_boot_nanos, is_sound};
 
     #[test]
     fn the_counter_is_never_ahead_of_the_system_clock_nor_far_behind() {
@@ -126,10 +138,11 @@ mod tests {
             println!("skipped: no counter that the kernel keeps time by");
             return;
         }
+        let page = IdentityPage::get().expect("Linux 4.14 or later");
         let end = boot_nanos() + 100_000_000;
         loop {
             let before = boot_nanos();
-            let counted = counted_boot_nanos();
+            let counted = counted_boot_nanos(page);
             let after = boot_nanos();
             assert!(counted <= after, "ahead by {} ns", counted - after);
             assert!(counted + MAX_LAG >= before, "behind by {} ns", before - counted);

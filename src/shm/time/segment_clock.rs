@@ -4,14 +4,15 @@ use super::anchored_clock::MAX_LAG;
 use super::clock::boot_nanos;
 use super::processor_counter::{counted_boot_nanos, is_sound};
 use super::virtual_clock::VirtualClock;
+use crate::shm::process::fork_identity::IdentityPage;
 
 /// What tells the time.
 #[derive(Clone, Debug)]
 pub(crate) enum SegmentClock {
     /// The system's boot-time clock.
     System,
-    /// The processor's counter, anchored to that.
-    Counter,
+    /// The processor's counter, anchored to that, in the process that the page tells.
+    Counter(IdentityPage),
     /// The caller.
     Virtual(VirtualClock),
 }
@@ -19,14 +20,17 @@ pub(crate) enum SegmentClock {
 impl SegmentClock {
     /// The cheapest that is sound on this machine.
     pub(crate) fn fastest() -> Self {
-        if is_sound() { Self::Counter } else { Self::System }
+        match IdentityPage::get() {
+            Ok(page) if is_sound() => Self::Counter(page),
+            _ => Self::System,
+        }
     }
 
     /// The segment clock, which is `offset` ahead of the boot-time clock.
     #[inline]
     pub(crate) fn nanos(&self, offset: u64) -> u64 {
         match self {
-            Self::Counter => counted_boot_nanos().wrapping_add(offset),
+            Self::Counter(page) => counted_boot_nanos(*page).wrapping_add(offset),
             Self::System => boot_nanos().wrapping_add(offset),
             Self::Virtual(clock) => clock.nanos(),
         }
@@ -35,7 +39,7 @@ impl SegmentClock {
     /// As [`nanos`](Self::nanos), and exact.
     pub(crate) fn system_nanos(&self, offset: u64) -> u64 {
         match self {
-            Self::Counter | Self::System => boot_nanos().wrapping_add(offset),
+            Self::Counter(_) | Self::System => boot_nanos().wrapping_add(offset),
             Self::Virtual(clock) => clock.nanos(),
         }
     }
@@ -44,7 +48,7 @@ impl SegmentClock {
     #[inline]
     pub(crate) fn max_lag(&self) -> u64 {
         match self {
-            Self::Counter => MAX_LAG,
+            Self::Counter(_) => MAX_LAG,
             Self::System | Self::Virtual(_) => 0,
         }
     }
