@@ -367,7 +367,8 @@ impl<'a> Permit<'a> {
     }
 
     /// Has the leases of what the permit holds renewed in time, by the one thread of this process that does so for all
-    /// its permits, until the permit is released. Does nothing where nothing held has a lease.
+    /// its permits, until the permit is released: by the lease that is in force, which [may change](crate::Segment::apply) while
+    /// the permit is held. Where nothing held has a lease, nothing is renewed until it gets one.
     ///
     /// What the leases are for then, holders that hang, is left to the death of the process alone.
     ///
@@ -376,15 +377,13 @@ impl<'a> Permit<'a> {
     /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`OpenError::Io`](crate::OpenError::Io) where the thread cannot be started.
     pub fn heartbeat_in_background(&self) -> Result<(), Error> {
         self.heartbeat()?;
-        let lease = self.shard().by_its_definition().shortest_lease(&self.decision);
-        if let (Some(hold), Some(lease)) = (self.decision.hold(), lease) {
+        if let Some(hold) = self.decision.hold() {
             let renewal = LeaseRenewal::new(
                 self.set.shared(),
                 self.set.position(),
                 self.decision.shard(),
                 hold,
                 self.decision.owner,
-                lease,
             );
             background_worker::keep_alive(renewal, self.set.shared())?;
         }
@@ -419,7 +418,10 @@ impl<'a> Permit<'a> {
         matches!(self.decision.stage(), Stage::Released | Stage::Lost)
     }
 
-    /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
+    /// A number that grows with every permit of the set that holds something; in a keyed set, with every permit of the key. None where
+    /// this permit holds nothing. A segment that is created anew, restored from a checkpoint or started after a reboot goes on with
+    /// larger numbers: from the time since the Unix epoch in microseconds, where that is larger. They are below 2^53, so that JSON has
+    /// them exactly.
     ///
     /// What a late holder does, whose lease ran out without its noticing, can be recognised by its smaller number: pass
     /// it along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing

@@ -37,7 +37,7 @@ pub(crate) use queue::own_ticket::Waiting;
 pub(crate) use queue::waiting::{Acquired, KeepWaiting, PollResult, WaitAs, WaitBy, WaitStart};
 pub(crate) use recover::dead_holds::{DeadHolds, RowCopy};
 pub use recover::recovery_report::Repairs;
-pub(crate) use settle::lease::Renewed;
+pub(crate) use settle::lease::{Renewed, ShortestLease};
 pub(crate) use settle::reset::ResetScope;
 pub(crate) use settle::settlement::{Released, SettledLimit, SettledLimits};
 pub(crate) use shard::key_identity::KeyIdentity;

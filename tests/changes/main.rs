@@ -4,6 +4,7 @@ mod algorithms;
 mod live;
 mod oracle;
 mod redeploy;
+mod renewals;
 mod rollouts;
 #[path = "../scene/mod.rs"]
 mod scene;

@@ -236,6 +236,7 @@ impl OpenOptions {
         let sets = engine.sets().len();
         let events = |observer: &Observer| RequestEvents::new(observer.clone(), sets);
         let shared = Arc::new(SharedSegment {
+            number: SharedSegment::next_number(),
             request_events: self.observer.as_ref().map(events),
             engine,
             declaration,

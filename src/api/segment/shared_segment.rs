@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
@@ -17,6 +18,8 @@ use crate::shm::process::participant::ChildJoined;
 /// What the handles of one attached segment share.
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
+    /// Tells it from all others that this process has had open: an address is given out again.
+    pub(crate) number: u64,
     pub(crate) engine: SegmentEngine,
     pub(crate) declaration: Declaration,
     pub(super) options: OpenOptions,
@@ -31,6 +34,12 @@ pub(crate) struct SharedSegment {
 }
 
 impl SharedSegment {
+    /// The number of the next one.
+    pub(super) fn next_number() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Whether this is the first time that this process meets the name.
     pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
         self.warned

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::Segment;
 use super::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
-use crate::api::wait::waiters::{address, lock};
+use crate::api::wait::waiters::lock;
 use crate::error::{Error, RemovalCause};
 use crate::shm::process::fork_identity::PerProcess;
 use crate::shm::time::clock::boot_nanos;
@@ -29,10 +29,10 @@ enum Successor {
     Open(Segment),
 }
 
-/// By the address of the removed segment, which takes its entry with it.
+/// By the number of the removed segment, which takes its entry with it.
 #[derive(Debug, Default)]
 struct Successors {
-    known: Mutex<HashMap<usize, Successor>>,
+    known: Mutex<HashMap<u64, Successor>>,
 }
 
 /// A forked child looks for its own: it may have been forked while a thread of its parent had the lock.
@@ -74,7 +74,7 @@ impl Segment {
     pub fn successor(&self) -> Option<Self> {
         self.shared().engine.removal()?;
         let successors = SUCCESSORS.get().ok()?;
-        let removed = address(self.shared());
+        let removed = self.shared().number;
         let now = boot_nanos();
         let mut known = lock(&successors.known);
         let pause = match known.get(&removed) {
@@ -106,7 +106,7 @@ impl Segment {
 /// A look for a successor. When it ends, however it does, what it found is noted.
 struct Look {
     successors: &'static Successors,
-    removed: usize,
+    removed: u64,
     pause: u64,
     found: Option<Segment>,
 }
@@ -143,9 +143,8 @@ impl Drop for SharedSegment {
         if self.engine.removal().is_none() {
             return;
         }
-        let removed = std::ptr::from_ref(self).addr();
         if let Ok(successors) = SUCCESSORS.get() {
-            let successor = lock(&successors.known).remove(&removed);
+            let successor = lock(&successors.known).remove(&self.number);
             // Without the lock, as it may be the last handle of a segment that has a successor in turn.
             drop(successor);
         }

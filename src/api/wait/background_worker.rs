@@ -15,12 +15,16 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use super::unused_batches::UnusedBatches;
-use super::waiters::{NextStep, Queue, Waiter, Waiters, address, lock};
+use super::waiters::{NextStep, Queue, Waiter, Waiters, lock};
 use crate::api::segment::shared_segment::SharedSegment;
-use crate::engine::{DeathNotice, Deaths, HoldReference, LockWait, Renewed, UNWATCHED_SLICE, WATCHED_SLICE};
+use crate::engine::{
+    DeathNotice, Deaths, HoldReference, LockWait, Renewed, ShortestLease, UNWATCHED_SLICE, WATCHED_SLICE,
+};
 use crate::error::{Error, OpenError, SegmentError};
+use crate::shm::file::region::Mapped;
 use crate::shm::process::background_thread;
 use crate::shm::process::fork_identity::PerProcess;
+use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex;
 use crate::shm::wake::futex::FutexValue;
@@ -44,7 +48,8 @@ const RENEWALS_PER_LEASE: u64 = 3;
 /// How many returns wait for their locks; what is behind the others stays charged.
 const MAX_RETURNS: usize = 1024;
 
-/// A hold whose leases are renewed in the background.
+/// A hold whose leases are renewed in the background, by the definition in force: what it has may get another lease, its first
+/// one, or none any more.
 #[derive(Debug)]
 pub(crate) struct LeaseRenewal {
     shared: Weak<SharedSegment>,
@@ -52,62 +57,69 @@ pub(crate) struct LeaseRenewal {
     shard: u32,
     hold: HoldReference,
     owner: u64,
-    lease: u64,
-    /// When the lease runs out, and when to renew it, on the boot-time clock.
+    /// As it was at the last look.
+    lease: ShortestLease,
+    /// When the lease runs out, and when to renew it, on the boot-time clock; at the end of time where there is none.
     expiry: u64,
     next: u64,
 }
 
 impl LeaseRenewal {
-    /// For a lease of so many nanoseconds that was renewed just now.
     pub(crate) fn new(
         shared: &Arc<SharedSegment>,
         set: usize,
         shard: u32,
         hold: HoldReference,
         owner: u64,
-        lease: u64,
     ) -> Self {
-        let mut renewal = Self {
+        Self {
             shared: Arc::downgrade(shared),
             set,
             shard,
             hold,
             owner,
-            lease,
-            expiry: 0,
-            next: 0,
-        };
-        renewal.count_from(boot_nanos());
-        renewal
-    }
-
-    fn count_from(&mut self, now: u64) {
-        self.expiry = now.saturating_add(self.lease);
-        self.next = now.saturating_add((self.lease / RENEWALS_PER_LEASE).max(1));
+            lease: ShortestLease::Endless,
+            expiry: u64::MAX,
+            next: u64::MAX,
+        }
     }
 
     /// Renews the lease if it is time; answers whether to go on.
-    fn renew_if_due(&mut self) -> bool {
-        let now = boot_nanos();
-        if now < self.next {
-            return true;
-        }
+    fn look(&mut self) -> bool {
         let Some(shared) = self.shared.upgrade() else {
             return false;
         };
         let Some(set) = shared.engine.sets().get(self.set) else {
             return false;
         };
-        match shared
-            .engine
-            .heartbeat(set.shard(self.shard), self.hold, self.owner, LockWait::NOT)
+        let (engine, shard) = (&shared.engine, set.shard(self.shard));
+        let now = boot_nanos();
+        let former = std::mem::replace(
+            &mut self.lease,
+            engine.shortest_lease(shard, self.hold, self.owner),
+        );
+        let lease = match self.lease {
+            ShortestLease::Released => return false,
+            ShortestLease::Endless => {
+                (self.expiry, self.next) = (u64::MAX, u64::MAX);
+                return true;
+            }
+            ShortestLease::Of(lease) => lease,
+        };
+        if now < self.next && former == self.lease {
+            return true;
+        }
+        match engine
+            .heartbeat(shard, self.hold, self.owner, LockWait::NOT)
             .map_err(Error::from)
         {
             Ok(Renewed::WasReclaimed) | Err(Error::Segment(SegmentError::Removed { .. })) => return false,
-            Ok(Renewed::Renewed) => self.count_from(now),
+            Ok(Renewed::Renewed) => {
+                self.expiry = now.saturating_add(lease);
+                self.next = now.saturating_add((lease / RENEWALS_PER_LEASE).max(1));
+            }
             // The lock is needed in the middle of a change only, and that comes to an end.
-            Err(_) => self.next = now.saturating_add((self.lease / RENEWALS_PER_LEASE).clamp(1, SLICE)),
+            Err(_) => self.next = now.saturating_add((lease / RENEWALS_PER_LEASE).clamp(1, SLICE)),
         }
         true
     }
@@ -154,6 +166,8 @@ struct BackgroundWorker {
 struct WorkQueue {
     waiters: Waiters,
     renewals: Vec<LeaseRenewal>,
+    /// When to look at them in any case, on the boot-time clock: who brings a definition into force may die before it says so.
+    next_renewals: u64,
     batches: Vec<UnusedBatches>,
     returns: VecDeque<Box<dyn DelayedReturn>>,
     /// When to try again to give them back, on the boot-time clock.
@@ -161,8 +175,8 @@ struct WorkQueue {
     is_running: bool,
     /// Counts what was taken on.
     taken_on: u64,
-    /// By whose process futexes the thread sleeps now, and until when.
-    asleep_by: Vec<Arc<SharedSegment>>,
+    /// One of the process futexes that the thread sleeps by now, and until when.
+    asleep_by: Option<Mapped<AtomicU64>>,
     asleep_until: u64,
 }
 
@@ -236,7 +250,10 @@ pub(crate) fn look_by(waiter: &Arc<Waiter>, instant: u64) {
 
 /// Renews a lease from now on.
 pub(crate) fn keep_alive(renewal: LeaseRenewal, shared: &SharedSegment) -> Result<(), Error> {
-    take_on(shared, |work| work.renewals.push(renewal))
+    take_on(shared, |work| {
+        work.renewals.push(renewal);
+        work.next_renewals = 0;
+    })
 }
 
 /// Returns the batches of a set that this process does not use any more, from now on.
@@ -302,13 +319,13 @@ impl BackgroundWorker {
     fn run(&self) {
         let mut liveness_check = LivenessCheck::new(boot_nanos());
         let mut retry_returns = Retry::FIRST;
-        let mut rounds: HashMap<usize, Round> = HashMap::new();
+        let mut rounds: HashMap<u64, Round> = HashMap::new();
         loop {
             self.renew_leases();
             self.return_unused();
             self.give_back(&mut retry_returns);
             let (segments, taken_on) = self.segments();
-            rounds.retain(|known, _| segments.iter().any(|shared| address(shared) == *known));
+            rounds.retain(|known, _| segments.iter().any(|shared| shared.number == *known));
             if segments.is_empty() {
                 if self.rest() {
                     continue;
@@ -316,20 +333,13 @@ impl BackgroundWorker {
                 return;
             }
             // Counted before the looks, so that an advance after them is not slept through.
-            let futexes: Vec<(&AtomicU64, FutexValue)> = segments
-                .iter()
-                .filter_map(|shared| {
-                    shared
-                        .engine
-                        .process_futex(shared.engine.membership.owner_so_far())
-                })
-                .map(|(futex, _)| (futex, futex::value(futex)))
-                .collect();
+            let futexes: Vec<(Mapped<AtomicU64>, FutexValue)> =
+                segments.iter().filter_map(process_futex).collect();
             let now = boot_nanos();
             let mut until = u64::MAX;
             let mut due = lock(&self.work).waiters.due(now);
             for shared in &segments {
-                let round = rounds.entry(address(shared)).or_default();
+                let round = rounds.entry(shared.number).or_default();
                 self.read_wake_list(shared, round, &mut due);
                 until = until.min(self.attend_to_deaths(shared, round, now));
             }
@@ -340,7 +350,7 @@ impl BackgroundWorker {
                 let worth = |waiter: &Arc<Waiter>| broken.contains(&waiter.queue()) || waiter.needs_look(now);
                 due.extend(waiters.into_iter().filter(worth));
                 for shared in &segments {
-                    let round = rounds.entry(address(shared)).or_default();
+                    let round = rounds.entry(shared.number).or_default();
                     until = until.min(self.reclaim(shared, round, now));
                 }
                 let slice = if rounds.values().any(|round| round.is_unwatched) {
@@ -351,17 +361,31 @@ impl BackgroundWorker {
                 liveness_check.plan(now, slice);
             }
             self.look_after(due, now, &broken);
-            if let Some(until) = self.may_sleep(until.min(liveness_check.next), taken_on, &segments) {
+            let own = segments.first().and_then(process_futex).map(|(futex, _)| futex);
+            // What is mapped keeps the memory alone: a segment whose last handle goes meanwhile is left at once.
+            drop(segments);
+            if let Some(until) = self.may_sleep(until.min(liveness_check.next), taken_on, own) {
+                let futexes: Vec<(&AtomicU64, FutexValue)> = futexes
+                    .iter()
+                    .filter_map(|(futex, value)| Some((futex.first()?, *value)))
+                    .collect();
                 futex::wait_for_any(&futexes, Duration::from_nanos(until.saturating_sub(boot_nanos())));
             }
-            lock(&self.work).asleep_by.clear();
+            lock(&self.work).asleep_by = None;
         }
     }
 
-    /// The segments in which futures wait, and how much had been taken on by now.
+    /// The segments in which futures wait or leases are renewed, and how much had been taken on by now.
     fn segments(&self) -> (Vec<Arc<SharedSegment>>, u64) {
         let work = lock(&self.work);
-        (work.waiters.segments(), work.taken_on)
+        let mut segments = work.waiters.segments();
+        let renewing = work
+            .renewals
+            .iter()
+            .filter_map(|renewal| renewal.shared.upgrade());
+        let mut known: HashSet<u64> = segments.iter().map(|shared| shared.number).collect();
+        segments.extend(renewing.filter(|shared| known.insert(shared.number)));
+        (segments, work.taken_on)
     }
 
     /// Adds those that the process futex was advanced for; all of the segment, where it is not known which these are.
@@ -381,9 +405,9 @@ impl BackgroundWorker {
             Seen::All => due.extend(
                 pending_wake
                     .into_iter()
-                    .filter_map(|position| work.waiters.at(address(shared), position)),
+                    .filter_map(|position| work.waiters.at(shared.number, position)),
             ),
-            Seen::NotAll => due.extend(work.waiters.all(Some(address(shared)))),
+            Seen::NotAll => due.extend(work.waiters.all(Some(shared.number))),
         }
     }
 
@@ -424,7 +448,7 @@ impl BackgroundWorker {
     /// Asks to be notified of deaths that may serve the futures of a segment, and gives back what the processes held whose
     /// death was reported; answers when to come back to that.
     fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
-        let segment = address(shared);
+        let segment = shared.number;
         if round.deaths.take_fired() {
             round.reclaim_at = Some(now);
             lock(&self.work)
@@ -461,7 +485,7 @@ impl BackgroundWorker {
     /// Gives back what the dead have in the shards of a segment in which futures wait; answers when to come back to
     /// that.
     fn reclaim(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
-        let shards = lock(&self.work).waiters.shards(address(shared));
+        let shards = lock(&self.work).waiters.shards(shared.number);
         let engine = &shared.engine;
         let mut again = None;
         for (_, set, shard) in shards {
@@ -486,9 +510,12 @@ impl BackgroundWorker {
 
     /// Renews what is due.
     fn renew_leases(&self) {
-        let mut renewals = std::mem::take(&mut lock(&self.work).renewals);
+        let mut work = lock(&self.work);
+        let mut renewals = std::mem::take(&mut work.renewals);
+        work.next_renewals = boot_nanos().saturating_add(WATCHED_SLICE);
+        drop(work);
         renewals.sort_unstable_by_key(|renewal| renewal.expiry);
-        renewals.retain_mut(LeaseRenewal::renew_if_due);
+        renewals.retain_mut(LeaseRenewal::look);
         lock(&self.work).renewals.append(&mut renewals);
     }
 
@@ -520,10 +547,11 @@ impl BackgroundWorker {
         drop(too_many);
     }
 
-    /// Waits for something to do besides renewing leases; answers false when it has waited for long enough in vain.
+    /// Waits for something to do, where no future waits and no lease is renewed; answers false when it has waited for long enough
+    /// in vain.
     fn rest(&self) -> bool {
         let work = lock(&self.work);
-        if !work.waiters.is_empty() {
+        if !work.waiters.is_empty() || !work.renewals.is_empty() {
             return true;
         }
         let pause = match work.next_task() {
@@ -543,7 +571,7 @@ impl BackgroundWorker {
     }
 
     /// Until when to sleep; `None` where something was taken on since.
-    fn may_sleep(&self, until: u64, taken_on: u64, segments: &[Arc<SharedSegment>]) -> Option<u64> {
+    fn may_sleep(&self, until: u64, taken_on: u64, own: Option<Mapped<AtomicU64>>) -> Option<u64> {
         let mut work = lock(&self.work);
         if work.taken_on != taken_on {
             return None;
@@ -551,17 +579,27 @@ impl BackgroundWorker {
         let until = until
             .min(work.waiters.next_look())
             .min(work.next_task().unwrap_or(u64::MAX));
-        work.asleep_by = segments.to_vec();
+        work.asleep_by = own;
         work.asleep_until = until;
         Some(until)
     }
 }
 
+/// The process futex of this process in a segment, and what it is now.
+fn process_futex(shared: &Arc<SharedSegment>) -> Option<(Mapped<AtomicU64>, FutexValue)> {
+    let membership = &shared.engine.membership;
+    let own = ParticipantId::from_word(membership.owner_so_far())?;
+    let futex = membership.table().mapped_process_futex(own).ok()?;
+    let value = futex::value(futex.first()?);
+    Some((futex, value))
+}
+
 impl WorkQueue {
     /// Wakes the thread, where it sleeps by process futexes.
     fn wake(&self) {
-        if let Some(asleep_by) = self.asleep_by.first() {
-            asleep_by.engine.wake_own_process();
+        if let Some(process_futex) = self.asleep_by.as_ref().and_then(|words| words.first()) {
+            futex::bump(process_futex);
+            futex::wake(process_futex);
         }
     }
 
@@ -577,7 +615,12 @@ impl WorkQueue {
     /// When there is something to do besides looking after futures.
     fn next_task(&self) -> Option<u64> {
         let next_return = (!self.returns.is_empty()).then_some(self.next_return);
-        let renewals = self.renewals.iter().map(|renewal| renewal.next);
+        let next_renewals = (!self.renewals.is_empty()).then_some(self.next_renewals);
+        let renewals = self
+            .renewals
+            .iter()
+            .map(|renewal| renewal.next)
+            .chain(next_renewals);
         let next_batches = self.batches.iter().map(UnusedBatches::next);
         renewals.chain(next_return).chain(next_batches).min()
     }

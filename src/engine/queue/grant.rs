@@ -132,6 +132,7 @@ impl<'a> LockedShard<'a> {
             return Ok(Served::NoWaiters);
         }
         self.read_clock();
+        let mut has_another_head = false;
         for _ in 0..MAX_PASSED {
             let Some(index) = self.head(row)? else {
                 return Ok(Served::NoWaiters);
@@ -155,12 +156,20 @@ impl<'a> LockedShard<'a> {
                 // The key has come into a tier that never admits it, or been given such a capacity, or damage: no
                 // process is let into the queue with such a cost. Its owner finds the ticket gone and begins anew.
                 self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
+                has_another_head = true;
                 continue;
             }
             // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
             match ticket.owner().load(Ordering::Relaxed) {
                 0 => {}
-                owner => return self.try_grant(self.shard.row(row), index, ticket, &costs, owner),
+                owner => {
+                    let served = self.try_grant(self.shard.row(row), index, ticket, &costs, owner)?;
+                    // It sleeps as the second, and is to compute the instant at which it is served.
+                    if has_another_head && matches!(served, Served::Blocked(_)) {
+                        self.notify(index, ticket);
+                    }
+                    return Ok(served);
+                }
             }
         }
         // The next look goes on.

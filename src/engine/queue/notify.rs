@@ -65,11 +65,15 @@ impl SegmentEngine {
         table.process_futex(id).zip(table.wake_list(id))
     }
 
-    /// Makes the thread of this process look that sleeps by its process futex.
-    pub(crate) fn wake_own_process(&self) {
-        if let Some((process_futex, _)) = self.process_futex(self.membership.owner_so_far()) {
-            futex::bump(process_futex);
-            futex::wake(process_futex);
+    /// Makes the threads of all processes look that sleep by their process futexes: something has changed that is written
+    /// into none of their lists.
+    pub(in crate::engine) fn wake_every_process(&self) {
+        let table = self.membership.table();
+        for participant in table.taken() {
+            if let Some(process_futex) = table.process_futex(participant.id) {
+                futex::bump(process_futex);
+                futex::wake(process_futex);
+            }
         }
     }
 

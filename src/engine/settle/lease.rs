@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::engine::admit::decision::Decision;
 use crate::engine::definition::plan::Kind;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
@@ -21,7 +20,30 @@ pub(crate) enum Renewed {
     WasReclaimed,
 }
 
+/// The shortest lease of what a hold has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShortestLease {
+    /// In nanoseconds.
+    Of(u64),
+    /// None of it has a lease.
+    Endless,
+    /// The hold is its owner's no more.
+    Released,
+}
+
 impl SegmentEngine {
+    /// The shortest lease of what a hold has, by the definition in force: also where that came into force since it was taken.
+    pub(crate) fn shortest_lease(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> ShortestLease {
+        self.definitions().keep_up(shard.set);
+        let Some(place) = shard.place_of(hold, owner) else {
+            return ShortestLease::Released;
+        };
+        match shard.by(shard.set.shown()).lease_of_hold(place) {
+            Some(lease) => ShortestLease::Of(lease),
+            None => ShortestLease::Endless,
+        }
+    }
+
     /// Lets the leases of a hold count anew from now. Takes no lock, unless the hold is being changed at this moment or
     /// the shard is not sound; then it waits for it as long as `wait` says.
     pub(crate) fn heartbeat(
@@ -119,17 +141,6 @@ impl SegmentEngine {
     }
 }
 
-impl RuledShard<'_> {
-    /// The shortest lease, in nanoseconds, of what an admitted request holds.
-    pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
-        permit
-            .iter()
-            .filter(|(_, decided)| decided.cost() > 0)
-            .filter_map(|(index, _)| self.limits.get(index)?.lease)
-            .min()
-    }
-}
-
 impl Shard<'_> {
     /// The place of a hold, if it is its owner's still. Looks without the lock.
     pub(in crate::engine) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
@@ -170,11 +181,15 @@ impl RuledShard<'_> {
     /// When the first lease of a hold runs out, on the segment clock.
     pub(in crate::engine) fn expiry_of_hold(&self, hold: HoldPlace<'_>) -> Option<u64> {
         let counts_from = self.leases_count_from(hold);
+        Some(counts_from.saturating_add(self.lease_of_hold(hold)?))
+    }
+
+    /// The shortest lease of what a hold has.
+    fn lease_of_hold(&self, hold: HoldPlace<'_>) -> Option<u64> {
         self.held_limits()
             .zip(hold.amounts())
             .filter(|(_, amount)| amount.load(Ordering::Relaxed) > 0)
             .filter_map(|(limit, _)| limit.lease)
-            .map(|lease| counts_from.saturating_add(lease))
             .min()
     }
 

@@ -162,11 +162,27 @@ impl LockArea {
         unsafe { pthread_mutex_clocklock(self.raw(), libc::CLOCK_MONOTONIC, &deadline) }
     }
 
+    /// musl waits by the wall clock alone. Where that is set back while a thread waits, and the thread then wakes in vain, it would
+    /// wait for as long as the clock was set back, whatever the slice. So the lock is tried now and then.
     #[cfg(target_env = "musl")]
     fn timed_lock(&self, slice: Duration) -> libc::c_int {
-        let deadline = deadline_on(libc::CLOCK_REALTIME, slice);
-        // SAFETY: as in `try_lock_mutex`; the deadline is a valid timespec that outlives the call.
-        unsafe { libc::pthread_mutex_timedlock(self.raw(), &deadline) }
+        const FIRST_PAUSE: Duration = Duration::from_micros(20);
+        const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+        let begun = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            // SAFETY: as in `try_lock_mutex`.
+            let answer = unsafe { libc::pthread_mutex_trylock(self.raw()) };
+            let left = slice.saturating_sub(begun.elapsed());
+            if answer != libc::EBUSY {
+                return answer;
+            }
+            if left.is_zero() {
+                return libc::ETIMEDOUT;
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
     }
 
     #[inline(always)]
@@ -247,6 +263,7 @@ impl LockArea {
     }
 }
 
+#[cfg(not(target_env = "musl"))]
 fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
     let now =
         nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).map_or(Duration::ZERO, Duration::from);

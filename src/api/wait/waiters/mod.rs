@@ -56,8 +56,8 @@ pub(crate) enum NextStep {
     Nothing,
 }
 
-/// The address of a segment, the position of a set and the part of it.
-pub(crate) type ShardKey = (usize, usize, u32);
+/// The number of a segment in this process, the position of a set and the part of it.
+pub(crate) type ShardKey = (u64, usize, u32);
 
 /// A shard, and the row whose queue it is.
 pub(crate) type Queue = (ShardKey, u64);
@@ -117,7 +117,7 @@ impl Waiter {
     }
 
     fn shard_key(&self) -> ShardKey {
-        (address(&self.shared), self.set, self.shard)
+        (self.shared.number, self.set, self.shard)
     }
 
     fn key(&self) -> TicketKey {
@@ -178,7 +178,7 @@ impl Waiter {
 pub(crate) struct Waiters {
     by_ticket: HashMap<TicketKey, Attended>,
     by_instant: BTreeSet<(u64, TicketKey)>,
-    segments: HashMap<usize, Attached>,
+    segments: HashMap<u64, Attached>,
 }
 
 #[derive(Debug)]
@@ -229,10 +229,10 @@ impl Waiters {
         if let Some(replaced) = &replaced {
             self.remove(replaced);
         }
-        let is_new_segment = !self.segments.contains_key(&address(&waiter.shared));
+        let is_new_segment = !self.segments.contains_key(&waiter.shared.number);
         let attached = self
             .segments
-            .entry(address(&waiter.shared))
+            .entry(waiter.shared.number)
             .or_insert_with(|| Attached {
                 shared: Arc::clone(&waiter.shared),
                 shards: HashMap::new(),
@@ -266,8 +266,8 @@ impl Waiters {
         }
         self.set_instant(key, u64::MAX);
         self.by_ticket.remove(&key);
-        let address = address(&waiter.shared);
-        let Some(attached) = self.segments.get_mut(&address) else {
+        let number = waiter.shared.number;
+        let Some(attached) = self.segments.get_mut(&number) else {
             return false;
         };
         if let Some(count) = attached.shards.get_mut(&waiter.shard_key()) {
@@ -278,7 +278,7 @@ impl Waiters {
         }
         let was_last = attached.shards.is_empty();
         if was_last {
-            self.segments.remove(&address);
+            self.segments.remove(&number);
         }
         was_last
     }
@@ -310,7 +310,7 @@ impl Waiters {
     }
 
     /// The one with a ticket of a segment, if any has.
-    pub(crate) fn at(&self, segment: usize, position: TicketPosition) -> Option<Arc<Waiter>> {
+    pub(crate) fn at(&self, segment: u64, position: TicketPosition) -> Option<Arc<Waiter>> {
         // The fields are a few bits each.
         let TicketPosition { set, shard, ticket } = position;
         let key = ((segment, set as usize, shard as u32), ticket);
@@ -320,7 +320,7 @@ impl Waiters {
     }
 
     /// All of a segment, or of every one.
-    pub(crate) fn all(&self, segment: Option<usize>) -> Vec<Arc<Waiter>> {
+    pub(crate) fn all(&self, segment: Option<u64>) -> Vec<Arc<Waiter>> {
         let is_wanted = |key: &TicketKey| segment.is_none_or(|segment| key.0.0 == segment);
         self.by_ticket
             .iter()
@@ -337,14 +337,14 @@ impl Waiters {
     }
 
     /// The shards of a segment in which a request waits.
-    pub(crate) fn shards(&self, segment: usize) -> Vec<ShardKey> {
+    pub(crate) fn shards(&self, segment: u64) -> Vec<ShardKey> {
         self.segments
             .get(&segment)
             .map_or_else(Vec::new, |attached| attached.shards.keys().copied().collect())
     }
 
     /// Whether it is time to ask to be notified of deaths in a segment. Asked so, it is not until the next has come.
-    pub(crate) fn take_watch_due(&mut self, segment: usize, now: u64) -> bool {
+    pub(crate) fn take_watch_due(&mut self, segment: u64, now: u64) -> bool {
         self.segments.get_mut(&segment).is_some_and(|attached| {
             let is_due = attached.watch_at.is_some_and(|instant| instant <= now);
             if is_due {
@@ -355,14 +355,14 @@ impl Waiters {
     }
 
     /// Not to ask again before `instant`.
-    pub(crate) fn watch_not_before(&mut self, segment: usize, instant: u64) {
+    pub(crate) fn watch_not_before(&mut self, segment: u64, instant: u64) {
         if let Some(attached) = self.segments.get_mut(&segment) {
             attached.next_watch = instant;
         }
     }
 
     /// To ask again at `instant`.
-    pub(crate) fn watch_again_at(&mut self, segment: usize, instant: u64) {
+    pub(crate) fn watch_again_at(&mut self, segment: u64, instant: u64) {
         if let Some(attached) = self.segments.get_mut(&segment) {
             attached.next_watch = instant;
             attached.watch_at = Some(instant);
@@ -391,11 +391,6 @@ impl Waiters {
 /// Drops a waker, which is code of the caller: where it panics, what is being done for a future goes on.
 fn discard(waker: Option<Waker>) {
     let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waker)));
-}
-
-/// What tells a segment from others that this process has open.
-pub(crate) fn address(shared: &Arc<SharedSegment>) -> usize {
-    Arc::as_ptr(shared).addr()
 }
 
 /// A thread that panicked in the middle of one of these changed nothing by halves.

@@ -64,6 +64,8 @@ impl SegmentEngine {
             // It stands, whatever is wrong with a queue: the next operation says that.
             let _ = locked.serve_every_queue();
             drop(locked);
+            // A process renews leases in the background by what it knows: it is to look before a new one runs out.
+            self.wake_every_process();
             for shard in set.shards() {
                 drop(self.lock(shard)?);
             }
