@@ -24,6 +24,10 @@
 //! processes must also have the same C library (glibc or musl); otherwise
 //! [`OpenError::Incompatible`](crate::OpenError::Incompatible).
 //!
+//! What a process is not told is not taken for different: a unit of systemd with `ProcSubset=pid`, which hides the id of the boot,
+//! shares segments with other units. A process without any `/proc` cannot tell its namespaces, and gets
+//! [`OpenError::ForeignNamespace`](crate::OpenError::ForeignNamespace), which says so, while others use the segment.
+//!
 //! With **slot locks** (`lock = "slot"`) processes of any PID namespaces and C libraries use one segment: containers that
 //! share a directory, a host and its containers. What differs:
 //!
@@ -100,6 +104,13 @@
 //!
 //! A forked child does not keep its dead parent's place among the participants, unless another thread of the parent was
 //! opening a segment at the instant of the fork: then it may, until it ends or executes another program.
+//!
+//! A child finds the file by `/proc/self/fd`, so also after the file or its directory was renamed, after something was mounted over it
+//! and after `chroot`. Where there is no `/proc`, or something closed the descriptor, it needs the path, and where that leads
+//! elsewhere it gets [`OpenError::Moved`](crate::OpenError::Moved) from each operation. A child never waits for a thread of its parent
+//! that was in the middle of something at the fork.
+//!
+//! A process that moves itself to another time namespace, by `setns`, must not go on using what it opened before.
 //!
 //! # Several copies in one process
 //!
@@ -249,7 +260,11 @@
 //!
 //! A lease that has run out is ended by the first request that needs what it covers, so a late holder may continue where
 //! no request does. What it does to the outside after its lease is not stopped by anything here: have the outside compare
-//! [fencing numbers](crate::Permit::fencing_number).
+//! [fencing numbers](crate::Permit::fencing_number). They rise over all lives of a segment: also where it is created anew, restored
+//! from a checkpoint or copied, as long as the wall clock is right and fewer than a million permits a second were given on average.
+//!
+//! Leases may be changed while they run. Those that are renewed [in the background](crate::Permit::heartbeat_in_background) go by the
+//! lease in force; who renews by hand has to do so in time for it.
 //!
 //! # Death is noticed by need
 //!

@@ -97,16 +97,26 @@ pub enum OpenError {
         expected: u64,
     },
     /// The segment is in use by processes of another namespace, in which process ids or clocks mean something else.
-    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): {}", path.display(), way_out(what))]
+    #[error("{} is in use in {}", path.display(), foreign_namespace(what, *found, *expected))]
     ForeignNamespace {
         /// The file.
         path: PathBuf,
         /// `PID` or `time`.
         what: &'static str,
-        /// The namespace in the header.
+        /// The namespace in the header; zero where the processes that use it cannot tell, for want of `/proc`.
         found: u64,
-        /// The namespace of this process.
+        /// The namespace of this process; zero where it cannot tell.
         expected: u64,
+    },
+    /// The file cannot be opened once more, which a forked child must do that has inherited it, and a process whose descriptor of it
+    /// was closed: its path leads to another file or to none by now, and `/proc/self/fd` does not lead to it either.
+    #[error("{} cannot be opened again: its path leads elsewhere by now, and /proc/self/fd is no way to it ({source}). Mount /proc where \
+             this process runs, or open the segment after what renames it, mounts over it or changes the root directory", path.display())]
+    Moved {
+        /// The path by which it was opened.
+        path: PathBuf,
+        /// Why it cannot be opened by its descriptor.
+        source: io::Error,
     },
     /// The segment is of another boot or a copy, and processes are attached to it nevertheless.
     #[error("{} was copied or comes from another boot, but processes are attached to it: end them, then open it again", path.display())]
@@ -210,6 +220,24 @@ fn disagreement(what: &str, found: u64, expected: u64) -> String {
     format!(
         "found {found}, this build expects {expected}; use one build for all processes, or create a new segment"
     )
+}
+
+/// Of which namespace a segment is, and what to do.
+fn foreign_namespace(what: &str, found: u64, expected: u64) -> String {
+    match (found, expected) {
+        (_, 0) => format!(
+            "{what} namespace {found}, and this process cannot tell which one it is in, because /proc is not mounted where it runs: \
+             mount it there"
+        ),
+        (0, _) => format!(
+            "a {what} namespace that its processes cannot tell, because /proc is not mounted where they run: mount it there, then \
+             start them again"
+        ),
+        _ => format!(
+            "another {what} namespace (found {found}, this process is in {expected}): {}",
+            way_out(what)
+        ),
+    }
 }
 
 fn way_out(what: &str) -> &'static str {

@@ -1,5 +1,8 @@
 //! Children that are forked while other threads of their parent are in the middle of something.
-#![allow(unsafe_code, reason = "takes the place of a function of the C library, and forks beside other threads")]
+#![allow(
+    unsafe_code,
+    reason = "takes the place of a function of the C library, and forks beside other threads"
+)]
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,9 +96,15 @@ fn work(path: &Path, segment: &Segment, thread: usize) {
     match thread {
         0 => drop(create(path)),
         1 => drop(Segment::open(path).expect("opens").snapshot().expect("a copy")),
-        2 => drop(segment.checkpoint(path.with_extension("kept")).expect("a checkpoint")),
+        2 => drop(
+            segment
+                .checkpoint(path.with_extension("kept"))
+                .expect("a checkpoint"),
+        ),
         _ => {
-            let permit = api.acquire(&api.request(), Duration::from_millis(20)).expect("works");
+            let permit = api
+                .acquire(&api.request(), Duration::from_millis(20))
+                .expect("works");
             if let Ok(permit) = permit.into_result() {
                 permit.heartbeat_in_background().expect("renews");
             }

@@ -4,9 +4,11 @@ mod exec;
 mod fork;
 mod forked_in_the_middle;
 mod giving_back;
+mod hidden_proc;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
 mod looking;
+mod moved_file;
 mod namespaces;
 #[path = "../scene/mod.rs"]
 mod scene;

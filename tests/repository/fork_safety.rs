@@ -75,7 +75,10 @@ impl<'ast> Visit<'ast> for Found {
         let mut names = Names::default();
         names.visit_type(&item.ty);
         // A value of its own for each process.
-        let is_per_process = names.0.iter().any(|name| name == "PerProcess" || name == "ProcessMutex");
+        let is_per_process = names
+            .0
+            .iter()
+            .any(|name| name == "PerProcess" || name == "ProcessMutex");
         if !is_per_process && names.0.iter().any(|name| LOCKS.contains(&name.as_str())) {
             self.locked_statics.insert(item.ident.to_string());
         }
@@ -147,11 +150,20 @@ fn cells_and_locks_are_found_wherever_they_are_named() {
     let cells = |text: &str| Found::of(text).cells.len();
     assert_eq!(cells("use std::sync::{Arc, OnceLock as Cell};"), 1);
     assert_eq!(cells("struct Kept { cell: std::sync::LazyLock<u8> }"), 1);
-    assert_eq!(cells("fn ask() { static ASKED: std::sync::Once = std::sync::Once::new(); }"), 1);
+    assert_eq!(
+        cells("fn ask() { static ASKED: std::sync::Once = std::sync::Once::new(); }"),
+        1
+    );
     assert_eq!(cells("#[cfg(test)] mod tests { use std::sync::LazyLock; }"), 0);
     assert_eq!(cells("use once_cell::race::OnceBox;"), 0);
     let statics = |text: &str| Found::of(text).locked_statics.len();
     assert_eq!(statics("static LOCK: Mutex<u8> = Mutex::new(0);"), 1);
-    assert_eq!(statics("fn note() { static KEPT: [std::sync::RwLock<u8>; 2] = todo!(); }"), 1);
-    assert_eq!(statics("static OWN: PerProcess<Mutex<u8>> = PerProcess::new();"), 0);
+    assert_eq!(
+        statics("fn note() { static KEPT: [std::sync::RwLock<u8>; 2] = todo!(); }"),
+        1
+    );
+    assert_eq!(
+        statics("static OWN: PerProcess<Mutex<u8>> = PerProcess::new();"),
+        0
+    );
 }

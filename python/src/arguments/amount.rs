@@ -82,6 +82,12 @@ pub fn counts_in_parts(limit: &Limit) -> bool {
 
 fn decimal_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static DECIMAL: OnceBox<Py<PyType>> = OnceBox::new();
-    let decimal = || Ok(py.import("decimal")?.getattr("Decimal")?.cast_into::<PyType>()?.unbind());
+    let decimal = || {
+        Ok(py
+            .import("decimal")?
+            .getattr("Decimal")?
+            .cast_into::<PyType>()?
+            .unbind())
+    };
     once(&DECIMAL, py, decimal)
 }

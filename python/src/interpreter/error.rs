@@ -152,6 +152,7 @@ fn path(error: &Error) -> Option<&Path> {
             | OpenError::Incompatible { path, .. }
             | OpenError::ForeignNamespace { path, .. }
             | OpenError::ForeignBoot { path }
+            | OpenError::Moved { path, .. }
             | OpenError::WrongSize { path, .. }
             | OpenError::Sparse { path }
             | OpenError::Untrusted { path, .. }

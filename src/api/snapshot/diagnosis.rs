@@ -7,7 +7,7 @@ use super::{LockSnapshot, SegmentReader, kernel_time};
 use crate::engine;
 use crate::error::Error;
 use crate::shm::process::host::Place;
-use crate::shm::process::same_place::{SegmentOrigin, current_place};
+use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place};
 use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::segment_clock::SegmentClock;
 
@@ -112,7 +112,7 @@ impl SegmentReader {
     pub fn diagnose(&self) -> Result<Diagnosis, Error> {
         let header = self.observed.header(&self.path)?;
         let uses_system_clock = self.observed.verified.creation_options.uses_system_clock;
-        let reads_counter = !uses_system_clock && matches!(SegmentClock::fastest(), SegmentClock::Counter);
+        let reads_counter = !uses_system_clock && matches!(SegmentClock::fastest(), SegmentClock::Counter(_));
         let definitions = self.definitions();
         let table = self.observed.verified.participants();
         let mut shards = Vec::new();
@@ -145,7 +145,7 @@ impl SegmentReader {
 impl SegmentPlace {
     fn new(origin: SegmentOrigin, own: Place, any_pid_namespace: bool) -> Self {
         Self {
-            same_boot: origin.place.boot_id == own.boot_id,
+            same_boot: origin.boot(own) != Likeness::Another,
             same_file: origin.is_original_file,
             pid_namespace: origin.place.pid_namespace,
             any_pid_namespace,

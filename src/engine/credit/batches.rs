@@ -323,11 +323,7 @@ fn find_or_add(
 ) -> Arc<Batches> {
     known.retain(|(_, _, batches)| batches.strong_count() > 0);
     let same = |(of, position, _): &&OfSet| *position == set && Weak::as_ptr(of) == Arc::as_ptr(membership);
-    if let Some(found) = known
-        .iter()
-        .find(same)
-        .and_then(|(_, _, found)| found.upgrade())
-    {
+    if let Some(found) = known.iter().find(same).and_then(|(_, _, found)| found.upgrade()) {
         return found;
     }
     let added = Arc::new(new());

@@ -49,14 +49,12 @@ impl SetEngine {
     }
 }
 
-/// What the store knows the host of a segment by: of this file in this boot, and another number after each cold start. A
-/// copy of the file, wherever it is, has another one, because it is another file.
+/// What the store knows the host of a segment by: of this file, and another number after each cold start, so also in another
+/// boot. A copy of the file, wherever it is, has another one, because it is another file.
 pub(crate) fn host_number(header: &Header) -> u64 {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let [first, second] = [0, 1].map(|half: usize| load(&header.hash_key[half]));
     let words = [
-        load(&header.boot_id[0]),
-        load(&header.boot_id[1]),
         load(&header.device),
         load(&header.inode),
         load(&header.cold_starts),

@@ -1,6 +1,7 @@
 //! From a path to a segment that may be used: opening the file, checking it, and joining those who use it.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::shm::process::attachments;
 use crate::shm::process::cold_start::start_cold_if_needed;
 use crate::shm::process::participant::Membership;
 use crate::shm::process::process_identity::CopyIdentity;
-use crate::shm::process::same_place::{SegmentOrigin, current_place, ensure_same_namespaces, is_same_place};
+use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place, ensure_same_namespaces};
 
 /// A segment that this process is a participant of.
 #[derive(Debug)]
@@ -152,11 +153,7 @@ pub(crate) fn attach<T>(
                 .map_err(|source| io_error("open", path, source))?;
             // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this
             // process that outlive it.
-            let own_file = open_again(path, own_identity)?.ok_or_else(|| {
-                Error::Open(OpenError::NotFound {
-                    path: path.to_owned(),
-                })
-            })?;
+            let own_file = open_again(file.as_raw_fd(), path, own_identity)?;
             let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
             let membership = Arc::new(membership);
             attachments::add(&membership);
@@ -238,12 +235,9 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     check_header(&region, size, path)?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let same_place = is_same_place(
-        header,
-        verified.creation_options.lock_kind,
-        current_place(path)?,
-        identity(&file, path)?,
-    );
+    let origin = SegmentOrigin::of(header, identity(&file, path)?);
+    let lock_kind = verified.creation_options.lock_kind;
+    let same_place = origin.likeness(lock_kind, current_place(path)?) != Likeness::Another;
     Ok(Observed {
         verified,
         file,

@@ -4,9 +4,11 @@
 //! handed to system calls as a number, and before and after it is used it is asked whether it is the same file.
 #![allow(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
@@ -36,12 +38,20 @@ impl FileIdentity {
 
     /// Of whatever has this number now; `None` where nothing has.
     fn of_number(number: RawFd) -> Option<Self> {
-        status_of_number(number).map(|(file, _)| file)
+        status_of_number(number).map(|status| status.file)
     }
 }
 
-/// Which file has this number now, and whether that has a name; `None` where nothing has the number.
-fn status_of_number(number: RawFd) -> Option<(FileIdentity, bool)> {
+/// What the system says of an open file.
+struct Status {
+    file: FileIdentity,
+    has_name: bool,
+    /// Permission bits.
+    mode: u32,
+}
+
+/// What has this number now; `None` where nothing has.
+fn status_of_number(number: RawFd) -> Option<Status> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the pointer is to memory for one structure. The number may be closed or stand for any file: fstat
     // fails or describes that, and changes neither a file nor a descriptor.
@@ -54,7 +64,30 @@ fn status_of_number(number: RawFd) -> Option<(FileIdentity, bool)> {
         device: status.st_dev,
         inode: status.st_ino,
     };
-    Some((file, status.st_nlink != 0))
+    Some(Status {
+        file,
+        has_name: status.st_nlink != 0,
+        mode: status.st_mode & 0o777,
+    })
+}
+
+/// Opens the file that has this number once more, as an open file of its own, if it is the one that is meant.
+pub(super) fn open_number(number: RawFd, expected: FileIdentity) -> io::Result<File> {
+    let bad_number = || io::Error::from(Errno::EBADF);
+    // Asked before: a number that other code has closed may be that of a file for which opening means something.
+    if FileIdentity::of_number(number) != Some(expected) {
+        return Err(bad_number());
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/self/fd/{number}"))?;
+    if FileIdentity::of(&file)? == expected {
+        Ok(file)
+    } else {
+        Err(bad_number())
+    }
 }
 
 /// A descriptor that may turn out to be gone.
@@ -103,14 +136,27 @@ impl Descriptor {
 
     /// Whether the file has a name, by any path; `None` where the descriptor is not there any more.
     pub(crate) fn has_name(&self) -> Option<bool> {
-        let (file, has_name) = status_of_number(number_in(self.slot.load(Ordering::Acquire)))?;
-        (file == self.file).then_some(has_name)
+        Some(self.status()?.has_name)
+    }
+
+    /// The permission bits of the file; `None` where the descriptor is not there any more.
+    pub(crate) fn mode(&self) -> Option<u32> {
+        Some(self.status()?.mode)
+    }
+
+    fn status(&self) -> Option<Status> {
+        status_of_number(self.number()).filter(|status| status.file == self.file)
+    }
+
+    /// The number, which may stand for another file by now.
+    pub(crate) fn number(&self) -> RawFd {
+        number_in(self.slot.load(Ordering::Acquire))
     }
 
     /// Whether some other open file has a lock in the range; `None` where the descriptor is not there any more, or
     /// the kernel does not say.
     pub(crate) fn is_locked_by_others(&self, range: ByteRange) -> Option<bool> {
-        let number = number_in(self.slot.load(Ordering::Acquire));
+        let number = self.number();
         if FileIdentity::of_number(number) != Some(self.file) {
             return None;
         }

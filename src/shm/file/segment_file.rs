@@ -1,7 +1,7 @@
 //! The file of a segment as the system knows it: opening it, the lock of those who attach, and what goes wrong with it.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::{fs, io};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};
 
-use super::descriptor::{FileIdentity, above_standard_streams};
+use super::descriptor::{FileIdentity, above_standard_streams, open_number};
 use super::region::OutOfRegion;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::file_lock::{ByteRange, try_lock, unlock};
@@ -78,10 +78,26 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
 }
 
-/// Opens a segment file once more, as an open file of its own; `None` where the path leads elsewhere by now.
-pub(crate) fn open_again(path: &Path, expected: FileIdentity) -> Result<Option<File>, Error> {
-    let file = open_for_writing(path)?;
-    Ok((identity(&file, path)? == expected).then_some(file))
+/// Opens a segment file once more, as an open file of its own: by its descriptor, wherever the file has gone and whatever the
+/// path leads to by now, or by its path where the descriptor was closed or there is no `/proc`.
+///
+/// # Errors
+///
+/// [`OpenError::Moved`] where neither leads to it.
+pub(crate) fn open_again(number: RawFd, path: &Path, expected: FileIdentity) -> Result<File, Error> {
+    let failed = |errno: Errno| io_error("open", path, errno.into());
+    let source = match open_number(number, expected) {
+        Ok(file) => return above_standard_streams(file).map_err(failed),
+        Err(source) => source,
+    };
+    match open_for_writing(path) {
+        Ok(file) if identity(&file, path)? == expected => Ok(file),
+        Ok(_) | Err(Error::Open(OpenError::NotFound { .. } | OpenError::Untrusted { .. })) => {
+            let path = path.to_owned();
+            Err(Error::Open(OpenError::Moved { path, source }))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use super::host::{Place, ProcessOpinion, maps_file, process_opinion};
 use super::participant::{ParticipantRecord, Phase};
 use super::process_identity::CopyIdentity;
-use super::same_place::{current_place, ensure_same_namespaces, is_same_file, is_same_place, load_pair};
+use super::same_place::{Likeness, SegmentOrigin, UNKNOWN_BOOT, current_place, ensure_same_namespaces};
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_lock::{ByteRange, is_locked_by_others};
@@ -22,7 +22,14 @@ use crate::shm::file::segment_file::{damaged, identity, io_error};
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::records::{Header, SET_UNCHECKED, SetControl};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
-use crate::units::LATEST_INSTANT;
+use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
+
+/// How far the clocks may be apart of a segment that may be of this boot: the wall clock is set by less, as a rule.
+const CLOCK_TOLERANCE: u64 = NANOS_PER_SECOND;
+
+/// The latest that the wall clock is believed to show where holds are numbered by it, in microseconds: in the year 2112. As many
+/// numbers again are left below 2^53, up to which JSON has them exactly.
+const LATEST_FIRST_SERIAL: u64 = 1 << 52;
 
 /// Starts a segment cold where it has to be: one of another boot, another namespace or another file, and one with a
 /// lock that no process is left to release. The caller holds the attach lock.
@@ -40,9 +47,20 @@ pub(crate) fn start_cold_if_needed(
     let identity = identity(file, path)?;
     let place = current_place(path)?;
     let lock_kind = table.lock_kind;
-    let is_same_place = is_same_place(header, lock_kind, place, identity);
+    let origin = SegmentOrigin::of(header, identity);
     let has_participants = is_locked_by_others(file.as_fd(), ByteRange::participants(table.count))
         .map_err(|errno| io_error("lock", path, errno.into()))?;
+    let is_same_place = match origin.likeness(lock_kind, place) {
+        Likeness::Same => true,
+        Likeness::Another => false,
+        // The kernel that has the locks of its participants is the one that runs.
+        Likeness::Unknown => {
+            has_participants || has_plausible_clock(verified, header).map_err(|place| damaged(path, place))?
+        }
+    };
+    if is_same_place {
+        note_boot(header, place);
+    }
     if is_same_place
         && (has_participants || !has_lost_lock(verified).map_err(|place| damaged(path, place))?)
     {
@@ -52,7 +70,7 @@ pub(crate) fn start_cold_if_needed(
         || table
             .taken()
             .into_iter()
-            .any(|record| is_alive_with_file_mapped(&record, header, place, identity));
+            .any(|record| is_alive_with_file_mapped(&record, origin, place, identity));
     match (is_in_use, is_same_place) {
         (false, _) => cold_start(verified, header, place, identity).map_err(|failure| match failure {
             ColdStartFailure::OutOfRegion(place) => damaged(path, place),
@@ -89,13 +107,13 @@ fn controls(verified: &Verified) -> impl Iterator<Item = Result<&SetControl, Out
 /// the process table say anything; of a copied file, they are about the original.
 fn is_alive_with_file_mapped(
     record: &ParticipantRecord,
-    header: &Header,
+    origin: SegmentOrigin,
     place: Place,
     file: FileIdentity,
 ) -> bool {
     let has_pid_of_this_namespace =
-        load_pair(&header.boot_id) == place.boot_id && record.identity.is_of_namespace(place.pid_namespace);
-    if record.phase != Phase::Live || !has_pid_of_this_namespace || !is_same_file(header, file) {
+        origin.boot(place) != Likeness::Another && record.identity.is_of_namespace(place.pid_namespace);
+    if record.phase != Phase::Live || !has_pid_of_this_namespace || !origin.is_original_file {
         return false;
     }
     let (recorded, own) = (record.identity, CopyIdentity::own());
@@ -108,13 +126,61 @@ fn is_alive_with_file_mapped(
         && maps_file(recorded.pid, file.inode).unwrap_or(true)
 }
 
+/// Notes the boot in a segment of this boot whose processes did not know it, so that the next boot is found to be another. The first
+/// half first: while the second is zero, the boot is not known.
+fn note_boot(header: &Header, place: Place) {
+    if load_acquire(&header.boot_id[1]) == 0 && place.boot_id[1] != 0 {
+        header.boot_id[0].store(place.boot_id[0], Ordering::Release);
+        header.boot_id[1].store(place.boot_id[1], Ordering::Release);
+    }
+}
+
+/// The latest instant that any shard has seen.
+fn latest_seen(verified: &Verified) -> Result<u64, OutOfRegion> {
+    let mut latest = 0;
+    for control in controls(verified) {
+        let seen = control?.last_seen.load(Ordering::Relaxed);
+        if seen < LATEST_INSTANT {
+            latest = latest.max(seen);
+        }
+    }
+    Ok(latest)
+}
+
+/// The segment clock as the boot-time clock has it.
+fn time_by_boot(header: &Header) -> u64 {
+    boot_nanos().wrapping_add(header.clock_offset.load(Ordering::Relaxed))
+}
+
+/// The segment clock as the wall clock has it.
+fn time_by_wall_clock(header: &Header) -> u64 {
+    let elapsed = utc_nanos().saturating_sub(header.created_utc.load(Ordering::Relaxed));
+    header.created_at.load(Ordering::Relaxed).saturating_add(elapsed)
+}
+
+/// Whether a segment may be of this boot by what its clock shows here: nothing that it has seen already is still to come, and
+/// it is not ahead of the wall clock.
+fn has_plausible_clock(verified: &Verified, header: &Header) -> Result<bool, OutOfRegion> {
+    let shown = time_by_boot(header).saturating_add(CLOCK_TOLERANCE);
+    let latest = time_by_wall_clock(header).saturating_add(2 * CLOCK_TOLERANCE);
+    Ok(latest_seen(verified)? <= shown && shown <= latest)
+}
+
+/// The number that the holds of a shard go on from when a segment begins another life: that of the latest hold, or the wall clock
+/// in microseconds where that is larger. So they are larger than those of any former life whose file is gone, as long as a
+/// shard gives less than a million a second.
+pub(crate) fn next_life_serial(latest: u64) -> u64 {
+    latest.max((utc_nanos() / 1_000).min(LATEST_FIRST_SERIAL))
+}
+
 enum ColdStartFailure {
     OutOfRegion(OutOfRegion),
     System(io::Error),
 }
 
 /// Voids the locks and owners of another life of the file. In another boot, or by another clock, the segment clock goes
-/// on by the wall-clock time that passed.
+/// on by the wall-clock time that passed; where it is not known whether it is another, by that clock of the two which is
+/// behind, so that no limit is replenished early.
 ///
 /// What was held is left for the ordinary reclaim, which finds its owners dead; what was being changed is undone by
 /// the next process that takes the set's lock. Each step can be repeated, and the boot id is stored last, its first
@@ -126,11 +192,17 @@ fn cold_start(
     identity: FileIdentity,
 ) -> Result<(), ColdStartFailure> {
     // Only the second half of the boot id tells also after a cold start that was cut short.
-    let has_same_clock = place.boot_id[1] != 0
-        && load_acquire(&header.boot_id[1]) == place.boot_id[1]
-        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace;
+    let clock = match load_acquire(&header.boot_id[1]) {
+        _ if header.time_namespace.load(Ordering::Relaxed) != place.time_namespace => Likeness::Another,
+        0 | UNKNOWN_BOOT => Likeness::Unknown,
+        _ if place.boot_id[1] == 0 => Likeness::Unknown,
+        boot if boot == place.boot_id[1] => Likeness::Same,
+        _ => Likeness::Another,
+    };
     header.boot_id[0].store(0, Ordering::Release);
-    let mut latest = 0;
+    // From here on it is one that was cut short, also where its boot was not known.
+    let _ = header.boot_id[1].compare_exchange(0, UNKNOWN_BOOT, Ordering::Release, Ordering::Relaxed);
+    let latest = latest_seen(verified).map_err(ColdStartFailure::OutOfRegion)?;
     for control in controls(verified) {
         let control = control.map_err(ColdStartFailure::OutOfRegion)?;
         // With the lock goes the word that its owner died. A set that is poisoned already stays so.
@@ -139,19 +211,20 @@ fn cold_start(
             .compare_exchange(0, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
         let kind = verified.creation_options.lock_kind;
         kind.initialise(&control.lock).map_err(ColdStartFailure::System)?;
-        let seen = control.last_seen.load(Ordering::Relaxed);
-        if seen < LATEST_INSTANT {
-            latest = latest.max(seen);
-        }
+        let serial = next_life_serial(control.hold_serial.load(Ordering::Relaxed));
+        control.hold_serial.store(serial, Ordering::Relaxed);
     }
     verified
         .participants()
         .clear()
         .map_err(ColdStartFailure::OutOfRegion)?;
-    if !has_same_clock {
-        let elapsed = utc_nanos().saturating_sub(header.created_utc.load(Ordering::Relaxed));
-        let by_wall_clock = header.created_at.load(Ordering::Relaxed).saturating_add(elapsed);
-        let segment_time = by_wall_clock.max(latest);
+    let segment_time = match clock {
+        Likeness::Same => None,
+        Likeness::Another => Some(time_by_wall_clock(header)),
+        Likeness::Unknown => Some(time_by_wall_clock(header).min(time_by_boot(header))),
+    };
+    if let Some(segment_time) = segment_time {
+        let segment_time = segment_time.max(latest);
         header
             .clock_offset
             .store(segment_time.wrapping_sub(boot_nanos()), Ordering::Relaxed);

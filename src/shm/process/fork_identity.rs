@@ -250,7 +250,9 @@ impl<T: Clone + Default + Send> ProcessMutex<T> {
     ///
     /// As [`IdentityPage::get`].
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, T>, Errno> {
-        let own = self.own.get_or(|parent| Mutex::new(parent.map(inherited).unwrap_or_default()))?;
+        let own = self
+            .own
+            .get_or(|parent| Mutex::new(parent.map(inherited).unwrap_or_default()))?;
         Ok(own.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -321,9 +323,13 @@ mod tests {
     fn a_child_has_what_its_parent_had_and_none_of_what_the_fork_caught_another_thread_with() {
         let mutex = ProcessMutex::<Vec<u8>>::new();
         mutex.lock().expect("a page").push(1);
-        assert!(is_right_in_child(|| mutex.lock().is_ok_and(|found| *found == [1])));
+        assert!(is_right_in_child(|| mutex
+            .lock()
+            .is_ok_and(|found| *found == [1])));
         let held = mutex.lock();
-        assert!(is_right_in_child(|| mutex.lock().is_ok_and(|found| found.is_empty())));
+        assert!(is_right_in_child(|| mutex
+            .lock()
+            .is_ok_and(|found| found.is_empty())));
         drop(held);
         assert_eq!(*mutex.lock().expect("a page"), [1]);
         // After a panic under the lock, too.
@@ -334,7 +340,9 @@ mod tests {
             });
             assert!(panics.join().is_err());
         });
-        assert!(is_right_in_child(|| mutex.lock().is_ok_and(|found| *found == [1])));
+        assert!(is_right_in_child(|| mutex
+            .lock()
+            .is_ok_and(|found| *found == [1])));
     }
 
     #[test]

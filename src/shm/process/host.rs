@@ -1,21 +1,25 @@
 //! What the kernel says of this boot, its namespaces and its processes.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use super::fork_identity::IdentityPage;
+
 /// The boot and the namespaces in which process ids, thread ids and the boot-time clock of this process mean what
 /// they mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The two halves of the kernel's random boot id.
+    /// The two halves of the kernel's random boot id; zeros where the kernel does not say, as in a unit of systemd with
+    /// `ProcSubset=pid`.
     pub(crate) boot_id: [u64; 2],
     /// Inode of the PID namespace; zero where the kernel does not say.
     pub(crate) pid_namespace: u64,
-    /// Inode of the time namespace; zero where the kernel has none.
+    /// Inode of the time namespace; zero where the kernel has none or does not say.
     pub(crate) time_namespace: u64,
 }
 
@@ -23,10 +27,12 @@ impl Place {
     /// Where this process runs. Zeros stand for what this kernel does not have; that it cannot be read just now, for want
     /// of a descriptor or of memory, is an error: a segment would be taken for one of another boot.
     pub(crate) fn current() -> io::Result<Self> {
+        let time_namespace = namespace("/proc/self/ns/time")?;
+        note_time_namespace(time_namespace);
         Ok(Self {
             boot_id: boot_id()?,
             pid_namespace: pid_namespace()?,
-            time_namespace: namespace("/proc/self/ns/time")?,
+            time_namespace,
         })
     }
 }
@@ -34,6 +40,17 @@ impl Place {
 /// The PID namespace of this process, which it never changes; zero where the kernel does not say.
 pub(super) fn pid_namespace() -> io::Result<u64> {
     namespace("/proc/self/ns/pid")
+}
+
+/// Begins another era of the clocks where this process was in another time namespace before. A single thread may go from one to
+/// another, so no other one reads the clock meanwhile.
+fn note_time_namespace(inode: u64) {
+    static LATEST: AtomicU64 = AtomicU64::new(0);
+    if LATEST.swap(inode, Ordering::Relaxed) != inode
+        && let Ok(page) = IdentityPage::get()
+    {
+        page.begin_clock_era();
+    }
 }
 
 fn boot_id() -> io::Result<[u64; 2]> {

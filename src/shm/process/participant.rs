@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ use crate::shm::file::descriptor::{Descriptor, FileIdentity};
 use crate::shm::file::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
 use crate::shm::file::removal::look_for_removal;
-use crate::shm::file::segment_file::{AttachLock, damaged, open_again};
+use crate::shm::file::segment_file::{AttachLock, damaged, io_error, open_again};
 use crate::shm::layout::records::{Header, Participant};
 use crate::shm::lock::dispatch::LockKind;
 use crate::shm::process::image_lock::ImageLock;
@@ -450,8 +451,7 @@ impl Membership {
     fn is_locked(&self, range: ByteRange) -> Option<bool> {
         self.descriptor.is_locked_by_others(range).or_else(|| {
             // Something closed the descriptor. Where the path leads elsewhere by now, there is no other way in.
-            let file = open_again(&self.path, self.descriptor.file()).ok()??;
-            self.descriptor.replace(file);
+            self.descriptor.replace(self.open_again().ok()?);
             self.descriptor.is_locked_by_others(range)
         })
     }
@@ -575,22 +575,29 @@ impl Membership {
         look_for_removal(header, || self.file_has_name(), self.file(), path)
     }
 
-    /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
+    /// Opens the file again as an open file of its own, for a child that is to use the segment: not where that was removed.
     fn reopen(&self) -> Result<File, Error> {
-        let missing = match open_again(&self.path, self.descriptor.file()) {
-            Ok(Some(file)) => return Ok(file),
-            Ok(None) => Error::Open(OpenError::NotFound {
-                path: self.path.clone(),
-            }),
-            Err(error) => error,
-        };
-        Err(match self.look_for_removal(&self.path) {
-            Some(cause) => Error::Segment(SegmentError::Removed {
+        match self.look_for_removal(&self.path) {
+            Some(cause) => Err(Error::Segment(SegmentError::Removed {
                 path: self.path.clone(),
                 cause,
-            }),
-            None => missing,
-        })
+            })),
+            None => self.open_again(),
+        }
+    }
+
+    fn open_again(&self) -> Result<File, Error> {
+        open_again(self.descriptor.number(), &self.path, self.descriptor.file())
+    }
+
+    /// The permission bits of the file, wherever it is by now.
+    pub(crate) fn file_mode(&self) -> Result<u32, Error> {
+        if let Some(mode) = self.descriptor.mode() {
+            return Ok(mode);
+        }
+        let metadata = self.open_again()?.metadata();
+        let metadata = metadata.map_err(|source| io_error("examine", &self.path, source))?;
+        Ok(metadata.mode() & 0o777)
     }
 }
 

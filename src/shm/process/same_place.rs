@@ -11,13 +11,17 @@ use crate::shm::file::segment_file::io_error;
 use crate::shm::layout::records::Header;
 use crate::shm::lock::dispatch::LockKind;
 
-/// Whether the segment is of that place, as far as its locks depend on it, and of this file.
-pub(crate) fn is_same_place(header: &Header, lock_kind: LockKind, place: Place, file: FileIdentity) -> bool {
-    let mut origin = SegmentOrigin::of(header, file);
-    if !lock_kind.is_of_one_namespace() {
-        origin.place.pid_namespace = place.pid_namespace;
-    }
-    origin.place == place && origin.is_original_file
+/// In `boot_id[1]` of a segment whose boot is not known, while it is started cold. No boot has such an id: the first bits of its
+/// second half say of which kind it is.
+pub(crate) const UNKNOWN_BOOT: u64 = 1;
+
+/// Whether two things that may not be known are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Likeness {
+    Same,
+    Another,
+    /// One of the two is not known: then they are not taken for different without another reason.
+    Unknown,
 }
 
 pub(super) fn is_same_file(header: &Header, file: FileIdentity) -> bool {
@@ -45,6 +49,29 @@ impl SegmentOrigin {
                 time_namespace: header.time_namespace.load(Ordering::Relaxed),
             },
             is_original_file: is_same_file(header, file),
+        }
+    }
+
+    /// Whether the segment is of that place, as far as its locks depend on it, and of this file.
+    pub(crate) fn likeness(self, lock_kind: LockKind, place: Place) -> Likeness {
+        let has_same_pids =
+            !lock_kind.is_of_one_namespace() || self.place.pid_namespace == place.pid_namespace;
+        if self.is_original_file && has_same_pids && self.place.time_namespace == place.time_namespace {
+            self.boot(place)
+        } else {
+            Likeness::Another
+        }
+    }
+
+    /// Whether the segment is of the boot of that place.
+    pub(crate) fn boot(self, place: Place) -> Likeness {
+        match self.place.boot_id {
+            // A cold start was cut short.
+            [0, second] if second != 0 => Likeness::Another,
+            [_, 0] => Likeness::Unknown,
+            _ if place.boot_id[1] == 0 => Likeness::Unknown,
+            boot_id if boot_id == place.boot_id => Likeness::Same,
+            _ => Likeness::Another,
         }
     }
 }

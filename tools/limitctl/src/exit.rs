@@ -149,6 +149,7 @@ fn code_of(error: &Error) -> ExitCode {
             OpenError::NotFound { .. }
             | OpenError::ForeignNamespace { .. }
             | OpenError::ForeignBoot { .. }
+            | OpenError::Moved { .. }
             | OpenError::UnsupportedFileSystem { .. }
             | OpenError::TooManyParticipants { .. }
             | OpenError::AttachStuck { .. }

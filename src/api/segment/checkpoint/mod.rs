@@ -31,8 +31,8 @@ impl SharedSegment {
     ) -> Result<bool, Error> {
         let engine = &self.engine;
         let size = engine.region().size();
-        let Some(mut file) = CheckpointFile::open(path, size, engine.path(), self.options.trust_any_owner)?
-        else {
+        let mode = engine.membership.file_mode()?;
+        let Some(mut file) = CheckpointFile::open(path, size, mode, self.options.trust_any_owner)? else {
             return Ok(false);
         };
         if !is_due(file.latest()) {

@@ -144,7 +144,7 @@ impl Drop for OnlyWriter {
 
 impl CheckpointFile {
     /// Opens the file at `path` for writing an image of `size` bytes, which is made where there is none, or one for another
-    /// size, with the mode of the segment's file. `None` where another process is writing to it.
+    /// size, with `mode`, that of the segment's file. `None` where another process is writing to it.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl CheckpointFile {
     pub(crate) fn open(
         path: &Path,
         size: u64,
-        segment: &Path,
+        mode: u32,
         trust_any_owner: bool,
     ) -> Result<Option<Self>, Error> {
         let only_writer = OnlyWriter::wait().map_err(|errno| io_error("lock", path, errno.into()))?;
@@ -160,7 +160,7 @@ impl CheckpointFile {
             let file = match open_for_writing(path) {
                 Ok(file) => file,
                 Err(Error::Open(OpenError::NotFound { .. })) => {
-                    make(path, size, segment)?;
+                    make(path, size, mode)?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -420,14 +420,11 @@ fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
 
 /// Puts an empty file for images of `size` bytes at `path`, unless another process was faster. Its space is allocated, so that
 /// checkpoints do not fail for want of it later.
-fn make(path: &Path, size: u64, segment: &Path) -> Result<(), Error> {
-    let mode = fs::metadata(segment)
-        .map_err(|source| io_error("examine", segment, source))?
-        .mode();
+fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
     let (directory, name) = place_of(path)?;
     remove_abandoned(directory, name);
     let (file, construction) = start_construction(directory, name, path)?;
-    file.set_permissions(fs::Permissions::from_mode(mode & 0o777))
+    file.set_permissions(fs::Permissions::from_mode(mode))
         .map_err(|source| io_error("set the mode of", path, source))?;
     ensure_local(&file, path)?;
     allocate(&file, file_size(size), path)?;

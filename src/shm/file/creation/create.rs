@@ -24,7 +24,8 @@ use crate::shm::layout::records::{
     Header, INCOMPATIBLE_FEATURES, MAGIC, SetControl, WORD_SIZE, fingerprint,
 };
 use crate::shm::lock::dispatch::LockKind;
-use crate::shm::process::same_place::current_place;
+use crate::shm::process::cold_start::next_life_serial;
+use crate::shm::process::same_place::{UNKNOWN_BOOT, current_place};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 
@@ -108,9 +109,10 @@ pub(crate) fn restore(
 }
 
 /// Dates a segment that was created from a checkpoint by now, and not by when the first of that state was created: by what
-/// the wall clock showed then it may have been set right since.
+/// the wall clock showed then it may have been set right since. It is to be started cold, also where its boot was not known.
 fn date(region: &Region, taken: TakenAt) -> Result<(), OutOfRegion> {
     let header: &Header = region.record(0)?;
+    let _ = header.boot_id[1].compare_exchange(0, UNKNOWN_BOOT, Ordering::Relaxed, Ordering::Relaxed);
     let now = utc_nanos();
     let created_at = taken.segment.saturating_add(now.saturating_sub(taken.utc));
     header.created_utc.store(now, Ordering::Relaxed);
@@ -179,6 +181,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
                 .lock_kind
                 .initialise(&control.lock)
                 .map_err(|source| io_error("initialise the locks of", path, source))?;
+            control.hold_serial.store(next_life_serial(0), Ordering::Relaxed);
         }
     }
     let header: &Header = region.record(0).map_err(outside)?;
