@@ -143,6 +143,7 @@ impl<'a> LockedShard<'a> {
             if ticket.is_expired(self.now.monotonic) {
                 // Its owner finds it gone and its time up, whenever it looks: nothing behind it waits for that.
                 self.take_back_ticket(index, &self.shard.memory.control().timed_out)?;
+                has_another_head = true;
                 continue;
             }
             let costs = self.shard.costs_of(ticket);
