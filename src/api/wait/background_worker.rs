@@ -312,7 +312,7 @@ impl BackgroundWorker {
     /// The last reference to a future's waker may be dropped by this thread, and that is code of the caller.
     fn run_whatever_panics(&self) {
         while panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
-            lock(&self.work).asleep_by.clear();
+            lock(&self.work).asleep_by = None;
         }
     }
 
