@@ -16,11 +16,11 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
-use nix::unistd::{Pid, getpgid};
+use nix::unistd::Pid;
 use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
 
 /// A segment with a set of one place, `jobs`.
-fn one_place(directory: &Path) -> PathBuf {
+pub(super) fn one_place(directory: &Path) -> PathBuf {
     create_declared(
         directory,
         "jobs",
@@ -39,7 +39,7 @@ fn tokens(directory: &Path) -> PathBuf {
 }
 
 /// `limitctl exec` of a line of shell.
-fn exec(segment: &Path, set: &str, options: &[&str], script: &str) -> Command {
+pub(super) fn exec(segment: &Path, set: &str, options: &[&str], script: &str) -> Command {
     let mut command = limitctl();
     command
         .arg("exec")
@@ -48,19 +48,19 @@ fn exec(segment: &Path, set: &str, options: &[&str], script: &str) -> Command {
     command
 }
 
-fn run_exec(segment: &Path, set: &str, options: &[&str], script: &str) -> Run {
+pub(super) fn run_exec(segment: &Path, set: &str, options: &[&str], script: &str) -> Run {
     run_command(&mut exec(segment, set, options, script))
 }
 
 /// A run of `limitctl exec` that goes on; killed at the latest when it is dropped.
-struct Running {
-    child: Child,
+pub(super) struct Running {
+    pub(super) child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
 impl Running {
-    fn start(command: &mut Command) -> Self {
+    pub(super) fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -71,23 +71,23 @@ impl Running {
         Self { child, stdin, lines }
     }
 
-    fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     #[track_caller]
-    fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         self.lines.recv_timeout(TIMEOUT).expect("a line of output")
     }
 
     #[track_caller]
-    fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> u32 {
         self.line().parse().expect("a number")
     }
 
     /// What it has said since, once its output is closed.
     #[track_caller]
-    fn rest(&self) -> Vec<String> {
+    pub(super) fn rest(&self) -> Vec<String> {
         let mut rest = Vec::new();
         loop {
             match self.lines.recv_timeout(TIMEOUT) {
@@ -98,13 +98,13 @@ impl Running {
         }
     }
 
-    fn say(&mut self, line: &str) {
+    pub(super) fn say(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("piped");
         writeln!(stdin, "{line}").expect("it reads");
     }
 
     #[track_caller]
-    fn end(&mut self) -> ExitStatus {
+    pub(super) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         until("it ends", || {
             status = self.child.try_wait().expect("a child of ours");
@@ -123,7 +123,7 @@ impl Drop for Running {
 }
 
 #[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "not in time: {what}");
@@ -143,14 +143,14 @@ fn only_set(segment: &Path) -> SetSnapshot {
 }
 
 #[track_caller]
-fn until_a_command_waits(segment: &Path) {
+pub(super) fn until_a_command_waits(segment: &Path) {
     until("a command waits in the queue", || {
         only_set(segment).tickets.iter().any(|ticket| ticket.owner_alive)
     });
 }
 
 /// A command that runs until it reads a line, with its process id, and one that waits for its place.
-fn one_runs_and_one_waits(segment: &Path) -> (Running, u32, Running) {
+pub(super) fn one_runs_and_one_waits(segment: &Path) -> (Running, u32, Running) {
     let first = Running::start(&mut exec(segment, "jobs", &[], WAITING_TO_BE_TOLD));
     let command = first.number();
     let second = Running::start(&mut exec(segment, "jobs", &[], "echo second"));
@@ -165,16 +165,25 @@ fn state(pid: u32) -> Option<char> {
 }
 
 /// Whether it runs no more, though no one may have waited for it yet.
-fn has_ended(pid: u32) -> bool {
+pub(super) fn has_ended(pid: u32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
 
-fn signal(pid: u32, signal: Signal) {
+pub(super) fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).expect("it is there");
 }
 
 /// Says its process id and ends when it is notified to, or its input does.
-const WAITING_TO_BE_TOLD: &str = "echo $$; read told; exit 0";
+pub(super) const WAITING_TO_BE_TOLD: &str = "echo $$; read told; exit 0";
+
+/// The process that holds the permit: the only one that is attached.
+#[track_caller]
+pub(super) fn keeper(segment: &Path) -> u32 {
+    let mut participants = snapshot(segment).participants;
+    participants.retain(|participant| participant.alive);
+    assert_eq!(participants.len(), 1, "{participants:?}");
+    u32::try_from(participants[0].pid).expect("a process id")
+}
 
 #[test]
 fn one_place_runs_one_command_at_a_time() {
@@ -235,136 +244,6 @@ fn output_and_input_are_the_commands() {
     let segment = one_place(directory.path());
     let run_ = run_exec(&segment, "jobs", &[], "cat; echo out; echo err >&2").ended(0);
     assert_eq!((&*run_.stdout, &*run_.stderr), ("out\n", "err\n"));
-}
-
-/// The process that holds the permit: the only one that is attached.
-#[track_caller]
-fn keeper(segment: &Path) -> u32 {
-    let mut participants = snapshot(segment).participants;
-    participants.retain(|participant| participant.alive);
-    assert_eq!(participants.len(), 1, "{participants:?}");
-    u32::try_from(participants[0].pid).expect("a process id")
-}
-
-/// Jobs that go on in different ways, each of which says the process id of what reads the input and goes on until that ends.
-const JOBS: [&str; 5] = [
-    "exec sh -c 'echo $$; read told'",
-    "sh -c 'echo $$; read told'; exit 0",
-    "timeout 1h sh -c 'echo $$; read told'",
-    "sh -c 'echo $$; read told' | cat",
-    "exec setsid sh -c 'echo $$; read told'",
-];
-
-#[test]
-fn the_job_keeps_its_place_when_limitctl_is_killed_until_all_of_it_has_ended() {
-    let directory = directory();
-    let segment = one_place(directory.path());
-    for job in JOBS {
-        let mut first = Running::start(&mut exec(&segment, "jobs", &[], job));
-        let reads = first.number();
-        first.child.kill().expect("it runs");
-        assert_eq!(first.end().signal(), Some(Signal::SIGKILL as i32));
-        run_exec(&segment, "jobs", &["--timeout", "0"], "echo ran").ended(75);
-        assert!(!has_ended(reads), "{job}");
-        let second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
-        until_a_command_waits(&segment);
-        first.say("go on");
-        assert_eq!(second.line(), "second", "{job}");
-    }
-}
-
-#[test]
-fn a_whole_group_that_is_killed_leaves_the_place_to_what_survives_in_another() {
-    let directory = directory();
-    let segment = one_place(directory.path());
-    let mut command = exec(&segment, "jobs", &[], "timeout 1h sh -c 'echo $$; read told'");
-    let mut first = Running::start(command.process_group(0));
-    let reads = first.number();
-    let keeper = Pid::from_raw(keeper(&segment).cast_signed());
-    until("the keeper has left the group", || {
-        getpgid(Some(keeper)) == Ok(keeper)
-    });
-    kill(Pid::from_raw(-first.pid().cast_signed()), Signal::SIGKILL).expect("it is there");
-    assert_eq!(first.end().signal(), Some(Signal::SIGKILL as i32));
-    run_exec(&segment, "jobs", &["--timeout", "0"], "echo ran").ended(75);
-    assert!(!has_ended(reads));
-    first.say("go on");
-    run_exec(&segment, "jobs", &[], "echo ran").ended(0);
-}
-
-#[test]
-fn what_a_command_leaves_behind_holds_its_place_and_limitctl_does_not_wait_for_it() {
-    let directory = directory();
-    let segment = one_place(directory.path());
-    let pipe = directory.path().join("pipe");
-    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
-    // A daemon: its parents have ended, in a session of its own, and it has none of the streams.
-    let script = format!(
-        "setsid sh -c 'sh -c \"read told < {}\" <&- >&- 2>&- &' & wait; exit 3",
-        text(&pipe)
-    );
-    let run_ = run_exec(&segment, "jobs", &[], &script).ended(3);
-    assert_eq!(run_.stdout, "");
-    let refused = run_exec(&segment, "jobs", &["--timeout", "0"], "echo ran").ended(75);
-    assert_eq!(refused.stdout, "");
-    fs::write(&pipe, "go on\n").expect("it reads");
-    run_exec(&segment, "jobs", &[], "exit 0").ended(0);
-}
-
-#[test]
-fn killing_the_keeper_ends_the_command_and_frees_its_place() {
-    let directory = directory();
-    let segment = one_place(directory.path());
-    let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
-    let command = first.number();
-    for harmless in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTSTP] {
-        signal(keeper(&segment), harmless);
-    }
-    run_exec(&segment, "jobs", &["--timeout", "0"], "echo ran").ended(75);
-    signal(keeper(&segment), Signal::SIGKILL);
-    run_exec(&segment, "jobs", &[], "exit 0").ended(0);
-    until("the command has ended", || has_ended(command));
-    assert_eq!(first.end().signal(), Some(Signal::SIGKILL as i32));
-}
-
-#[test]
-fn killing_limitctl_while_it_waits_gives_its_place_in_the_queue_up() {
-    let directory = directory();
-    let segment = one_place(directory.path());
-    let (mut first, _, mut second) = one_runs_and_one_waits(&segment);
-    second.child.kill().expect("it runs");
-    second.end();
-    assert!(second.rest().is_empty());
-    first.say("go on");
-    assert_eq!(first.end().code(), Some(0));
-    run_exec(&segment, "jobs", &[], "exit 0").ended(0);
-}
-
-#[test]
-fn waits_for_a_place_among_the_participants() {
-    let directory = directory();
-    let segment = create_declared(
-        directory.path(),
-        "jobs",
-        "[segment]\nparticipants = 2\n[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\n\
-         kind = \"concurrency\"\ncapacity = 1\n",
-    );
-    let (mut first, _, mut second) = one_runs_and_one_waits(&segment);
-    for timeout in ["0", "50ms"] {
-        let refused = run_exec(&segment, "jobs", &["--timeout", timeout], "echo ran").ended(75);
-        assert!(
-            refused.stderr.contains("no room for another process"),
-            "{refused:?}"
-        );
-        let options = ["--timeout", timeout, "--conflict-exit-code", "9"];
-        run_exec(&segment, "jobs", &options, "echo ran").ended(9);
-    }
-    let mut third = Running::start(&mut exec(&segment, "jobs", &[], "echo third"));
-    first.say("go on");
-    assert_eq!(third.line(), "third");
-    for running in [&mut first, &mut second, &mut third] {
-        assert_eq!(running.end().code(), Some(0));
-    }
 }
 
 #[test]
