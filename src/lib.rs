@@ -99,6 +99,8 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
+#[cfg(test)]
+mod weak_memory;
 mod words;
 
 pub use api::clock_check::ClockCheck;

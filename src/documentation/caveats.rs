@@ -32,8 +32,12 @@
 //! share a directory, a host and its containers. What differs:
 //!
 //! - The kernel says nothing when a process dies with the lock. The process that waits asks whether its owner lives, at once
-//!   and every 5 ms from then on, and takes over: see the [figures](#locks-and-deaths). A dead process lives in this
-//!   sense until the kernel has taken its memory apart, which takes long where that is much: 0.2 s for 2 GiB.
+//!   and every 5 ms from then on, and takes over: see the [figures](#locks-and-deaths). A process of the
+//!   same PID namespace is seen to be dead in `/proc` as soon as the kernel ends it. One of another namespace, or where `/proc` is
+//!   hidden, lives in this sense until the kernel has taken its memory apart: 0.16 s for each GiB that was written in pages of
+//!   4 KiB, 0.06 s for each GiB of shared memory that is mapped, less than 0.01 s for each GiB in huge pages, and three or four
+//!   times as long on busy processors. So with 16, 32 and 64 GiB of written memory it takes 2.6, 5 and 10 s: beyond the
+//!   [lock timeout](crate::OpenOptions::lock_timeout) others get `LockStuck` until then.
 //! - A thread that ends with the lock, without its process, keeps it for as long as the process lives: for others the lock is
 //!   stuck. No safe code ends a thread there; `pthread_cancel` from another language does, and so does a panic that aborts no
 //!   process in a callback of another library that it crosses.

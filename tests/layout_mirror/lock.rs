@@ -32,6 +32,7 @@ enum Kind {
     Mutex,
     /// The open file has the byte of a slot as long as it is open.
     Slot {
+        slot: usize,
         word: u64,
         _byte: File,
     },
@@ -89,6 +90,14 @@ impl RawLock {
         self.let_go();
     }
 
+    /// Has the participant that it is taken as be of this process, a child of the one that joined. The byte belongs to the
+    /// open file, which both have.
+    pub fn pass_to_this_process(&self, segment: &RawSegment) {
+        if let Kind::Slot { slot, .. } = self.kind {
+            record_this_process(segment, slot);
+        }
+    }
+
     /// Takes it for as long as the process lives.
     pub fn take_for_good(self) {
         self.take();
@@ -118,19 +127,31 @@ fn join(segment: &RawSegment) -> Kind {
     let slot = (0..slots)
         .find(|slot| has_locked(&byte, *slot))
         .expect("a free slot");
-    let position = |word| segment.participant_word(usize::try_from(slot).expect("small"), word);
-    let generation = (segment.word(position(participant::STATE)) >> 2) + 1;
-    segment.set_word(
-        position(participant::STATE),
-        generation << 2 | participant::JOINING,
-    );
-    let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
-    segment.set_word(position(participant::PID), std::process::id().into());
-    segment.set_word(position(participant::PID_NAMESPACE), namespace);
-    segment.set_word(position(participant::STATE), generation << 2 | participant::LIVE);
+    let index = usize::try_from(slot).expect("small");
+    let state = segment.participant_word(index, participant::STATE);
+    let generation = (segment.word(state) >> 2) + 1;
+    segment.set_word(state, generation << 2 | participant::JOINING);
+    record_this_process(segment, index);
+    segment.set_word(state, generation << 2 | participant::LIVE);
     Kind::Slot {
+        slot: index,
         word: (generation >> 15) << 32 | (generation & 0x7fff) << 16 | (slot + 1),
         _byte: byte,
+    }
+}
+
+fn record_this_process(segment: &RawSegment, slot: usize) {
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+    let status = fs::read_to_string("/proc/self/stat").expect("a readable /proc");
+    // The name, which ends with the last parenthesis, is field 2, and when the process started field 22.
+    let (_, fields) = status.rsplit_once(')').expect("a name");
+    let started = fields.split_ascii_whitespace().nth(19).expect("a start");
+    for (word, value) in [
+        (participant::PID, std::process::id().into()),
+        (participant::START_TIME, started.parse().expect("a number")),
+        (participant::PID_NAMESPACE, namespace),
+    ] {
+        segment.set_word(segment.participant_word(slot, word), value);
     }
 }
 

@@ -121,6 +121,67 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
     });
 }
 
+/// Ends the first thread of this process, does that in another one, and waits there without an end.
+fn outlive_the_first_thread(then: impl FnOnce() + Send + 'static) -> ! {
+    std::thread::spawn(|| {
+        let first = format!("/proc/self/task/{}/stat", std::process::id());
+        let status = || std::fs::read_to_string(&first).expect("a readable /proc");
+        eventually("the first thread has ended", || status().contains(") Z "));
+        then();
+        pause()
+    });
+    // SAFETY: the thread ends here and now, and what is on its stack stays as it is.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("the thread has ended")
+}
+
+/// The kernel gives the byte of a dead process back last, after gigabytes of its memory perhaps. Here it is never given back:
+/// the open file is this process's, too.
+#[test]
+fn a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_still() {
+    let test =
+        "slot_lock::a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_still";
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        let segment = create(&path);
+        let raw = RawSegment::open(&path);
+        // What is waited for as long as this is not waited for at all.
+        let patient = open_for(&path, Duration::from_secs(20));
+        let impatient = open_for(&path, Duration::from_millis(30));
+        for (is_reaped, has_threads) in [(false, false), (true, false), (false, true), (true, true)] {
+            let lock = raw.lock();
+            let words: &SharedWords = Box::leak(Box::new(SharedWords::new(1)));
+            let mut holder = Child::fork(|| {
+                lock.pass_to_this_process(&raw);
+                lock.take();
+                if has_threads {
+                    outlive_the_first_thread(|| words[0].store(1, Ordering::SeqCst));
+                }
+                words[0].store(1, Ordering::SeqCst);
+                pause();
+            });
+            eventually("the lock is taken", || words[0].load(Ordering::SeqCst) == 1);
+            let refused = impatient.try_acquire(&impatient.request());
+            assert!(
+                matches!(refused, Err(Error::Segment(SegmentError::LockStuck { .. }))),
+                "taken from the living: {refused:?}"
+            );
+            holder.send(Signal::SIGKILL);
+            eventually("it has died", || holder.has_ended());
+            if is_reaped {
+                holder.wait();
+            }
+            assert!(
+                can_take_all(&patient),
+                "reaped: {is_reaped}, threads: {has_threads}"
+            );
+            drop(lock);
+            drop(holder);
+        }
+        assert_eq!(segment.snapshot().expect("a copy").sets[0].counts.recoveries, 4);
+    });
+}
+
 #[test]
 fn processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_each_others_dead() {
     let test = "slot_lock::processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_each_others_dead";

@@ -6,9 +6,10 @@
 //! owner.
 //!
 //! No process looks for marks unless it is said that there are some, and none is left alone: a process that leaves one
-//! says so and then tries the lock, and the holder of the lock releases it and then looks whether that was said.
+//! says so and then tries the lock, and the holder of the lock releases it and then looks whether that was said. On processors that
+//! reorder these steps, too: `src/weak_memory/mark_order.rs` explores them, and is changed with them.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::settle::settlement::Released;
@@ -27,6 +28,17 @@ const MARKED: u64 = 1;
 
 /// How many places are searched under one lock.
 const SEARCHED_AT_ONCE: u64 = 64;
+
+/// Orders an atomic change before what follows, for all that do the same: one of two sees the other.
+#[inline(always)]
+fn fence_after_change() {
+    if cfg!(target_arch = "x86_64") {
+        // No later load passes such an instruction there, so only the compiler is to be told.
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
 
 impl HoldPlace<'_> {
     /// Whether the permit that has this hold gave it back without the lock, and if so whether its work had failed.
@@ -55,11 +67,7 @@ impl<Rules> Shard<'_, Rules> {
     /// that left a mark, one sees the other.
     #[inline(always)]
     pub(in crate::engine) fn was_marked_meanwhile(&self) -> bool {
-        // On x86-64 the lock was released by an instruction that no later load passes, and a call of another library's
-        // function, which the compiler does not look into.
-        if !cfg!(target_arch = "x86_64") {
-            fence(Ordering::SeqCst);
-        }
+        fence_after_change();
         self.has_marks()
     }
 }
@@ -92,9 +100,7 @@ impl SegmentEngine {
     /// After a mark was left: finishes it if the lock can be had, and leaves it to the process that has it otherwise.
     pub(in crate::engine) fn finish_or_leave_marks(&self, shard: Shard<'_>) {
         shard.memory.search_for_marks();
-        if !cfg!(target_arch = "x86_64") {
-            fence(Ordering::SeqCst);
-        }
+        fence_after_change();
         self.finish_marks(shard);
     }
 

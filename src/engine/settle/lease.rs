@@ -67,7 +67,7 @@ impl SegmentEngine {
         {
             place.renewed_at().fetch_max(now, Ordering::SeqCst);
             // Between this and the load below, and between the same two of the process that ends leases: one of the two sees
-            // the other.
+            // the other. `src/weak_memory/renewal_order.rs` explores it, and is changed with it.
             fence(Ordering::SeqCst);
             if shard.still_holds(hold, owner) {
                 return Ok(Renewed::Renewed);

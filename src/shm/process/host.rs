@@ -95,7 +95,7 @@ pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
         return ProcessOpinion::Dead;
     }
     let status = if shows_own_namespace() {
-        process_status(&id.to_string())
+        task_status(&id.to_string())
     } else {
         None
     };
@@ -114,11 +114,11 @@ pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
 
 /// When this process started, in clock ticks since boot; zero where `/proc` does not say.
 pub(crate) fn own_start_time() -> u64 {
-    process_status("self").map_or(0, |status| status.start_time)
+    task_status("self").map_or(0, |status| status.start_time)
 }
 
 /// Whether the numbers in `/proc` are those of this process's namespace.
-fn shows_own_namespace() -> bool {
+pub(super) fn shows_own_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
 }
 
@@ -154,24 +154,41 @@ pub(crate) fn process_of_thread(thread: u32) -> Option<u32> {
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-struct ProcessStatus {
+/// What the kernel says of a process or a thread.
+pub(super) struct TaskStatus {
     is_zombie: bool,
-    threads: u64,
-    start_time: u64,
+    is_exiting: bool,
+    has_memory: bool,
+    /// Of the whole process.
+    pub(super) threads: u64,
+    pub(super) start_time: u64,
 }
 
-/// `process` is a number, or `self`.
-fn process_status(process: &str) -> Option<ProcessStatus> {
-    let bytes = fs::read(format!("/proc/{process}/stat")).ok()?;
+impl TaskStatus {
+    /// Whether the thread never runs code of its program again. Two things say so, the kernel's own flag and the memory that
+    /// it has no more, so that neither is believed where a kernel or a sandbox shows something else in its place.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_exiting && !self.has_memory
+    }
+}
+
+/// `task` is the number of a process, `self`, or the path to a thread from a process's number on.
+pub(super) fn task_status(task: &str) -> Option<TaskStatus> {
+    /// The kernel's `PF_EXITING`.
+    const EXITING: u64 = 4;
+    let bytes = fs::read(format!("/proc/{task}/stat")).ok()?;
     // The second field is the name in parentheses, which may itself hold spaces and parentheses.
     let after_name = bytes.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(bytes.get(after_name + 1..)?).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // proc_pid_stat(5): state is field 3, num_threads field 20, starttime field 22.
-    Some(ProcessStatus {
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    // proc_pid_stat(5): state is field 3, flags field 9, num_threads field 20, starttime field 22, vsize field 23.
+    Some(TaskStatus {
         is_zombie: matches!(*fields.first()?, "Z" | "X" | "x"),
-        threads: fields.get(17)?.parse().ok()?,
-        start_time: fields.get(19)?.parse().ok()?,
+        is_exiting: number(9)? & EXITING != 0,
+        has_memory: number(23)? != 0,
+        threads: number(20)?,
+        start_time: number(22)?,
     })
 }
 
@@ -201,7 +218,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().expect("a child");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let started = loop {
-            match process_status(&child.id().to_string()) {
+            match task_status(&child.id().to_string()) {
                 Some(status) if status.is_zombie => break status.start_time,
                 _ => assert!(std::time::Instant::now() < deadline, "the child never ended"),
             }

@@ -3,6 +3,7 @@
 pub(super) mod attachments;
 pub(crate) mod background_thread;
 pub(crate) mod cold_start;
+mod ending;
 pub(crate) mod fork_identity;
 pub(crate) mod host;
 pub(crate) mod image_lock;

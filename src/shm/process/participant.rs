@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 
+use super::ending::is_past_its_end;
 use super::fork_identity::{IdentityPage, ProcessIdentity, ProcessMutex};
 use super::host::{ProcessOpinion, own_name, pid_namespace, process_opinion};
 use super::process_identity::CopyIdentity;
@@ -432,6 +433,15 @@ impl Membership {
     /// Whether the owner of something is alive.
     pub(crate) fn is_alive(&self, id: ParticipantId) -> bool {
         self.is_current(id.to_word()) || self.table.is_alive(id, |byte| self.is_locked(byte))
+    }
+
+    /// Whether no code of a participant's process runs any more, although its byte may still be locked. Not known of a process of
+    /// another PID namespace.
+    pub(super) fn is_past_its_end(&self, id: ParticipantId) -> bool {
+        let own = self.pid_namespace.load(Ordering::Relaxed);
+        self.table.identity_of(id).is_some_and(|process| {
+            process.is_of_namespace(own) && is_past_its_end(process.pid, process.start_time)
+        })
     }
 
     /// How this process can learn of the death of the owner of something without looking.

@@ -108,11 +108,12 @@ impl Membership {
         self.table().lock_state(area, |id| self.is_alive(id))
     }
 
-    /// Whether the participant that a lock word names lives: not where the slot is free or has another generation, nor,
-    /// where it is its own still, where its byte is not locked.
+    /// Whether the participant that a lock word names may still release it: not where the slot is free or has another
+    /// generation, nor, where it is its own still, where its byte is not locked. Nor, where its process can be looked up, where
+    /// that runs no more: its byte stays locked until its memory is given back, which may take longer than any process waits.
     fn is_lock_owner_alive(&self, word: SlotWord) -> bool {
         self.table()
             .owner_of(word)
-            .is_some_and(|owner| self.is_alive(owner))
+            .is_some_and(|owner| self.is_alive(owner) && !self.is_past_its_end(owner))
     }
 }

@@ -5,7 +5,8 @@
 //! futex for a ticket takes the next number first, then writes the ticket and the number into the place of the number.
 //! Several may do that at once, and each may die in between. The reader finds out by the numbers whether an entry is
 //! the one that it expects; where one is not, because it is late, will never come, or was written over, the reader
-//! looks at everything.
+//! looks at everything. `src/weak_memory/wake_order.rs` explores what each sees on processors that reorder loads and stores, and is
+//! changed with this.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
