@@ -106,8 +106,8 @@ mod words;
 pub use api::clock_check::ClockCheck;
 pub use api::declaration::{
     Adaptive, Algorithm, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Declaration, FleetLease,
-    FleetOptions, Keyed, Kind, Limit, LimitOptions, LockKind, OnDeath, Outage, SegmentOptions,
-    SetDeclaration, Tier, Weekday, WhenFull, Window,
+    FleetOptions, Keyed, Kind, Limit, LimitOptions, LockKind, Outage, SegmentOptions, SetDeclaration, Tier,
+    Weekday, WhenFull, Window,
 };
 pub use api::fleet;
 pub use api::key::Key;

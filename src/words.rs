@@ -99,8 +99,8 @@ mod tests {
 
     use super::{ParseError, Words};
     use crate::{
-        Adaptive, Algorithm, Align, ClockSource, Kind, LockKind, MismatchOutcome, OnDeath, OnMismatch,
-        Outage, PoolStrategy, RefusalReason, Removal, RemovalCause, Weekday, WhenFull,
+        Adaptive, Algorithm, Align, ClockSource, Kind, LockKind, MismatchOutcome, OnMismatch, Outage,
+        PoolStrategy, RefusalReason, Removal, RemovalCause, Weekday, WhenFull,
     };
 
     fn every_word_is_read_back<T>()
@@ -128,7 +128,6 @@ mod tests {
         every_word_is_read_back::<Kind>();
         every_word_is_read_back::<LockKind>();
         every_word_is_read_back::<MismatchOutcome>();
-        every_word_is_read_back::<OnDeath>();
         every_word_is_read_back::<OnMismatch>();
         every_word_is_read_back::<Outage>();
         every_word_is_read_back::<PoolStrategy>();

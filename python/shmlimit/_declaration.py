@@ -125,7 +125,6 @@ class Rate(_Windowed):
             window, units come back late by up to that part of it, and never early. 1024 unless given; in a keyed set as
             many as the capacity has units, at most 1024. It cannot change in a live segment.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
-        on_death: What becomes of what a killed holder had reserved: `"charge"` (unless given) or `"refund"`.
         near_limit: From which percentage of the capacity on an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
@@ -142,7 +141,6 @@ class Rate(_Windowed):
     capacity: Amount | None = None
     window: Window | None = None
     unit: str | Decimal | None = field(default=None, kw_only=True)
-    on_death: Literal["charge", "refund"] | None = field(default=None, kw_only=True)
 
     kind = "rate"
 

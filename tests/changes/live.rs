@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::scene;
-use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
+use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
 use shmlimit::{
-    Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
-    Permit, RequestError, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
+    Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, Outcome, Permit, RequestError,
+    ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -483,48 +483,6 @@ fn of_what_was_reserved_two_definitions_ago_nothing_is_given_back() {
         );
     }
     assert_eq!(remaining(&live.set, None), before + 20);
-}
-
-/// Finding 8, for the dead.
-#[test]
-fn what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished() {
-    let test =
-        "live::what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished";
-    in_own_process(test, TIMEOUT, |directory| {
-        let of = |capacity| {
-            declare(plain(
-                Limit::rate("units", capacity, MINUTE)
-                    .burst(1_000)
-                    .on_death(OnDeath::Refund),
-            ))
-        };
-        let clock = VirtualClock::new(NEW_YEAR);
-        let options = OpenOptions::new().virtual_clock(&clock);
-        let segment = options
-            .create(directory.join("limits"), &of(1_000))
-            .expect("a segment");
-        let set = segment.set("api").expect("declared");
-        let told = SharedWords::new(1);
-        let child = Child::fork(|| {
-            let _held = take(&set, 500);
-            told[0].store(1, Ordering::SeqCst);
-            nix::unistd::pause();
-        });
-        eventually("the child has taken some", || told[0].load(Ordering::SeqCst) == 1);
-        // All of it is replenished, and used by another, when the rate becomes slower.
-        clock.advance_to(NEW_YEAR + MINUTE / 2);
-        drop(take(&set, 1_000));
-        segment.apply(&of(10)).expect("applies");
-        child.kill();
-        segment.recover().expect("works");
-        assert_eq!(remaining(&set, None), 0);
-        assert_eq!(
-            segment.snapshot().expect("a copy").sets[0].limits[0]
-                .counts
-                .reclaimed,
-            0
-        );
-    });
 }
 
 #[test]

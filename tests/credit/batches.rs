@@ -12,8 +12,7 @@ use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_proc
 use crate::scene::{ALGORITHMS, create, create_in, expect_permit};
 use nix::unistd::pause;
 use shmlimit::{
-    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, LimitSet, OnDeath, Segment,
-    SetDeclaration, Tier,
+    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, LimitSet, Segment, SetDeclaration, Tier,
 };
 use tempfile::TempDir;
 
@@ -557,9 +556,6 @@ fn credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
             .keyed(Keyed::new(10))
             .add_tier(Tier::new("gold").capacity("calls", 20)),
         one(Limit::calls("calls", 10, LONG).prefix(24, 48).credit(credit())).keyed(Keyed::new(10)),
-        one(Limit::rate("calls", 10, LONG)
-            .on_death(OnDeath::Refund)
-            .credit(credit())),
         one(Limit::calls("calls", 10, LONG).credit(credit().window_coupled(true))),
     ];
     for set in refused {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::scene::{create, expect_permit, expect_refusal};
-use shmlimit::{Error, Limit, OnDeath, Outcome, PermitError, RefusalReason, RequestError, SetDeclaration};
+use shmlimit::{Error, Limit, Outcome, PermitError, RefusalReason, RequestError, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -164,14 +164,13 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
         SetDeclaration::new("llm")
             .add_limit(Limit::calls("requests", 10, HOUR))
             .add_limit(Limit::concurrency("in_flight", 8).shadow(true))
-            .add_limit(Limit::rate("tokens", 100, HOUR).on_death(OnDeath::Refund))
+            .add_limit(Limit::concurrency("places", 100))
             .holds(1),
     );
-    let without_tokens = llm.request().with("requests", 1).expect("declared");
-    let _held = expect_permit(llm.try_acquire(&without_tokens));
-    let without_a_hold = expect_permit(llm.try_acquire(&without_tokens));
-    let with_tokens = llm.request().with("tokens", 1).expect("declared");
-    let refusal = expect_refusal(llm.try_acquire(&with_tokens));
+    let without_places = llm.request().with("places", 0).expect("declared");
+    let _held = expect_permit(llm.try_acquire(&without_places));
+    let without_a_hold = expect_permit(llm.try_acquire(&without_places));
+    let refusal = expect_refusal(llm.try_acquire(&llm.request()));
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     drop(without_a_hold);
     let set = &segment.snapshot().expect("a copy").sets[0];
@@ -181,7 +180,7 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
         .iter()
         .map(|limit| (limit.counts.admitted, limit.counts.would_refuse, limit.remaining))
         .collect::<Vec<_>>();
-    assert_eq!(of_limits, [(2, 0, 8), (1, 1, 7), (0, 0, 100)]);
+    assert_eq!(of_limits, [(2, 0, 8), (1, 1, 7), (2, 0, 100)]);
 }
 
 #[test]

@@ -5,19 +5,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::scene::{create, expect_permit};
-use shmlimit::{Algorithm, Limit, OnDeath, SetDeclaration};
+use shmlimit::{Algorithm, Limit, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MAX_LIMITS: usize = 16;
 
-/// A set of as many limits as there may be, each of the kind that changes the most words, all of them held.
+/// A set of as many limits as there may be, the first of them held.
 fn widest_set(algorithm: Algorithm, held: usize) -> SetDeclaration {
     (0..MAX_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
         let name = format!("limit {index}");
         set.add_limit(if index < held {
-            Limit::rate(name, 1_000, MINUTE)
-                .algorithm(Algorithm::TokenBucket)
-                .on_death(OnDeath::Refund)
+            Limit::concurrency(name, 1_000)
         } else {
             Limit::rate(name, 1_000, MINUTE).algorithm(algorithm)
         })
@@ -30,7 +28,7 @@ fn the_widest_sets_fit_the_journal() {
         (Algorithm::SlidingWindow, 1),
         (Algorithm::SlidingWindow, 0),
         (Algorithm::SlidingWindowCounter, 1),
-        (Algorithm::TokenBucket, MAX_LIMITS),
+        (Algorithm::TokenBucket, MAX_LIMITS - 1),
     ] {
         let (_directory, _segment, wide) = create(widest_set(algorithm, held));
         let names: Vec<String> = wide.limits().map(str::to_owned).collect();
@@ -42,7 +40,7 @@ fn the_widest_sets_fit_the_journal() {
         for used in [3, 2_000] {
             let mut permit = expect_permit(wide.try_acquire(&request));
             permit
-                .settle(names.iter().map(|name| (name, used)))
+                .settle(names.iter().skip(held).map(|name| (name, used)))
                 .expect("room in the journal");
             permit.release().expect("room in the journal");
         }
@@ -64,12 +62,7 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
     ] {
         let leased = Limit::concurrency("places", 1).lease(MINUTE);
         let set = (1..MAX_LIMITS).fold(SetDeclaration::new("wide").add_limit(leased), |set, index| {
-            let limit = Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm);
-            set.add_limit(if algorithm == Algorithm::TokenBucket {
-                limit.on_death(OnDeath::Refund)
-            } else {
-                limit
-            })
+            set.add_limit(Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm))
         });
         let (_directory, segment, wide) = create(set);
         let mut request = wide.request();

@@ -3,6 +3,7 @@
 mod acquire;
 mod adaptive;
 mod check;
+mod held;
 mod largest_operations;
 mod pool;
 mod refusals;

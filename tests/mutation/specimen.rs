@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getpid};
 use shmlimit::{
-    Algorithm, Align, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
-    Outcome, Request, Segment, SegmentReader, SetDeclaration, Tier, WhenFull, Window,
+    Algorithm, Align, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Outcome,
+    Request, Segment, SegmentReader, SetDeclaration, Tier, WhenFull, Window,
 };
 
 use super::Damage;
@@ -151,7 +151,7 @@ fn declaration() -> Declaration {
                 .add_limit(calls("log", Algorithm::SlidingWindow).entries(3))
                 .add_limit(calls("counter", Algorithm::SlidingWindowCounter).buckets(4))
                 .add_limit(Limit::budget("budget", 1_000_000, Window::Day))
-                .add_limit(Limit::rate("tokens", u64::MAX / 7, MINUTE).on_death(OnDeath::Refund))
+                .add_limit(Limit::rate("tokens", u64::MAX / 7, MINUTE))
                 .add_limit(
                     Limit::rate("decimal", "99.5", MINUTE)
                         .unit("0.001")

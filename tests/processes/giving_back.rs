@@ -15,8 +15,8 @@ use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
 use shmlimit::{
-    AcquireFuture, Adaptive, Credit, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome,
-    Permit, Request, Segment, SetDeclaration, SetSnapshot,
+    AcquireFuture, Adaptive, Credit, HoldSnapshot, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit,
+    Request, Segment, SetDeclaration, SetSnapshot,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -36,7 +36,7 @@ fn create(path: &Path, set: SetDeclaration) -> Segment {
 fn slots() -> SetDeclaration {
     SetDeclaration::new("api")
         .add_limit(Limit::concurrency("slots", SLOTS))
-        .add_limit(Limit::rate("tokens", 1000, 1000 * HOUR).on_death(OnDeath::Refund))
+        .add_limit(Limit::rate("tokens", 1000, 1000 * HOUR))
 }
 
 /// A process that takes the lock of the first set and stops, when it is notified to.
@@ -175,7 +175,6 @@ fn what_was_released_while_the_lock_was_stuck_stays_charged_although_its_process
         words[0].store(2, Ordering::SeqCst);
         worker.succeed();
         goes_on(child);
-        // Its death alone would refund what was reserved and not settled.
         assert_eq!(segment.recover().expect("works").sets[0].reclaimed, 0);
         assert!(can_take_all(&api));
         let copy = copy(&segment);

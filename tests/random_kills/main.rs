@@ -20,8 +20,8 @@ use plans::Plans;
 use scene::onlooker;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
-    Declaration, Limit, LimitSet, LockKind, OnDeath, OpenOptions, Outcome, Permit, Request, Segment,
-    SegmentReader, SegmentSnapshot, SetDeclaration, SetSnapshot,
+    Declaration, Limit, LimitSet, LockKind, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
+    SegmentSnapshot, SetDeclaration, SetSnapshot,
 };
 use supervisor::Supervisor;
 use truth::{Pool, Truth};
@@ -47,7 +47,7 @@ fn declaration(lock: LockKind) -> Declaration {
             SetDeclaration::new("mixed")
                 .add_limit(Limit::concurrency("seats", SEATS))
                 .add_limit(Limit::calls("calls", 200_000, SECOND))
-                .add_limit(Limit::rate("tokens", 5_000_000, SECOND).on_death(OnDeath::Refund)),
+                .add_limit(Limit::rate("tokens", 5_000_000, SECOND)),
         )
         .add_set(plans::declaration())
 }

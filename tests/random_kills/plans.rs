@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use shmlimit::{
-    Error, Key, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, RequestError, SegmentReader,
+    Error, Key, Keyed, Limit, LimitSet, Outcome, Permit, Request, RequestError, SegmentReader,
     SetDeclaration, SetSnapshot, Tier,
 };
 
@@ -28,7 +28,7 @@ pub fn declaration() -> SetDeclaration {
         .keyed(Keyed::new(10).overrides(true))
         .holds(128)
         .add_limit(Limit::concurrency("places", PLACES))
-        .add_limit(Limit::rate("tokens", 3_000_000, SECOND).on_death(OnDeath::Refund))
+        .add_limit(Limit::rate("tokens", 3_000_000, SECOND))
         .add_limit(Limit::calls("calls", 200_000, SECOND))
         .add_tier(
             Tier::new("large")

@@ -78,7 +78,7 @@ fn every_public_type_survives_threads_and_panics() {
         Forecast, HoldSnapshot, Keyed,
         Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
         LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LockKind, LockSnapshot, Mismatch, MismatchOutcome,
-        OnDeath, OnMismatch, OpenError, OpenOptions, Outage, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
+        OnMismatch, OpenError, OpenOptions, Outage, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
         PoolStrategy, ProcessId, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request, RequestError,
         RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SegmentOptions,
         SegmentPlace, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration, SetMemory, SetRecovery, SetSnapshot, Settlement<'static>,

@@ -11,8 +11,7 @@ use crate::scene::process::{Child, TIMEOUT, die, in_own_process};
 use crate::scene::{create, create_in, expect_permit};
 use nix::sys::signal::{Signal, raise};
 use shmlimit::{
-    AcquireFuture, Keyed, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment, SegmentReader,
-    SetDeclaration,
+    AcquireFuture, Keyed, Limit, LimitSet, Outcome, Permit, Request, Segment, SegmentReader, SetDeclaration,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -204,20 +203,6 @@ fn holds_of_keys_are_labelled_in_every_shard() {
         let key = hold.key.as_ref().and_then(|key| key.text()).expect("a key");
         assert_eq!(hold.label.as_deref(), Some(&*format!("for {key}")));
     }
-}
-
-#[test]
-fn a_reservation_that_holds_something_is_labelled() {
-    let limit = Limit::rate("tokens", 100, MINUTE).on_death(OnDeath::Refund);
-    let (_directory, segment, work) = create(labelled().add_limit(limit));
-    let request = work
-        .request()
-        .with("tokens", 10)
-        .expect("declared")
-        .label("later");
-    let outcome = work.reserve(&request, MINUTE).expect("a decision");
-    let _reservation = outcome.into_result().expect("soon enough");
-    assert_eq!(labels(&segment), some(&["later"]));
 }
 
 #[test]

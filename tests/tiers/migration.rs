@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use shmlimit::{Align, OnDeath, Permit, Verdict};
+use shmlimit::{Align, Permit, Verdict};
 
 use super::*;
 
@@ -399,9 +399,7 @@ fn what_was_reserved_before_two_changes_of_tier_is_not_refunded() {
 #[test]
 fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_refunded() {
     let of = |gold| {
-        let limit = Limit::rate("units", 10, MINUTE)
-            .algorithm(Algorithm::TokenBucket)
-            .on_death(OnDeath::Charge);
+        let limit = Limit::rate("units", 10, MINUTE).algorithm(Algorithm::TokenBucket);
         keyed(10)
             .add_limit(limit)
             .add_tier(Tier::new("gold").capacity("units", gold))

@@ -17,7 +17,7 @@ from typing import assert_type
 import shmlimit as sl
 
 REQUESTS = sl.Calls("requests", 500, "60s", algorithm="sliding_window")
-TOKENS = sl.Rate("tokens", 200_000, "60s", algorithm="token_bucket", on_death="refund")
+TOKENS = sl.Rate("tokens", 200_000, "60s", algorithm="token_bucket")
 SPENT = sl.Budget("spent", "99.95", "calendar:day", unit="0.01")
 IN_FLIGHT = sl.Concurrency("in_flight", 16, lease="30s")
 GOLD = sl.Tier("gold", {"requests": {"capacity": 5000}})

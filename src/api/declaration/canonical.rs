@@ -30,9 +30,6 @@ impl Limit {
         if matches!(self.kind, Kind::Rate | Kind::Budget) {
             limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
         }
-        if self.kind == Kind::Rate {
-            limit.on_death = Some(self.on_death.unwrap_or_default());
-        }
         match algorithm {
             // Beside a rate, the capacity is the bucket.
             Some(Algorithm::LeakyBucket) if self.is_by_rate() => {}

@@ -44,7 +44,6 @@ impl Limit {
             kind: self.kind.into(),
             rule,
             terms,
-            refund_on_death: self.refunds_on_death(),
             lease: nanos(self.lease),
             shadow: self.shadow.unwrap_or_default(),
             // Checked to be a percentage.

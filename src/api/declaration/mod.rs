@@ -30,7 +30,7 @@ pub use limit::fleet_lease::{FleetLease, Outage};
 pub use limit::kind::{Adaptive, Kind};
 pub use limit::limit_options::LimitOptions;
 pub use limit::window::{Weekday, Window};
-pub use limit::{Algorithm, Align, Limit, OnDeath};
+pub use limit::{Algorithm, Align, Limit};
 pub use options::checkpoint::Checkpoint;
 pub use options::clock_source::ClockSource;
 pub use options::fleet::FleetOptions;
@@ -156,7 +156,6 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
 /// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a keyed set the capacity, at most 1024 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
-/// | `on_death` | rate: `"charge"`, `"refund"` (gcra and token_bucket): see [`OnDeath`] | `"charge"` |
 /// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
 /// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
 /// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |

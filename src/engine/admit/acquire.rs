@@ -17,7 +17,6 @@ use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::Error;
 use crate::limit::{Mark, Now};
-use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::Transaction;
 
@@ -310,7 +309,7 @@ impl SegmentEngine {
         }
         let mut waived = LimitMask::default();
         let mut free = None;
-        if u32::from(costs.limits.0) & shard.set.held_mask != 0 && shard.takes_a_hold(costs) {
+        if shard.set.takes_a_hold(costs) {
             match self.room_for_a_hold(shard, costs)? {
                 None => {
                     decision.set_stage(Stage::HoldsFull);
@@ -332,7 +331,7 @@ impl SegmentEngine {
         Ok(match self.find_free_hold(shard)? {
             FreeHold::None if shard.holds_in_shadow_only(costs) => Some(HoldRoom {
                 free: None,
-                waived: LimitMask(shard.set.held_mask as u16),
+                waived: LimitMask((shard.set.held_mask & shard.shadow_mask) as u16),
             }),
             FreeHold::None => None,
             found => Some(HoldRoom {
@@ -370,20 +369,31 @@ impl SegmentEngine {
     }
 }
 
-impl RuledShard<'_> {
+impl SetEngine {
     /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing, and in a set
     /// with credit only batches are held.
     #[inline]
     pub(in crate::engine) fn takes_a_hold(&self, costs: &Costs) -> bool {
-        self.held_indexes
-            .iter()
-            .any(|index| costs.limits.contains(*index) && costs.amounts[index % MAX_LIMITS] > 0)
-            && self.set.batches.is_none()
+        self.first_held(costs).is_some()
     }
 
+    /// The first limit that is asked for and of which a permit would have to give back what it takes.
+    #[inline]
+    pub(in crate::engine) fn first_held(&self, costs: &Costs) -> Option<usize> {
+        if u32::from(costs.limits.0) & self.held_mask == 0 || self.batches.is_some() {
+            return None;
+        }
+        let is_held = |index: usize| self.held_mask & (1 << index) != 0;
+        costs
+            .iter()
+            .find_map(|(index, cost)| (cost > 0 && is_held(index)).then_some(index))
+    }
+}
+
+impl RuledShard<'_> {
     /// Whether a hold is missing that these costs cannot do without.
     pub(in crate::engine) fn wants_for_a_hold(&self, costs: &Costs) -> bool {
-        self.takes_a_hold(costs) && self.memory.has_no_free_hold() && !self.holds_in_shadow_only(costs)
+        self.set.takes_a_hold(costs) && self.memory.has_no_free_hold() && !self.holds_in_shadow_only(costs)
     }
 
     /// Whether all that is asked for is asked of limits in shadow.
@@ -393,7 +403,8 @@ impl RuledShard<'_> {
 
     /// Whether all that would be held is of limits in shadow.
     fn holds_in_shadow_only(&self, costs: &Costs) -> bool {
-        u32::from(costs.limits.0) & self.set.held_mask & !self.shadow_mask == 0
+        let bites = |index: usize| self.set.held_mask & !self.shadow_mask & (1 << index) != 0;
+        !costs.iter().any(|(index, cost)| cost > 0 && bites(index))
     }
 }
 

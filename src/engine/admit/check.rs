@@ -5,7 +5,6 @@ use super::decided::NEVER;
 use super::decision::{Costs, Decision, Impossible, Stage};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
-use crate::engine::definition::plan::Kind;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
@@ -199,28 +198,22 @@ impl ShardAt<'_> {
 
 impl SetEngine {
     /// That nothing is asked for which would have to be given back.
+    ///
+    /// By the same question as the decision asks whether it takes a hold: what passes here never takes one.
     #[inline(always)]
     fn require_forgettable(&self, costs: &Costs) -> Result<(), Box<Error>> {
-        if u32::from(costs.limits.0) & self.held_mask == 0 {
-            return Ok(());
+        match self.first_held(costs) {
+            None => Ok(()),
+            Some(limit) => Err(self.must_be_held(limit)),
         }
-        self.require_none_held(costs)
     }
 
-    /// That nothing of a limit is taken that is given back.
     #[cold]
-    fn require_none_held(&self, costs: &Costs) -> Result<(), Box<Error>> {
-        let held = costs.iter().find(|(index, cost)| {
-            let limit = self.limits.get(*index);
-            *cost > 0 && limit.is_some_and(|limit| limit.kind == Kind::Concurrency)
-        });
-        match held {
-            None => Ok(()),
-            Some((index, _)) => Err(Box::new(Error::Request(RequestError::MustBeHeld {
-                set: self.name.to_string(),
-                limit: self.limit_name(index),
-            }))),
-        }
+    fn must_be_held(&self, limit: usize) -> Box<Error> {
+        Box::new(Error::Request(RequestError::MustBeHeld {
+            set: self.name.to_string(),
+            limit: self.limit_name(limit),
+        }))
     }
 }
 

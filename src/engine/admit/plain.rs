@@ -155,7 +155,7 @@ impl ShardAt<'_> {
 
     #[inline(never)]
     fn take_and_hold(self, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
-        if !self.shard.takes_a_hold(costs) {
+        if !self.shard.set.takes_a_hold(costs) {
             return self.take_by_rules(row, costs, decision);
         }
         let free = self.shard.memory.find_free_hold();

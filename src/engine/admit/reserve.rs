@@ -8,7 +8,6 @@ use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
 use crate::engine::definition::set_outline::SetOutline;
-use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, RequestError};
@@ -62,26 +61,19 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut locked = self.lock(target.shard())?;
-        let shard = locked.shard;
         let row = match locked.row_for(target.key, costs)? {
             Ok(row) => row,
             Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
         locked.serve_head(row.index)?;
         decision.set_stage(Stage::Reserved);
-        let mut free = None;
-        if !shard.has_no_waiters(row) {
+        if !locked.shard.has_no_waiters(row) {
             decision.set_stage(Stage::Behind);
-        } else if shard.takes_a_hold(costs) {
-            match self.find_free_hold(shard)? {
-                FreeHold::None => decision.set_stage(Stage::HoldsFull),
-                found => free = Some(found),
-            }
         }
         let possible = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
         match (decision.stage(), possible) {
             (Stage::Reserved, Some(possible)) => {
-                locked.charge_all(row, costs, free, decision, possible)?;
+                locked.charge_all(row, costs, decision, possible)?;
                 delay.set(possible);
                 Ok(Answer::Admitted)
             }
@@ -152,7 +144,6 @@ impl LockedShard<'_> {
         &self,
         row: Row<'_>,
         costs: &Costs,
-        free: Option<FreeHold>,
         decision: &mut Decision,
         delay: u64,
     ) -> Result<(), Box<Error>> {
@@ -164,7 +155,8 @@ impl LockedShard<'_> {
         let waived = self.charge_each(&Ahead { delay }, rows, &mut transaction, costs, none, note);
         // None but those in shadow are waived, of which `delay_of` has seen all.
         let waived = waived.unwrap_or_default();
-        self.commit_taken(&mut transaction, rows, costs, waived, free, decision)?;
+        // Nothing of it is held.
+        self.commit_taken(&mut transaction, rows, costs, waived, None, decision)?;
         shard.note_own_capacities(row, costs, decision);
         Ok(())
     }

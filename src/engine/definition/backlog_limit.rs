@@ -21,7 +21,7 @@ pub(in crate::engine) struct BacklogLimit {
 impl BacklogLimit {
     fn of(limit: &LimitRules) -> Option<Self> {
         match limit.rule {
-            Rule::Backlog(rule) if limit.is_plain() && !limit.refund_on_death => Some(Self {
+            Rule::Backlog(rule) if limit.is_plain() => Some(Self {
                 rule,
                 near: limit.near(),
                 first_word: limit.first_word(),

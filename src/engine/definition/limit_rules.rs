@@ -38,7 +38,6 @@ pub(crate) struct LimitRules {
     pub(crate) kind: Kind,
     /// A cost above this can never be met.
     pub(crate) burst: u64,
-    pub(crate) refund_on_death: bool,
     pub(crate) lease: Option<u64>,
     pub(crate) credit: Option<CreditPlan>,
     /// Whether it decides and counts, and never refuses.
@@ -68,7 +67,6 @@ impl LimitRules {
             rule: plan.rule,
             kind: plan.kind,
             burst: plan.rule.burst(),
-            refund_on_death: plan.refund_on_death,
             lease: plan.lease,
             credit: plan.credit,
             shadow: plan.shadow,

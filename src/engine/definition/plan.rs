@@ -115,8 +115,6 @@ pub(crate) struct LimitPlan {
     pub(crate) rule: Rule,
     /// What another capacity of a key means for the rule; none where the capacity moves by itself or is no bound.
     pub(crate) terms: Option<CapacityTerms>,
-    /// Whether what a dead holder had reserved is given back.
-    pub(crate) refund_on_death: bool,
     /// For how long a hold lasts that is not renewed, in nanoseconds.
     pub(crate) lease: Option<u64>,
     /// Whether it decides and counts, and never refuses.

@@ -45,7 +45,7 @@ impl SetPlan {
         (0..self.limits.len())
             .filter(|index| {
                 let limit = &self.limits[*index];
-                limit.kind == Kind::Concurrency || limit.refund_on_death || limit.credit.is_some()
+                limit.kind == Kind::Concurrency || limit.credit.is_some()
             })
             .collect()
     }

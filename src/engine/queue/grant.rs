@@ -267,7 +267,7 @@ impl<'a> LockedShard<'a> {
             free: None,
             waived: LimitMask::default(),
         };
-        if shard.takes_a_hold(costs) {
+        if shard.set.takes_a_hold(costs) {
             match self.engine.room_for_a_hold(shard, costs)? {
                 None => return Ok(Served::Blocked(self.blocked(row, costs))),
                 Some(found) => room = found,
@@ -338,11 +338,7 @@ impl<'a> LockedShard<'a> {
                 Assessment::Refused { retry_after: None } => blocked.by_others = true,
                 Assessment::Refused {
                     retry_after: Some(wait),
-                } => {
-                    blocked.wait = blocked.wait.max(wait);
-                    // What a holder has reserved comes back when it dies, and only a process that looks finds it.
-                    blocked.by_others |= limit.refund_on_death;
-                }
+                } => blocked.wait = blocked.wait.max(wait),
                 Assessment::Admissible => {}
             }
         }
@@ -371,19 +367,12 @@ impl<'a> LockedShard<'a> {
 
     /// Gives back what a granted ticket took: no process has made use of it.
     fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
-        let hold = self.shard.hold_of_grant(ticket);
-        let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
         let row = self.shard.row(ticket.row().index);
-        self.at_its_instant().refund_grant(
-            transaction,
-            row,
-            ticket,
-            was_reclaimed,
-            |transaction, limit, refunded| {
+        self.at_its_instant()
+            .refund_grant(transaction, row, ticket, |transaction, limit, refunded| {
                 transaction.count(&self.shard.counters(limit.index).refunded, refunded);
-            },
-        );
-        if let Some(hold) = hold {
+            });
+        if let Some(hold) = self.shard.hold_of_grant(ticket) {
             self.free_hold(transaction, hold.index, Ending::Undone);
         }
     }
@@ -391,14 +380,12 @@ impl<'a> LockedShard<'a> {
 
 impl ShardAt<'_> {
     /// Gives back what a granted ticket took and no process has made use of, but for what its hold stands for; shows
-    /// `note` the units really given back. Where its hold `was_reclaimed`, what was reserved by that is given back
-    /// already.
+    /// `note` the units really given back.
     pub(in crate::engine) fn refund_grant(
         &self,
         transaction: &mut Transaction<'_>,
         row: Row<'_>,
         ticket: TicketPlace<'_>,
-        was_reclaimed: bool,
         mut note: impl FnMut(&mut Transaction<'_>, &LimitRules, u64),
     ) {
         let origin = ticket.granted_origin();
@@ -407,9 +394,6 @@ impl ShardAt<'_> {
             let (Some(limit), Some(asked)) = (shard.limits.get(index), ticket.limit(index)) else {
                 continue;
             };
-            if was_reclaimed && limit.refund_on_death {
-                continue;
-            }
             let reserved = Decided::charged(asked.mark(), cost);
             let limit = limit.of(row);
             let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);

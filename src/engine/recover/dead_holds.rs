@@ -37,8 +37,6 @@ pub(crate) struct RowCopy {
     /// The word of a journal of its own, then the state.
     words: Vec<AtomicU64>,
     entries: Vec<JournalEntry>,
-    /// Holds of granted tickets that were undone.
-    undone: Vec<u64>,
 }
 
 /// A row as it would be after a reclaim.
@@ -116,12 +114,7 @@ impl DeadHolds {
         if holds.is_empty() && tickets.is_empty() {
             return left_out;
         }
-        let RowCopy {
-            words,
-            entries,
-            undone,
-        } = copy;
-        undone.clear();
+        let RowCopy { words, entries } = copy;
         let Some((journal, state)) = journal_and_state(words, entries) else {
             return left_out;
         };
@@ -132,7 +125,7 @@ impl DeadHolds {
             if let Some(ticket) =
                 ticket.filter(|ticket| self.was_granted(*ticket) && ticket.row().index == row.index)
             {
-                left_out.undo_grant(at, ticket, journal, undone);
+                left_out.undo_grant(at, ticket, journal);
             }
         }
         for (_, index) in holds {
@@ -141,8 +134,7 @@ impl DeadHolds {
                 hold.filter(|hold| self.has_part_in(at, *index, *hold) && hold.row().index == row.index)
             {
                 let is_dead = self.is_dead(hold);
-                let refunds = is_dead && hold.mark().is_none() && !undone.contains(index);
-                left_out.give_back(at, hold, (is_dead, self.unleased_of(*index)), refunds, journal);
+                left_out.give_back(at, hold, (is_dead, self.unleased_of(*index)), is_dead, journal);
             }
         }
         left_out
@@ -193,7 +185,6 @@ impl RowCopy {
         Self {
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
             entries: (0..entries).map(|_| entry()).collect(),
-            undone: Vec::with_capacity(dead.tickets.len()),
         }
     }
 }
@@ -208,33 +199,18 @@ impl<'a> LeftOut<'a> {
         }
     }
 
-    fn undo_grant(
-        &mut self,
-        at: ShardAt<'_>,
-        ticket: TicketPlace<'_>,
-        journal: Journal<'_>,
-        undone: &mut Vec<u64>,
-    ) {
+    fn undo_grant(&mut self, at: ShardAt<'_>, ticket: TicketPlace<'_>, journal: Journal<'_>) {
         let mut transaction = journal.begin();
-        let hold = at.shard.hold_of_grant(ticket);
-        undone.extend(hold.map(|hold| hold.index));
-        let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
         let row = self.row;
-        at.refund_grant(
-            &mut transaction,
-            row,
-            ticket,
-            was_reclaimed,
-            |_, limit, refunded| {
-                self.add(limit, refunded);
-            },
-        );
+        at.refund_grant(&mut transaction, row, ticket, |_, limit, refunded| {
+            self.add(limit, refunded);
+        });
         self.tickets += 1;
         commit(&mut transaction);
     }
 
     /// Gives back what is held of concurrency, all of it, or where the lease has run out or the limit is among those in the
-    /// mask; and reservations where `refunds`.
+    /// mask; and a batch of credit where `refunds`.
     fn give_back(
         &mut self,
         at: ShardAt<'_>,

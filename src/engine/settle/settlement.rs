@@ -82,7 +82,6 @@ impl SegmentEngine {
                 index: *index,
             };
             if let Some(limit) = locked.settle_limit(&mut transaction, settling, *used) {
-                locked.make_final(&mut transaction, permit, *index);
                 settled.push(limit);
             }
         }
@@ -228,12 +227,7 @@ impl<'a> LockedShard<'a> {
     fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
         actual.iter().any(|(index, used)| {
             let reserved = permit.get(*index).map_or(0, |decided| decided.cost());
-            let may_be_refunded = self
-                .shard
-                .limits
-                .get(*index)
-                .is_some_and(|limit| limit.refund_on_death);
-            *used > reserved || (*used > 0 && may_be_refunded)
+            *used > reserved
         })
     }
 
@@ -251,10 +245,7 @@ impl<'a> LockedShard<'a> {
         let limit = self.shard.of(row).rules.limits.get(index)?.of(row);
         let counters = self.shard.counters(index);
         let decided = permit.get(index)?;
-        // What a process that was taken for dead had reserved was given back already.
-        let was_refunded =
-            limit.refund_on_death && permit.hold().is_some_and(|hold| !self.owns(hold, permit.owner));
-        let reserved = if was_refunded { 0 } else { decided.cost() };
+        let reserved = decided.cost();
         let mut settled = SettledLimit {
             index,
             refunded: 0,
@@ -288,27 +279,5 @@ impl<'a> LockedShard<'a> {
         }
         transaction.count(&counters.settled, 1);
         Some(settled)
-    }
-
-    /// Takes a settled cost out of the permit's hold: the death of the holder must not refund it any more.
-    fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Decision, index: usize) {
-        let refunds = self
-            .shard
-            .limits
-            .get(index)
-            .is_some_and(|limit| limit.refund_on_death);
-        let Some(hold) = permit
-            .hold()
-            .filter(|hold| refunds && self.owns(*hold, permit.owner))
-        else {
-            return;
-        };
-        let position = self.shard.held_indexes.iter().position(|limit| *limit == index);
-        let place = self.shard.memory.hold(hold.index);
-        if let (Some(position), Some(place)) = (position, place)
-            && let Some(amount) = place.amounts().get(position)
-        {
-            transaction.store(amount, 0);
-        }
     }
 }

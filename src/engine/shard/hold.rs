@@ -9,7 +9,6 @@ use super::set_engine::ShardAt;
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
-use crate::engine::definition::plan::Kind;
 use crate::limit::Sample;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::records::{HoldLabel, MAX_LIMITS};
@@ -235,8 +234,7 @@ impl LockedShard<'_> {
             .is_some_and(|hold| hold.expired().load(Ordering::Relaxed) != 0)
     }
 
-    /// Frees a hold and gives its concurrency back; where its owner died, also what is refunded then. Answers whether
-    /// there was anything at the index.
+    /// Frees a hold and gives back what it holds. Answers whether there was anything at the index.
     pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, ending: Ending) -> bool {
         let Some(hold) = self.shard.memory.hold(index) else {
             return false;
@@ -272,7 +270,7 @@ impl LockedShard<'_> {
             }
             limit.give_back(row, transaction, amount);
             if ending == Ending::OwnerDied {
-                self.refund_of_dead(transaction, limit, row, amount, hold);
+                transaction.count(&self.shard.counters(limit.index).reclaimed, amount);
             }
         }
         row.unpin(transaction);
@@ -311,27 +309,5 @@ impl LockedShard<'_> {
         };
         limit.observe(row, transaction, self.now, sample);
         transaction.count(&self.shard.counters(limit.index).failed, u64::from(failed));
-    }
-
-    /// Refunds what a dead process had reserved of a limit, where that is refunded, and counts what came back.
-    #[inline(never)]
-    fn refund_of_dead(
-        &self,
-        transaction: &mut Transaction<'_>,
-        limit: &LimitRules,
-        row: Row<'_>,
-        amount: u64,
-        hold: HoldPlace<'_>,
-    ) {
-        let own = limit.of(row);
-        let refunded = self
-            .at_its_instant()
-            .refund_dead(transaction, &own, row, amount, hold.origin());
-        let reclaimed = if limit.kind == Kind::Concurrency {
-            amount
-        } else {
-            refunded
-        };
-        transaction.count(&self.shard.counters(limit.index).reclaimed, reclaimed);
     }
 }

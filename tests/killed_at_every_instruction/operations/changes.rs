@@ -1,6 +1,6 @@
 //! What is killed of changes to a live segment, of checks, debits and of limits that adapt.
 
-use shmlimit::{Adaptive, Algorithm, Keyed, Limit, OnDeath, SetDeclaration};
+use shmlimit::{Adaptive, Algorithm, Keyed, Limit, SetDeclaration};
 
 use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
@@ -8,11 +8,7 @@ use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, oper
 /// One limit of each way to go on counting under another definition.
 pub fn before(set: SetDeclaration) -> SetDeclaration {
     set.add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(
-            Limit::rate("tokens", 10_000, YEAR)
-                .algorithm(Algorithm::TokenBucket)
-                .on_death(OnDeath::Refund),
-        )
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).algorithm(Algorithm::TokenBucket))
         .add_limit(
             Limit::rate("counted", 1_000, YEAR)
                 .algorithm(Algorithm::SlidingWindow)
@@ -24,11 +20,7 @@ pub fn before(set: SetDeclaration) -> SetDeclaration {
 /// Some more, some less, over another time.
 fn after(set: SetDeclaration) -> SetDeclaration {
     set.add_limit(Limit::calls("requests", 1_000, YEAR))
-        .add_limit(
-            Limit::rate("tokens", 5_000, YEAR * 2)
-                .algorithm(Algorithm::TokenBucket)
-                .on_death(OnDeath::Refund),
-        )
+        .add_limit(Limit::rate("tokens", 5_000, YEAR * 2).algorithm(Algorithm::TokenBucket))
         .add_limit(
             Limit::rate("counted", 2_000, YEAR)
                 .algorithm(Algorithm::SlidingWindow)

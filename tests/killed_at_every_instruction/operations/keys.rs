@@ -1,6 +1,6 @@
 //! What is killed of keyed sets: giving a key a row in each state of the table, and what is done by a row.
 
-use shmlimit::{Keyed, Limit, LimitSet, OnDeath, Permit, SetDeclaration, WhenFull};
+use shmlimit::{Keyed, Limit, LimitSet, Permit, SetDeclaration, WhenFull};
 
 use crate::beside::bystanders::MAX_WAITERS;
 use crate::operations::subject::Subject;
@@ -41,7 +41,7 @@ fn three_limits() -> SetDeclaration {
         .holds(4)
         .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
         .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR))
         .add_limit(Limit::concurrency("in_flight", 3))
 }
 
@@ -53,7 +53,7 @@ fn places_and_rates() -> SetDeclaration {
         .keyed(Keyed::new(20))
         .add_limit(Limit::concurrency("in_flight", PLACES))
         .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
 /// So many keys have something used that is not replenished while the proof runs.

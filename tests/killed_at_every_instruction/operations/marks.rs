@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::libc;
-use shmlimit::{AcquireFuture, Limit, LimitSet, OnDeath, Permit, SetDeclaration};
+use shmlimit::{AcquireFuture, Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::beside::bystanders::TIMEOUT;
 use crate::operations::subject::Subject;
@@ -34,7 +34,7 @@ fn with_places(places: Limit) -> SetDeclaration {
         .holds(4)
         .add_limit(places)
         .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
 /// The lock of the victim's set, on any mapping of it: the library may have it on another.
@@ -102,7 +102,7 @@ fn release_without_the_lock(victim: &Victim) {
     give_back(victim, &set, || permit.release().expect("never fails"));
 }
 
-/// What was reserved is not refunded by the death of its process, once it was given back.
+/// What was reserved and not settled stays charged.
 fn drop_without_the_lock(victim: &Victim) {
     let set = victim.set();
     let permit = admitted(&set, &everything(&set, 5));

@@ -13,9 +13,7 @@ pub mod waiting;
 use std::time::Duration;
 
 use shmlimit::fleet::Fleet;
-use shmlimit::{
-    Algorithm, Align, Amount, Limit, LimitSet, OnDeath, Permit, Request, Segment, SetDeclaration,
-};
+use shmlimit::{Algorithm, Align, Amount, Limit, LimitSet, Permit, Request, Segment, SetDeclaration};
 
 use crate::beside::room::{declaration, with_room};
 use crate::report::Way;
@@ -239,11 +237,7 @@ fn one_limit() -> SetDeclaration {
 fn three_limits() -> SetDeclaration {
     small_set()
         .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(
-            Limit::rate("tokens", 10_000, YEAR)
-                .algorithm(Algorithm::TokenBucket)
-                .on_death(OnDeath::Refund),
-        )
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).algorithm(Algorithm::TokenBucket))
         .add_limit(Limit::concurrency("in_flight", CONCURRENCY))
 }
 
@@ -252,7 +246,7 @@ fn sixteen_limits() -> SetDeclaration {
     small_set()
         .holds(4)
         .add_limit(Limit::calls("calls by gcra", 100, YEAR))
-        .add_limit(rate("gcra that refunds").on_death(OnDeath::Refund))
+        .add_limit(rate("gcra"))
         .add_limit(rate("token bucket").algorithm(Algorithm::TokenBucket).burst(50))
         .add_limit(rate("leaky bucket").algorithm(Algorithm::LeakyBucket))
         .add_limit(rate("window by the clock").algorithm(Algorithm::FixedWindow))

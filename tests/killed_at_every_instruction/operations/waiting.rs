@@ -6,9 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shmlimit::{
-    AcquireFuture, Limit, LimitSet, OnDeath, Outcome, Permit, Request, ReserveOutcome, SetDeclaration,
-};
+use shmlimit::{AcquireFuture, Limit, LimitSet, Outcome, Permit, Request, ReserveOutcome, SetDeclaration};
 
 use crate::beside::bystanders::{MAX_WAITERS, TIMEOUT};
 use crate::operations::subject::Subject;
@@ -35,7 +33,7 @@ fn set_with(places: Limit) -> SetDeclaration {
         .holds(12)
         .add_limit(places)
         .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
 fn places(set: &LimitSet, count: u64) -> Request {

@@ -205,6 +205,7 @@ impl Survivor {
             .subject()
             .try_acquire(&self.take)
             .map_err(|error| failure("try_acquire", &error))?;
+        self.check_that_holds_are_of_permits(usize::from(outcome.is_admitted()))?;
         if self.layout.keeps_labels() && self.layout.labels(&self.file.copy()).next().is_some() {
             return Err(torn("what was taken without a label has one"));
         }
@@ -341,6 +342,21 @@ impl Survivor {
         self.layout
             .check_table(&self.file.copy())
             .map_err(Judgement::Torn)
+    }
+
+    /// A hold exists only for a permit that is out; so many are, and none but the survivor lives. Where batches are drawn, they
+    /// have the holds.
+    fn check_that_holds_are_of_permits(&self, permits: usize) -> Result<(), Judgement> {
+        let set = &self.snapshot().sets[0];
+        let is_held = set.limits.iter().any(|limit| limit.kind == Kind::Concurrency);
+        let owned = if is_held { permits } else { 0 };
+        if self.layout.draws || set.holds.len() == owned {
+            return Ok(());
+        }
+        Err(Judgement::Torn(format!(
+            "{permits} permits are out: {:?}",
+            set.holds
+        )))
     }
 
     /// Takes all places and waits for one more, which must come to an end when time is up.

@@ -80,11 +80,6 @@ words!(Algorithm, "an algorithm", {
 });
 
 impl Algorithm {
-    /// Whether unused cost can be given back.
-    pub(super) fn refunds(self) -> bool {
-        matches!(self, Self::Gcra | Self::TokenBucket)
-    }
-
     /// Whether it is the rule of three names, which has a burst apart from its capacity.
     pub(super) fn keeps_backlog(self) -> bool {
         matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
@@ -105,22 +100,6 @@ pub enum Align {
 words!(Align, "an alignment", {
     Utc = "utc",
     FirstUse = "first_use",
-});
-
-/// What becomes of the cost that a process had reserved and not settled when it died.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnDeath {
-    /// It stays charged.
-    #[default]
-    Charge,
-    /// It is given back.
-    Refund,
-}
-
-words!(OnDeath, "what can happen on death", {
-    Charge = "charge",
-    Refund = "refund",
 });
 
 /// One limit of a [`SetDeclaration`](crate::SetDeclaration).
@@ -172,8 +151,6 @@ pub struct Limit {
     pub(super) buckets: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) entries: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) on_death: Option<OnDeath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -271,7 +248,6 @@ impl Limit {
             week_start: None,
             buckets: None,
             entries: None,
-            on_death: None,
             lease: None,
             adaptive: None,
             floor: None,
@@ -342,14 +318,6 @@ impl Limit {
     /// the capacity may ever have units, where that is to be [raised](crate::Segment::apply).
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = Some(entries);
-        self
-    }
-
-    /// What becomes of the cost that a process had reserved from a rate limit and not settled when it died;
-    /// [`OnDeath::Charge`] unless declared. Only [`Gcra`](Algorithm::Gcra) and
-    /// [`TokenBucket`](Algorithm::TokenBucket) can [refund](OnDeath::Refund).
-    pub fn on_death(mut self, on_death: OnDeath) -> Self {
-        self.on_death = Some(on_death);
         self
     }
 
@@ -434,8 +402,8 @@ impl Limit {
     /// Unless declared, each key has its own.
     ///
     /// In a set, all limits have prefixes or none. They must nest: a limit with a longer prefix than another for
-    /// IPv4 cannot have a shorter one for IPv6. A set has at most 4 different pairs. Limits of concurrency, and those
-    /// that [refund on death](OnDeath::Refund), cannot have any.
+    /// IPv4 cannot have a shorter one for IPv6. A set has at most 4 different pairs. Limits of concurrency cannot
+    /// have any.
     ///
     /// ```
     /// use std::time::Duration;
@@ -524,11 +492,6 @@ impl Limit {
         }
     }
 
-    /// Whether what a dead holder had reserved is given back.
-    pub(super) fn refunds_on_death(&self) -> bool {
-        self.kind == Kind::Rate && self.on_death == Some(OnDeath::Refund) && !self.capacity.is_unlimited()
-    }
-
     /// The capacity in whole units, where it has one that can be counted.
     pub(super) fn capacity_units(&self) -> Option<u64> {
         self.units(&self.capacity).ok()?
@@ -556,7 +519,7 @@ impl Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 21] = [
+        let declared: [(&str, Option<&dyn fmt::Debug>); 20] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
             ("unit", shown(&self.unit)),
@@ -568,7 +531,6 @@ impl fmt::Debug for Limit {
             ("week_start", shown(&self.week_start)),
             ("buckets", shown(&self.buckets)),
             ("entries", shown(&self.entries)),
-            ("on_death", shown(&self.on_death)),
             ("lease", shown(&self.lease)),
             ("adaptive", shown(&self.adaptive)),
             ("floor", shown(&self.floor)),

@@ -138,15 +138,14 @@ impl SetDeclaration {
 
     /// How many permits may be out at once that have something to give back, from 1 to 65536.
     ///
-    /// Such are the permits of a set with a concurrency limit, or with a rate limit that
-    /// [refunds on death](crate::OnDeath::Refund), and the batches of [credit](Limit::credit). Unless declared, 4 times as
-    /// many as the capacities of the concurrency limits add up to (1024 for each that is unlimited), at least 64 and at
-    /// most 65536, so that there is room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back.
-    /// A set in which nothing gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
+    /// Such are the permits of a set with a concurrency limit, and the batches of [credit](Limit::credit). Unless declared, 4
+    /// times as many as the capacities of the concurrency limits add up to (1024 for each that is unlimited), at least 64 and
+    /// at most 65536, so that there is room to [raise](crate::Segment::apply) them; or 1024 batches. A set in which nothing
+    /// is held has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
     ///
     /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, enough for every key to hold one at
     /// the same time, as far as that are at most 65536 in all, and at least 4 times what the capacities of one key add
-    /// up to, of that at most 4096. One takes 64 bytes, and 64 more for every 8 limits that give back.
+    /// up to, of that at most 4096. One takes 64 bytes, and 64 more for every 8 limits that are held.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
@@ -168,8 +167,8 @@ impl SetDeclaration {
     /// labels are in [events](crate::OpenOptions::on_request_event) only.
     ///
     /// Each of the [holds](Self::holds) takes 72 bytes more then; where it is not declared, it costs nothing. It needs
-    /// something to be held: a concurrency limit, or one that [refunds on death](crate::OnDeath::Refund). Like the number
-    /// of holds it belongs to the file, and [`apply`](crate::Segment::apply) does not change it.
+    /// something to be held: a concurrency limit. Like the number of holds it belongs to the file, and
+    /// [`apply`](crate::Segment::apply) does not change it.
     pub fn labels(mut self, labels: bool) -> Self {
         self.labels = Some(labels);
         self
@@ -316,10 +315,10 @@ impl SetDeclaration {
                     .unwrap_or(HOLDS_WITHOUT_CAPACITY)
             })
             .reduce(u64::saturating_add);
-        let refunded = || {
+        let drawn = || {
             self.limits
                 .iter()
-                .any(|limit| limit.refunds_on_death() || limit.credit.is_some())
+                .any(|limit| limit.credit.is_some())
                 .then_some(HOLDS_WITHOUT_CAPACITY)
         };
         // More than the capacities add up to, so that they can be raised while the segment is in use.
@@ -328,10 +327,10 @@ impl SetDeclaration {
             // Keys have nothing to do with one another: none is refused because others hold something.
             let one_each = table::holds_for(keyed.max_keys, MAX_HOLDS);
             held.map(|held| with_room(held, MAX_HOLDS_OF_A_SHARD))
-                .or_else(|| refunded().map(|_| MIN_HOLDS))
+                .or_else(|| drawn().map(|_| MIN_HOLDS))
                 .map(|holds| holds.max(one_each))
         } else {
-            held.map(|held| with_room(held, MAX_HOLDS)).or_else(refunded)
+            held.map(|held| with_room(held, MAX_HOLDS)).or_else(drawn)
         };
         // At most 65536 by the clamps.
         holds.map_or(0, |holds| holds as u32)

@@ -267,11 +267,6 @@ fn what_a_limit_is_does_not_change() {
             "unit: declared \"1\", in the segment \"0.1\"",
         ),
         (
-            rate().on_death(OnDeath::Refund),
-            rate(),
-            "on_death: declared \"refund\", in the segment \"charge\"",
-        ),
-        (
             counter().buckets(5),
             counter(),
             "buckets: declared 5, in the segment 10",
@@ -450,18 +445,6 @@ fn one_of_the_names_of_one_rule_becomes_another() {
     assert_eq!(
         texts(&by(Algorithm::LeakyBucket).differences_to_apply(&by(Algorithm::Gcra))),
         ["set \"s\" / limit \"l\" / algorithm: declared \"leaky_bucket\", in the segment \"gcra\""]
-    );
-}
-
-#[test]
-fn who_is_to_get_refunds_at_death_cannot_change_with_the_name() {
-    let rate = || Limit::rate("l", 9, MINUTE);
-    assert_eq!(
-        limit_refused(
-            rate().algorithm(Algorithm::LeakyBucket),
-            rate().on_death(OnDeath::Refund)
-        ),
-        ["on_death: declared \"charge\", in the segment \"refund\""]
     );
 }
 

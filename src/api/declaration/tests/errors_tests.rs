@@ -82,16 +82,6 @@ fn a_field_without_meaning_is_refused_with_what_to_do() {
         ),
         (format!("{CALLS}, entries = 2"), "entries: 2", "sliding_window"),
         (
-            format!("{CALLS}, on_death = \"charge\""),
-            "on_death: \"charge\"",
-            "declare kind = \"rate\"",
-        ),
-        (
-            format!("{RATE}, algorithm = \"leaky_bucket\", on_death = \"refund\""),
-            "on_death: \"refund\"",
-            "only gcra and token_bucket",
-        ),
-        (
             format!("{CALLS}, lease = \"30s\""),
             "lease: \"30s\"",
             "declare kind = \"concurrency\"",

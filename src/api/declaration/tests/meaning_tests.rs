@@ -128,7 +128,6 @@ unit = "1"
 window = "1m"
 algorithm = "gcra"
 burst = 5
-on_death = "charge"
 near_limit = 80
 shadow = false
 "#
@@ -140,8 +139,7 @@ fn what_means_the_same_does_not_differ() {
     let read = |lines| Declaration::from_toml(&limit_toml(lines)).expect("valid");
     let short = read("kind = \"rate\", capacity = 5, window = \"60s\"");
     let long = read(
-        "kind = \"rate\", capacity = \"5.00\", window = \"1m\", burst = 5, algorithm = \"gcra\", unit = \"1.0\", \
-         on_death = \"charge\"",
+        "kind = \"rate\", capacity = \"5.00\", window = \"1m\", burst = 5, algorithm = \"gcra\", unit = \"1.0\"",
     );
     assert_eq!(texts(&short.differences(&long)), [""; 0]);
     let elsewhere = short.clone().path("/elsewhere").mode(0o666).participants(256);

@@ -59,7 +59,6 @@ metadata = { region = "us-east-1" }
   capacity = 2_000_000
   window = "60s"
   algorithm = "token_bucket"
-  on_death = "charge"
 
   [[set.limit]]
   name = "in_flight"

@@ -143,16 +143,13 @@ fn decimal_amounts_become_whole_units() {
 fn holds_follow_what_gives_back() {
     let holds = |set: SetDeclaration| set.compile(None).expect("valid").hold_capacity;
     let set = || SetDeclaration::new("s");
-    let refunding = || Limit::rate("refunding", 5, MINUTE).on_death(OnDeath::Refund);
+    let drawn = || Limit::calls("drawn", 5, MINUTE).credit(Credit::batch(2));
 
     assert_eq!(holds(set().add_limit(Limit::calls("a", 5, MINUTE))), 0);
     assert_eq!(holds(set().add_limit(Limit::calls("a", 5, MINUTE)).holds(0)), 0);
     assert_eq!(holds(set().add_limit(Limit::rate("a", 5, MINUTE))), 0);
-    assert_eq!(holds(set().add_limit(refunding())), 1024);
-    assert_eq!(
-        holds(set().add_limit(refunding()).add_limit(Limit::concurrency("a", 3))),
-        64
-    );
+    assert_eq!(holds(set().add_limit(drawn())), 1024);
+    assert_eq!(holds(set().add_limit(Limit::concurrency("a", 3))), 64);
     assert_eq!(
         holds(
             set()
@@ -168,14 +165,6 @@ fn holds_follow_what_gives_back() {
         65_536
     );
     assert_eq!(holds(set().add_limit(Limit::concurrency("a", 3)).holds(9)), 9);
-}
-
-#[test]
-fn refunds_on_death_only_where_declared() {
-    assert!(!plan(&declaring(Limit::rate("l", 5, MINUTE))).refund_on_death);
-    assert!(plan(&declaring(Limit::rate("l", 5, MINUTE).on_death(OnDeath::Refund))).refund_on_death);
-    let unlimited = Limit::rate("l", "unlimited", MINUTE).on_death(OnDeath::Refund);
-    assert!(!plan(&declaring(unlimited)).refund_on_death);
 }
 
 #[test]

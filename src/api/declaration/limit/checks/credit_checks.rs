@@ -3,7 +3,7 @@
 use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::credit::Credit;
 use crate::api::declaration::limit::kind::Kind;
-use crate::api::declaration::limit::{Algorithm, Limit, OnDeath};
+use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_range};
 use crate::api::declaration::set::SetDeclaration;
 use crate::engine::definition::plan::MAX_BATCH;
@@ -85,9 +85,8 @@ impl Limit {
     ///   that it drew first. Each batch takes a [hold](crate::SetDeclaration::holds), and its key keeps its row; where
     ///   no hold is free, the request is charged to the limit itself.
     ///
-    /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow),
-    /// [`prefix`](Self::prefix) and [`OnDeath::Refund`]. The size of batches can be changed in a live segment, also to
-    /// automatic and back.
+    /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow) and
+    /// [`prefix`](Self::prefix). The size of batches can be changed in a live segment, also to automatic and back.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);
         self
@@ -122,11 +121,6 @@ impl Limit {
         demand(
             self.prefix.is_none(),
             "a batch is of one key, not of its networks; remove it, or `prefix`",
-        )?;
-        demand(
-            self.on_death != Some(OnDeath::Refund),
-            "what a dead process had drawn and not spent comes back in any case, and what its permits reserved stays \
-             charged; remove it, or declare on_death = \"charge\"",
         )?;
         demand(
             credit.window_coupled != Some(true) || self.effective_algorithm() == Some(Algorithm::FixedWindow),

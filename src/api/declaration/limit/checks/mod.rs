@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::api::declaration::limit::amount::Amount;
 use crate::api::declaration::limit::kind::{Adaptive, Kind};
 use crate::api::declaration::limit::window::{UtcOffset, Window};
-use crate::api::declaration::limit::{Algorithm, Limit, OnDeath};
+use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_range};
 use crate::error::DeclarationError;
 use crate::units::nanos_from_duration;
@@ -133,19 +133,6 @@ impl Limit {
             "only a sliding_window has entries; remove it, or declare that algorithm",
         )?;
         demand(
-            "on_death",
-            written(&self.on_death),
-            self.kind == Kind::Rate,
-            "calls and debits stay charged, and what a concurrency limit lent always comes back; remove it, or \
-             declare kind = \"rate\"",
-        )?;
-        demand(
-            "on_death",
-            written(&self.on_death),
-            self.on_death != Some(OnDeath::Refund) || algorithm.is_some_and(Algorithm::refunds),
-            "only gcra and token_bucket can give back; declare one of them, or on_death = \"charge\"",
-        )?;
-        demand(
             "lease",
             written(&self.lease),
             !windowed,
@@ -189,13 +176,6 @@ impl Limit {
             written(&self.prefix),
             windowed,
             "what is lent comes back to one key, not to its networks; remove it, or declare kind = \"calls\"",
-        )?;
-        demand(
-            "prefix",
-            written(&self.prefix),
-            self.on_death != Some(OnDeath::Refund),
-            "what comes back at a death comes back to one key, not to its networks; remove it, or declare \
-             on_death = \"charge\"",
         )
     }
 
