@@ -174,6 +174,11 @@ class Untrusted(SegmentError, PermissionError):
     """The file must not be trusted: someone else may have planted it."""
 
 
+class LocksNotKept(SegmentError):
+    """The file system gives up the lock by which a process shows that it lives, as an overlay does, which a container's own
+    files are on: use `/dev/shm` or a volume."""
+
+
 class InUse(SegmentError):
     """Processes are attached to the segment that is to be removed.
 
@@ -203,7 +208,8 @@ class Removed(SegmentError):
 
 
 class LockStuck(SegmentError):
-    """A lock is held by a process that is alive and does not release it, because it is stopped for instance.
+    """A lock is held by a process that is alive and does not release it, because it is stopped for instance, or because it
+    may only read the file and keeps others from opening it.
 
     Attributes:
         pid: The process, where the system says.

@@ -73,6 +73,29 @@
 //! holders of the old boot are void, limits go on from the wall-clock time that passed. After a power failure the pages
 //! of the file may be of different ages; run `limitctl recover`, or create a new segment.
 //!
+//! A container's own files (`/tmp`, `/run`, `/var`, its home directories) are on an overlay, and there is no segment there: the lock by
+//! which a process shows that it lives would end with its descriptor, so that all live processes counted as dead. Creating and opening
+//! one is [`OpenError::LocksNotKept`](crate::OpenError::LocksNotKept), and so it is on whatever file system does the same, which each
+//! process finds out by trying as it joins. Put it in `/dev/shm`, or in a volume: a directory of the host or a tmpfs that is mounted into
+//! the container. `limitctl selftest DIRECTORY` tries a directory out. What lies on an overlay all the same, because it was copied
+//! there, can be looked at and is removed by force only.
+//!
+//! Programs that remove what was not used for long, such as systemd-tmpfiles with an age, go by the times of a file, which stores
+//! into a mapping leave alone on tmpfs. So a process that uses a segment sets them, about once a minute: with an operation that takes
+//! something, and while one waits. A process that is attached and does nothing does not. Where a segment may rest for longer than such
+//! a program allows, leave it out (`x /dev/shm/api.limits` in `tmpfiles.d`).
+//!
+//! # Who may only read
+//!
+//! Mode 0644 or 0640 lets others look: monitors, exporters. They cannot change a word, but the system lets whoever may read a file take
+//! locks for reading on it. Such a lock keeps no dead process alive, and those that are attached go on as ever. But it can keep others
+//! from opening the segment, or from writing its checkpoint, for as long as it is there: they get
+//! [`OpenError::LockedByReader`](crate::OpenError::LockedByReader), which names its process, as `limitctl doctor` does. Nothing of this
+//! library takes such a lock there. Programs that lock all of a file before they copy it do; so give the right to read to those alone
+//! who may delay a start.
+//!
+//! # Space
+//!
 //! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. But do
 //! not truncate a segment: a process that touches a page beyond the end of the file gets SIGBUS. To get rid of one, use
 //! `limitctl remove`, which tells attached processes at once. Copy one

@@ -152,6 +152,32 @@ pub enum OpenError {
         /// What is wrong with that.
         why: &'static str,
     },
+    /// The file system gives up the lock by which a process shows that it lives while the process is alive, as an overlay does:
+    /// all would count as dead. Nothing was created or changed.
+    #[error(
+        "{} lies on {file_system}, where the lock by which a process shows that it lives ends too early, so that live processes would \
+         count as dead: create it in /dev/shm, or in a volume (a directory of the host, or a tmpfs, that is mounted into the container)",
+        path.display()
+    )]
+    LocksNotKept {
+        /// The file.
+        path: PathBuf,
+        /// The file system.
+        file_system: String,
+    },
+    /// A process that may read the file, and perhaps no more, has a lock for reading where others have to put theirs.
+    #[error(
+        "{} is locked for reading by {}, so that no process can join those who use it: end what has that lock, or take it the right \
+         to read the file (mode 0600)",
+        path.display(),
+        readers(processes)
+    )]
+    LockedByReader {
+        /// The file.
+        path: PathBuf,
+        /// The processes, as far as this one may see them.
+        processes: Vec<ProcessId>,
+    },
     /// Parts of the file have no place on its file system, so a change of them could fail. Nothing was changed.
     #[error("{} has holes, where a change may need space and fail: copy it again with `cp --sparse=never`, or create a new segment", path.display())]
     Sparse {
@@ -202,7 +228,15 @@ pub enum OpenError {
     },
 }
 
-/// What to do where processes of two namespaces are to use one segment.
+/// Who has a lock for reading.
+fn readers(processes: &[ProcessId]) -> String {
+    if processes.is_empty() {
+        "a process that this one cannot see".to_owned()
+    } else {
+        listing::processes(processes)
+    }
+}
+
 /// What differs, and what to do about it.
 fn disagreement(what: &str, found: u64, expected: u64) -> String {
     if what == "C library" {
@@ -240,6 +274,7 @@ fn foreign_namespace(what: &str, found: u64, expected: u64) -> String {
     }
 }
 
+/// What to do where processes of two namespaces are to use one segment.
 fn way_out(what: &str) -> &'static str {
     if what == "PID" {
         "share it, for example with `--pid=host` or `shareProcessNamespace`, or declare the segment with `lock = \"slot\"`, \

@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod credit;
 pub mod held;
+pub mod mounts;
 pub mod onlooker;
 pub mod process;
 

@@ -8,7 +8,9 @@ mod damaged_files;
 mod fencing_numbers;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
+mod overlays;
 mod places;
+mod readers_locks;
 mod remove;
 mod removed_segments;
 #[path = "../scene/mod.rs"]

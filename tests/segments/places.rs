@@ -1,15 +1,15 @@
 //! Where a segment may not be, and what must not be taken for one.
 #![allow(unsafe_code, reason = "mounts, and damages the words of a mapping")]
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::{self, File, Permissions};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::scene;
+use crate::scene::mounts::{mount, on_file_system};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use memmap2::MmapRaw;
 use nix::errno::Errno;
@@ -211,46 +211,6 @@ fn on_small_file_system(test: &str, options: &CStr, body: impl FnOnce(&Path)) {
     on_file_system(test, c"tmpfs", options, body);
 }
 
-/// Runs `body` with a file system of its own mounted, where that is permitted; no other process sees it.
-fn on_file_system(test: &str, kind: &CStr, options: &CStr, body: impl FnOnce(&Path)) {
-    in_own_process(test, TIMEOUT, |directory| {
-        // SAFETY: no memory is involved; the process's other thread waits.
-        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-            println!("skipped: no mount namespace of its own: {}", Errno::last());
-            return;
-        }
-        let target = directory.join("small");
-        fs::create_dir(&target).expect("a directory");
-        mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE, None).expect("private mounts");
-        if let Err(error) = mount(Some(kind), &target, 0, Some(options)) {
-            println!("skipped: no file system of its own: {error}");
-            return;
-        }
-        body(&target);
-    });
-}
-
-fn mount(
-    kind: Option<&CStr>,
-    target: &Path,
-    flags: libc::c_ulong,
-    options: Option<&CStr>,
-) -> Result<(), Errno> {
-    let target = CString::new(target.as_os_str().as_bytes()).expect("no zero in it");
-    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: every string is terminated and outlives the call.
-    let answer = unsafe {
-        libc::mount(
-            c"none".as_ptr(),
-            target.as_ptr(),
-            pointer(kind),
-            flags,
-            pointer(options).cast(),
-        )
-    };
-    Errno::result(answer).map(drop)
-}
-
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("a directory");
     entries
@@ -407,7 +367,7 @@ fn a_read_only_file_system_can_be_looked_at_and_no_more() {
     on_small_file_system(test, c"size=1m", |directory| {
         let path = directory.join("limits");
         create(&path);
-        mount(None, directory, libc::MS_REMOUNT | libc::MS_RDONLY, None).expect("read-only");
+        mount(None, directory, None, libc::MS_REMOUNT | libc::MS_RDONLY, None).expect("read-only");
         let is_read_only = |result: Result<Segment, Error>, verb: &str| match result {
             Err(Error::Open(OpenError::Io { action, source, .. })) => {
                 assert_eq!((action, source.raw_os_error()), (verb, Some(libc::EROFS)));

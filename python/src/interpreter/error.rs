@@ -157,6 +157,8 @@ fn path(error: &Error) -> Option<&Path> {
             | OpenError::Sparse { path }
             | OpenError::Untrusted { path, .. }
             | OpenError::UnsupportedFileSystem { path, .. }
+            | OpenError::LocksNotKept { path, .. }
+            | OpenError::LockedByReader { path, .. }
             | OpenError::TooManyParticipants { path, .. }
             | OpenError::InUse { path, .. }
             | OpenError::AttachStuck { path }
@@ -183,13 +185,13 @@ fn class_name(error: &Error) -> &'static str {
         Error::Open(OpenError::WrongSize { .. } | OpenError::Sparse { .. })
         | Error::Segment(SegmentError::Damaged { .. }) => "Damaged",
         Error::Open(OpenError::Untrusted { .. }) => "Untrusted",
+        Error::Open(OpenError::LocksNotKept { .. }) => "LocksNotKept",
         Error::Open(OpenError::InUse { .. }) => "InUse",
         Error::Open(OpenError::ConfigMismatch { .. }) => "ConfigMismatch",
         Error::Change(ChangeError::CannotApply { .. }) => "CannotApply",
         Error::Segment(SegmentError::Removed { .. }) => "Removed",
-        Error::Segment(SegmentError::LockStuck { .. }) | Error::Open(OpenError::AttachStuck { .. }) => {
-            "LockStuck"
-        }
+        Error::Segment(SegmentError::LockStuck { .. })
+        | Error::Open(OpenError::AttachStuck { .. } | OpenError::LockedByReader { .. }) => "LockStuck",
         Error::Segment(SegmentError::LockLost { .. } | SegmentError::Poisoned { .. }) => "Poisoned",
         Error::Open(OpenError::TooManyParticipants { .. }) => "TooManyParticipants",
         Error::Request(RequestError::UnknownSet { .. }) => "UnknownSet",

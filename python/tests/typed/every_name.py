@@ -38,6 +38,7 @@ ERRORS: dict[type[sl.Error], str] = {
     sl.InvalidAmount: "no amount",
     sl.InvalidKey: "no key",
     sl.KeyRequired: "no key given",
+    sl.LocksNotKept: "on an overlay",
     sl.LockStuck: "a process is stopped",
     sl.MustBeHeld: "cannot be checked",
     sl.NeverAdmissible: "more than there is",

@@ -153,7 +153,13 @@ impl OpenOptions {
                         continue;
                     }
                     // It may be sound in a moment.
-                    Err(stuck @ Error::Open(OpenError::AttachStuck { .. })) => return Err(stuck),
+                    Err(
+                        stuck @ Error::Open(
+                            OpenError::AttachStuck { .. }
+                            | OpenError::LockedByReader { .. }
+                            | OpenError::LocksNotKept { .. },
+                        ),
+                    ) => return Err(stuck),
                     // That it is damaged says more than why it could not be replaced.
                     Ok(false) | Err(_) => return Err(error),
                 },

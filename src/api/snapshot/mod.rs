@@ -10,7 +10,6 @@ mod set_memory;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +29,7 @@ use crate::error::{Error, OpenError, ProcessId};
 use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
-use crate::shm::file::segment_file::damaged;
+use crate::shm::file::segment_file::{damaged, is_segment};
 use crate::shm::layout::records::{FORMAT, Header, SET_UNCHECKED, WAIT_BUCKETS};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::process::shard_locks::LockState;
@@ -343,6 +342,16 @@ impl SegmentReader {
         Ok(reader)
     }
 
+    /// Whether a file is a segment, going by how it begins: whole or damaged, of this format or another. Does not open it as one.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::NotFound`](crate::OpenError::NotFound), [`OpenError::Denied`](crate::OpenError::Denied), and what else the system
+    /// says.
+    pub fn is_segment(path: impl AsRef<Path>) -> Result<bool, Error> {
+        is_segment(path.as_ref())
+    }
+
     fn definitions(&self) -> Definitions<'_> {
         Definitions {
             path: &self.path,
@@ -352,7 +361,7 @@ impl SegmentReader {
     }
 
     fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
-        table.is_alive_by(self.observed.file.as_fd(), id)
+        self.observed.is_alive(table, id)
     }
 
     /// The file, as it was named.

@@ -1,13 +1,16 @@
 //! From a path to a segment that may be used: opening the file, checking it, and joining those who use it.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::file_lock::{ByteRange, is_locked_by_others};
 use super::file_system::ensure_stores_need_no_space;
+use super::lasting_locks::{ensure_locks_last, locks_last, locks_not_kept};
+use super::lock_owners::locked_by_reader;
 use super::region::Region;
 use super::removal::{marked_removal, retire};
 use super::remove::unlink;
@@ -20,7 +23,7 @@ use crate::shm::layout::definition_text::Definition;
 use crate::shm::layout::records::{HEADER_SPACE, Header};
 use crate::shm::process::attachments;
 use crate::shm::process::cold_start::start_cold_if_needed;
-use crate::shm::process::participant::Membership;
+use crate::shm::process::participant::{Membership, ParticipantId, ParticipantTable};
 use crate::shm::process::process_identity::CopyIdentity;
 use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place, ensure_same_namespaces};
 
@@ -105,6 +108,8 @@ pub(crate) fn attach<T>(
     let region = match &shared {
         Some(membership) => Arc::clone(membership.region()),
         None => {
+            // Before anything is concluded from who is taken for alive.
+            ensure_locks_last(&file, path)?;
             // A copy may be sparse: on a full file system the first store into a hole would be a bus error.
             ensure_stores_need_no_space(&file, size, path)?;
             let region =
@@ -172,12 +177,14 @@ pub(crate) fn attach<T>(
     Ok((attached, understood))
 }
 
-/// A segment opened for looking only: mapped without write permission, nothing joined, nothing locked.
+/// A segment opened for looking only: mapped without write permission, nothing joined, nothing that others use locked.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) verified: Verified,
-    pub(crate) file: File,
+    file: File,
     pub(crate) same_place: bool,
+    /// Whether the locks of those who are attached say that they are alive.
+    locks_last: bool,
 }
 
 impl Observed {
@@ -193,16 +200,41 @@ impl Observed {
         Ok(SegmentOrigin::of(self.header(path)?, identity(&self.file, path)?))
     }
 
+    /// Whether the owner of something is alive.
+    pub(crate) fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
+        table.is_alive(id, |byte| self.is_locked(byte))
+    }
+
+    /// Whether an open file has an exclusive lock in the range; `None` where that says nothing.
+    fn is_locked(&self, range: ByteRange) -> Option<bool> {
+        let is_locked = || is_locked_by_others(self.file.as_fd(), range).ok();
+        self.locks_last.then(is_locked)?
+    }
+
     /// Why this process could not attach, each by the error that it would get. Joins nothing and changes nothing.
     pub(crate) fn obstacles(&self, path: &Path) -> Vec<Error> {
-        let checks: [&dyn Fn() -> Result<(), Error>; 5] = [
+        let checks: [&dyn Fn() -> Result<(), Error>; 7] = [
             &|| open_for_writing(path).map(drop),
             &|| check_file(&self.file, path, false).map(drop),
+            &|| self.ensure_locks_last(path),
+            &|| self.ensure_no_reader_in_the_way(path),
             &|| ensure_stores_need_no_space(&self.file, self.verified.region.size(), path),
             &|| self.ensure_not_retired(path),
             &|| self.ensure_free_or_same_place(path),
         ];
         checks.iter().filter_map(|check| check().err()).collect()
+    }
+
+    fn ensure_locks_last(&self, path: &Path) -> Result<(), Error> {
+        self.locks_last
+            .then_some(())
+            .ok_or_else(|| locks_not_kept(&self.file, path))
+    }
+
+    fn ensure_no_reader_in_the_way(&self, path: &Path) -> Result<(), Error> {
+        let in_the_way = locked_by_reader(&self.file, ByteRange::ATTACH, path)
+            .or_else(|| self.verified.participants().locked_by_reader(&self.file, path));
+        in_the_way.map_or(Ok(()), Err)
     }
 
     fn ensure_not_retired(&self, path: &Path) -> Result<(), Error> {
@@ -216,7 +248,12 @@ impl Observed {
     }
 
     fn ensure_free_or_same_place(&self, path: &Path) -> Result<(), Error> {
-        if self.same_place || self.verified.live_processes(&self.file).is_empty() {
+        if self.same_place
+            || self
+                .verified
+                .live_processes_by(|byte| self.is_locked(byte))
+                .is_empty()
+        {
             return Ok(());
         }
         let lock_kind = self.verified.creation_options.lock_kind;
@@ -238,9 +275,12 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     let origin = SegmentOrigin::of(header, identity(&file, path)?);
     let lock_kind = verified.creation_options.lock_kind;
     let same_place = origin.likeness(lock_kind, current_place(path)?) != Likeness::Another;
+    // Where locks are refused altogether, none says anything either.
+    let locks_last = locks_last(&file, path).unwrap_or(false);
     Ok(Observed {
         verified,
         file,
         same_place,
+        locks_last,
     })
 }

@@ -15,10 +15,15 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-use crate::shm::file::file_lock::ByteRange;
+use crate::shm::file::file_lock::{ByteRange, is_locked};
+use crate::shm::time::clock::utc_nanos;
+use crate::units::NANOS_PER_SECOND;
 
 /// Numbers below are the standard streams: what is printed to a closed one must not be written into the segment.
 const FIRST_PRIVATE_NUMBER: RawFd = 3;
+
+/// How old a file that is in use may look, in seconds.
+const MAX_AGE: u64 = 60;
 
 /// Device and inode: which file a descriptor or a path stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +48,14 @@ impl FileIdentity {
 }
 
 /// What the system says of an open file.
+#[derive(Clone, Copy, Debug)]
 struct Status {
     file: FileIdentity,
     has_name: bool,
     /// Permission bits.
     mode: u32,
+    /// When its bytes were changed last, as far as the system knows, in seconds since the Unix epoch.
+    modified: i64,
 }
 
 /// What has this number now; `None` where nothing has.
@@ -68,6 +76,7 @@ fn status_of_number(number: RawFd) -> Option<Status> {
         file,
         has_name: status.st_nlink != 0,
         mode: status.st_mode & 0o777,
+        modified: status.st_mtime,
     })
 }
 
@@ -135,17 +144,26 @@ impl Descriptor {
     }
 
     /// Whether the file has a name, by any path; `None` where the descriptor is not there any more.
-    pub(crate) fn has_name(&self) -> Option<bool> {
-        Some(self.status()?.has_name)
+    ///
+    /// A file that has one is made to look used, if its time is older than a minute: stores into a mapping leave the time of a
+    /// file on tmpfs alone, and programs that remove what nobody has used for long, such as systemd-tmpfiles, go by it.
+    pub(crate) fn look(&self) -> Option<bool> {
+        let number = self.number();
+        let status = status_of_number(number).filter(|status| status.file == self.file)?;
+        let now = i64::try_from(utc_nanos() / NANOS_PER_SECOND).unwrap_or(i64::MAX);
+        if status.has_name && now.abs_diff(status.modified) >= MAX_AGE {
+            // SAFETY: no memory is involved. If other code has closed the number since it was compared and opened another file by
+            // it, that one looks used, by a program that has it open. It may fail where the file is another user's: then the
+            // processes of that user do it.
+            unsafe { libc::futimens(number, std::ptr::null()) };
+        }
+        Some(status.has_name)
     }
 
     /// The permission bits of the file; `None` where the descriptor is not there any more.
     pub(crate) fn mode(&self) -> Option<u32> {
-        Some(self.status()?.mode)
-    }
-
-    fn status(&self) -> Option<Status> {
-        status_of_number(self.number()).filter(|status| status.file == self.file)
+        let status = status_of_number(self.number()).filter(|status| status.file == self.file)?;
+        Some(status.mode)
     }
 
     /// The number, which may stand for another file by now.
@@ -153,14 +171,14 @@ impl Descriptor {
         number_in(self.slot.load(Ordering::Acquire))
     }
 
-    /// Whether some other open file has a lock in the range; `None` where the descriptor is not there any more, or
+    /// Whether some other open file has an exclusive lock in the range; `None` where the descriptor is not there any more, or
     /// the kernel does not say.
     pub(crate) fn is_locked_by_others(&self, range: ByteRange) -> Option<bool> {
         let number = self.number();
         if FileIdentity::of_number(number) != Some(self.file) {
             return None;
         }
-        let mut request = range.write_lock();
+        let mut request = range.read_lock();
         // SAFETY: the pointer is to a live structure. The number may have been closed, or given to another file, since
         // it was compared: F_OFD_GETLK fails then or answers for that file, and changes neither a file nor a lock.
         let answer = unsafe { libc::fcntl(number, libc::F_OFD_GETLK, &mut request) };
@@ -168,7 +186,7 @@ impl Descriptor {
         if answer != 0 || FileIdentity::of_number(number) != Some(self.file) {
             return None;
         }
-        Some(request.l_type != libc::F_UNLCK as libc::c_short)
+        Some(is_locked(&request))
     }
 
     /// Puts another open file of the same identity in the place of one that is gone. Where another thread was first,

@@ -2,6 +2,10 @@
 //!
 //! The kernel releases them when nothing refers to the open file any more: no descriptor and no mapping. The death of a
 //! process does that; unlike with POSIX record locks, closing another descriptor of the same file does not.
+//!
+//! Whatever says something by a lock says it by a *write* lock, which takes the right to write. Whoever may only read the
+//! file can put read locks anywhere: probes do not see them, and they keep no dead process alive. But where one is, no write
+//! lock can be taken.
 
 use std::os::fd::BorrowedFd;
 
@@ -20,6 +24,10 @@ const CONSTRUCTION_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 2;
 /// Held exclusively by the process that writes to a checkpoint file. Not the byte of its construction: a child that was
 /// forked during that has the file description whose lock that is.
 const CHECKPOINT_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 3;
+
+/// The bytes by which it is tried out whether locks last: so many of them that two trials seldom meet.
+const FIRST_TRIAL_BYTE: i64 = FIRST_PARTICIPANT_BYTE - (1 << 31);
+const TRIAL_BYTES: u64 = 1 << 30;
 
 /// One byte, or a row of bytes, to lock.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +70,14 @@ impl ByteRange {
         }
     }
 
+    /// One of the bytes for trials.
+    pub(crate) fn trial(number: u64) -> Self {
+        Self {
+            start: FIRST_TRIAL_BYTE + (number % TRIAL_BYTES) as i64,
+            length: 1,
+        }
+    }
+
     /// The bytes of the first `count` participants.
     pub(crate) fn participants(count: u64) -> Self {
         Self {
@@ -70,9 +86,14 @@ impl ByteRange {
         }
     }
 
-    /// The request for an exclusive lock.
-    pub(crate) fn write_lock(self) -> libc::flock {
+    /// The request for an exclusive lock, which any other lock answers.
+    fn write_lock(self) -> libc::flock {
         self.request(libc::F_WRLCK)
+    }
+
+    /// The request for a shared lock, which only an exclusive one answers.
+    pub(crate) fn read_lock(self) -> libc::flock {
+        self.request(libc::F_RDLCK)
     }
 
     fn request(self, kind: libc::c_int) -> libc::flock {
@@ -88,7 +109,16 @@ impl ByteRange {
 
 /// Takes an exclusive lock if no other open file has a lock there.
 pub(crate) fn try_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&range.write_lock())) {
+    is_taken(fcntl(file, FcntlArg::F_OFD_SETLK(&range.write_lock())))
+}
+
+/// Takes a shared lock if no other open file has an exclusive one there. The right to read the file is enough.
+pub(crate) fn try_read_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
+    is_taken(fcntl(file, FcntlArg::F_OFD_SETLK(&range.read_lock())))
+}
+
+fn is_taken(answer: Result<i32, Errno>) -> Result<bool, Errno> {
+    match answer {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(error) => Err(error),
@@ -98,11 +128,7 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, E
 /// Takes an exclusive lock for this process if no other has one there. Unlike that of an open file, forked children do not keep
 /// it, and it ends with the first descriptor of the file that this process closes.
 pub(crate) fn try_lock_for_process(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
-    match fcntl(file, FcntlArg::F_SETLK(&range.write_lock())) {
-        Ok(_) => Ok(true),
-        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
-        Err(error) => Err(error),
-    }
+    is_taken(fcntl(file, FcntlArg::F_SETLK(&range.write_lock())))
 }
 
 /// Gives a lock of this open file back.
@@ -110,9 +136,32 @@ pub(crate) fn unlock(file: BorrowedFd<'_>, range: ByteRange) -> Result<(), Errno
     fcntl(file, FcntlArg::F_OFD_SETLK(&range.request(libc::F_UNLCK))).map(drop)
 }
 
-/// Whether another open file has a lock there.
+/// Whether another open file has an exclusive lock there.
 pub(crate) fn is_locked_by_others(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
+    let mut request = range.read_lock();
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
+    Ok(is_locked(&request))
+}
+
+/// A lock that another open file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FoundLock {
+    pub(crate) is_exclusive: bool,
+    /// Of the process, where it is a process's lock and not an open file's.
+    pub(crate) pid: Option<u32>,
+}
+
+/// A lock of any kind that another open file has there, one of them.
+pub(crate) fn lock_of_others(file: BorrowedFd<'_>, range: ByteRange) -> Result<Option<FoundLock>, Errno> {
     let mut request = range.write_lock();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
-    Ok(request.l_type != libc::F_UNLCK as libc::c_short)
+    Ok(is_locked(&request).then(|| FoundLock {
+        is_exclusive: request.l_type == libc::F_WRLCK as libc::c_short,
+        pid: u32::try_from(request.l_pid).ok().filter(|pid| *pid > 0),
+    }))
+}
+
+/// What F_OFD_GETLK has made of a request.
+pub(crate) fn is_locked(answer: &libc::flock) -> bool {
+    answer.l_type != libc::F_UNLCK as libc::c_short
 }

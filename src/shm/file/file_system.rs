@@ -61,6 +61,22 @@ fn kind_of(magic: i128) -> Kind {
     }
 }
 
+/// The file system under a file, as people call it: for messages.
+pub(super) fn name_under(file: &File) -> String {
+    let Ok(statistics) = fstatfs(file) else {
+        return "a file system that says nothing of itself".to_owned();
+    };
+    let magic = i128::from(statistics.filesystem_type().0) & 0xffff_ffff;
+    match (kind_of(magic), magic) {
+        (Kind::Remote(name) | Kind::CopyOnWrite { name, .. }, _) => name.to_owned(),
+        (_, 0x794c_7630) => "an overlay".to_owned(),
+        (_, 0x0102_1994) => "tmpfs".to_owned(),
+        (_, 0xef53) => "ext4".to_owned(),
+        (_, 0x5846_5342) => "XFS".to_owned(),
+        _ => format!("a file system of type {magic:#x}"),
+    }
+}
+
 fn kind_under(file: &File, path: &Path) -> Result<Kind, Error> {
     let statistics = fstatfs(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     Ok(kind_of(i128::from(statistics.filesystem_type().0)))

@@ -5,6 +5,8 @@ pub(crate) mod creation;
 pub(crate) mod descriptor;
 pub(crate) mod file_lock;
 pub(crate) mod file_system;
+pub(crate) mod lasting_locks;
+pub(crate) mod lock_owners;
 pub(crate) mod region;
 pub(crate) mod removal;
 pub(crate) mod remove;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::descriptor::FileIdentity;
 use super::file_lock::{ByteRange, is_locked_by_others};
+use super::lasting_locks::ensure_locks_last;
 use super::region::{Region, load_acquire};
 use super::removal::retire;
 use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
@@ -32,12 +33,14 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     };
     let lock = match AttachLock::take(&file, path) {
         Ok(lock) => Some(lock),
-        Err(Error::Open(OpenError::AttachStuck { .. })) if forced => None,
+        Err(Error::Open(OpenError::AttachStuck { .. } | OpenError::LockedByReader { .. })) if forced => None,
         Err(error) => return Err(error),
     };
     if let Some(verified) = &verified {
         let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
         if !forced && load_acquire(&header.retired) == 0 {
+            // Where they do not, no lock says that nobody uses it.
+            ensure_locks_last(&file, path)?;
             refuse_while_in_use(verified, &file, path)?;
         }
         retire(header);
@@ -88,6 +91,7 @@ pub(crate) fn remove_damaged<T>(
         }
         Err(error) => return Err(error),
     }
+    ensure_locks_last(&file, path)?;
     // How many participants there are is not to be read in such a file; the kernel knows their locks all the same.
     let is_in_use = is_locked_by_others(file.as_fd(), ByteRange::ALL_PARTICIPANTS)
         .map_err(|errno| io_error("examine the locks of", path, errno.into()))?;

@@ -11,9 +11,11 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};
 
 use super::descriptor::{FileIdentity, above_standard_streams, open_number};
+use super::lock_owners::locked_by_reader;
 use super::region::OutOfRegion;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::file_lock::{ByteRange, try_lock, unlock};
+use crate::shm::layout::records::MAGIC;
 
 /// How long to wait for another process that is attaching.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,9 +35,13 @@ impl<'a> AttachLock<'a> {
                 Ok(true) => return Ok(Self { file }),
                 Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
                 Ok(false) => {
-                    return Err(Error::Open(OpenError::AttachStuck {
-                        path: path.to_owned(),
-                    }));
+                    return Err(
+                        locked_by_reader(file, ByteRange::ATTACH, path).unwrap_or_else(|| {
+                            Error::Open(OpenError::AttachStuck {
+                                path: path.to_owned(),
+                            })
+                        }),
+                    );
                 }
                 Err(errno) => return Err(io_error("lock", path, errno.into())),
             }
@@ -117,6 +123,12 @@ pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
     file.read_at(&mut bytes, 0)
         .map_err(|source| io_error("read", path, source))?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Whether a file begins as a segment does.
+pub(crate) fn is_segment(path: &Path) -> Result<bool, Error> {
+    let file = open_for_reading(path)?;
+    Ok(start_of(&file, path)? == MAGIC)
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::file_lock::{ByteRange, is_locked_by_others};
 use super::file_system::ensure_local;
 use super::region::{OutOfRegion, Region, load_acquire};
 use super::segment_file::{damaged, io_error, not_regular, start_of};
@@ -52,13 +53,21 @@ impl Verified {
         }
     }
 
-    /// The processes that are attached and alive; `file` is any open file of the segment.
-    pub(crate) fn live_processes(&self, file: &File) -> Vec<CopyIdentity> {
+    /// The processes that are attached and alive; `file` is any open file of the segment, which lies where locks last.
+    pub(super) fn live_processes(&self, file: &File) -> Vec<CopyIdentity> {
+        self.live_processes_by(|byte| is_locked_by_others(file.as_fd(), byte).ok())
+    }
+
+    /// The same by what says whether a byte is locked: see [`ParticipantTable::is_alive`].
+    pub(super) fn live_processes_by(
+        &self,
+        is_locked: impl Fn(ByteRange) -> Option<bool>,
+    ) -> Vec<CopyIdentity> {
         let table = self.participants();
         table
             .taken()
             .into_iter()
-            .filter(|record| table.is_alive_by(file.as_fd(), record.id))
+            .filter(|record| table.is_alive(record.id, &is_locked))
             .map(|record| record.identity)
             .collect()
     }

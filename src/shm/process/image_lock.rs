@@ -29,11 +29,16 @@ pub(crate) struct ImageLock {
 
 impl ImageLock {
     /// Keeps the locks that were taken through `file`, until this process ends, executes another program, or
-    /// [`release`](Self::release)s them. The descriptor is closed.
+    /// [`release`](Self::release)s them. The descriptor is closed, and then `is_locked` is asked, by another open file, whether
+    /// they are there yet: `None` where they are not, because this file system does not keep what is only mapped.
     ///
     /// A child that another thread forks during this call, or since the file was opened, may inherit the descriptor or
     /// the mapping, and then keeps the locks until it ends or executes another program.
-    pub(crate) fn keep(file: File, process: ProcessIdentity) -> Result<Self, Errno> {
+    pub(crate) fn keep(
+        file: File,
+        process: ProcessIdentity,
+        is_locked: impl FnOnce() -> Result<bool, Errno>,
+    ) -> Result<Option<Self>, Errno> {
         // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours, and without any permission
         // nothing can be read or written through it.
         let page = unsafe { mmap(None, PAGE, ProtFlags::PROT_NONE, MapFlags::MAP_SHARED, &file, 0) }?;
@@ -42,13 +47,13 @@ impl ImageLock {
             page: AtomicPtr::new(page.as_ptr()),
         };
         // SAFETY: the page was mapped by the call above; the advice changes nothing for this process.
-        match unsafe { madvise(page, PAGE.get(), MmapAdvise::MADV_DONTFORK) } {
-            Ok(()) => Ok(kept),
-            Err(errno) => {
-                kept.release(process);
-                Err(errno)
-            }
+        let advised = unsafe { madvise(page, PAGE.get(), MmapAdvise::MADV_DONTFORK) };
+        drop(file);
+        let is_kept = advised.and_then(|()| is_locked());
+        if is_kept != Ok(true) {
+            kept.release(process);
         }
+        Ok(is_kept?.then_some(kept))
     }
 
     /// Keeps what `fresh` keeps, in its place. Only for a child of the process that kept something here before, which
@@ -99,9 +104,12 @@ mod tests {
         let process = IdentityPage::get().expect("Linux 4.14 or later").current();
         let file = open(&path);
         assert_eq!(try_lock(file.as_fd(), byte), Ok(true));
-        let lock = ImageLock::keep(file, process).expect("a mapping");
         let probe = open(&path);
-        let is_locked = || is_locked_by_others(probe.as_fd(), byte) == Ok(true);
+        let is_locked = || is_locked_by_others(probe.as_fd(), byte);
+        let lock = ImageLock::keep(file, process, is_locked)
+            .expect("a mapping")
+            .expect("kept");
+        let is_locked = || is_locked() == Ok(true);
         assert!(is_locked());
         let (reader, writer) = pipe().expect("a pipe");
         // SAFETY: the child only waits for the end of the pipe and leaves without running destructors.

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,9 @@ use super::process_identity::CopyIdentity;
 use super::same_place::{current_place, ensure_same_namespaces};
 use crate::error::{Error, OpenError, ProcessId, RemovalCause, SegmentError};
 use crate::shm::file::descriptor::{Descriptor, FileIdentity};
-use crate::shm::file::file_lock::{ByteRange, is_locked_by_others, try_lock};
+use crate::shm::file::file_lock::{ByteRange, FoundLock, lock_of_others, try_lock};
+use crate::shm::file::lasting_locks::keep_participant;
+use crate::shm::file::lock_owners::locked_by_reader;
 use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
 use crate::shm::file::removal::look_for_removal;
 use crate::shm::file::segment_file::{AttachLock, damaged, io_error, open_again};
@@ -214,11 +216,6 @@ impl ParticipantTable {
         })
     }
 
-    /// As [`is_alive`](Self::is_alive), for a process that is no participant; `file` is any open file of the segment.
-    pub(crate) fn is_alive_by(&self, file: BorrowedFd<'_>, id: ParticipantId) -> bool {
-        self.is_alive(id, |byte| is_locked_by_others(file, byte).ok())
-    }
-
     /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while no process
     /// is alive, under the attach lock.
     pub(crate) fn clear(&self) -> Result<(), OutOfRegion> {
@@ -234,22 +231,25 @@ impl ParticipantTable {
     }
 
     /// Takes a slot for this copy of the library: one whose byte is free, so that its last owner is dead. Answers with
-    /// the lock on the byte.
+    /// the lock on the byte. `file` has no other use; by `witness`, another open file, it is seen that the lock is kept.
     fn join(
         &self,
         file: File,
+        witness: &File,
         process: ProcessIdentity,
-    ) -> Result<Option<(ParticipantId, ImageLock)>, Errno> {
+        path: &Path,
+    ) -> Result<(ParticipantId, ImageLock), Error> {
         let mut records = (0..).zip(self.records().unwrap_or_default());
         let (slot, record) = loop {
             let Some((slot, record)) = records.next() else {
-                return Ok(None);
+                return Err(self.no_slot(&file, path));
             };
-            if try_lock(file.as_fd(), ByteRange::participant(slot))? {
+            let byte = ByteRange::participant(slot);
+            if try_lock(file.as_fd(), byte).map_err(|errno| failed("lock", path, errno))? {
                 break (slot, record);
             }
         };
-        let lock = ImageLock::keep(file, process)?;
+        let lock = keep_participant(file, ByteRange::participant(slot), process, witness, path)?;
         let state = ParticipantState::from_word(load_acquire(&record.state));
         let generation = state.next_generation();
         let joining = ParticipantState {
@@ -271,7 +271,34 @@ impl ParticipantTable {
         };
         // Readers that see the phase see the fields stored before.
         record.state.store(live.to_word(), Ordering::Release);
-        Ok(Some((ParticipantId { slot, generation }, lock)))
+        Ok((ParticipantId { slot, generation }, lock))
+    }
+
+    /// Why there is none to be had.
+    fn no_slot(&self, file: &File, path: &Path) -> Error {
+        self.locked_by_reader(file, path).unwrap_or_else(|| {
+            Error::Open(OpenError::TooManyParticipants {
+                path: path.to_owned(),
+                capacity: self.count,
+                processes: self.processes(),
+            })
+        })
+    }
+
+    /// That no slot is to be had, some because a process has a lock for reading on their bytes; `file` is any open file of the
+    /// segment.
+    pub(crate) fn locked_by_reader(&self, file: &File, path: &Path) -> Option<Error> {
+        let mut of_reader = None;
+        for byte in (0..self.count).map(ByteRange::participant) {
+            match lock_of_others(file.as_fd(), byte) {
+                Ok(Some(FoundLock {
+                    is_exclusive: true, ..
+                })) => {}
+                Ok(Some(_)) => of_reader = of_reader.or(Some(byte)),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+        locked_by_reader(file, of_reader?, path)
     }
 }
 
@@ -386,9 +413,9 @@ impl Membership {
                 source: errno.into(),
             })
         })?;
-        let descriptor = Descriptor::adopt(probe).map_err(|errno| failed("examine", &path, errno))?;
         let process = page.current();
-        let (id, lock) = join_or_explain(&table, file, &path, process)?;
+        let (id, lock) = table.join(file, &probe, process, &path)?;
+        let descriptor = Descriptor::adopt(probe).map_err(|errno| failed("examine", &path, errno))?;
         Ok(Self {
             table,
             path,
@@ -471,9 +498,9 @@ impl Membership {
         self.descriptor.file() == file
     }
 
-    /// Whether the file has a name, by whatever path; `None` where that cannot be known.
+    /// Whether the file has a name, by whatever path; `None` where that cannot be known. One that has is kept from looking unused.
     pub(in crate::shm) fn file_has_name(&self) -> Option<bool> {
-        self.descriptor.has_name()
+        self.descriptor.look()
     }
 
     /// Which file it is.
@@ -570,7 +597,9 @@ impl Membership {
         // the byte held, because a process of other namespaces may start the segment cold before it is.
         let place = current_place(&self.path)?;
         ensure_same_namespaces(header, self.table.lock_kind, place, &self.path)?;
-        let (id, lock) = join_or_explain(&self.table, self.reopen()?, &self.path, current)?;
+        let (id, lock) = self
+            .table
+            .join(self.reopen()?, &attach_file, current, &self.path)?;
         drop(attach_lock);
         self.lock.replace(lock);
         self.owner.store(id.to_word(), Ordering::Relaxed);
@@ -579,7 +608,7 @@ impl Membership {
         Ok(id.to_word())
     }
 
-    /// What became of the segment, which this process opened by `path`: two system calls where nothing did.
+    /// What became of the segment, which this process opened by `path`: two system calls where nothing did, and a third once a minute.
     pub(crate) fn look_for_removal(&self, path: &Path) -> Option<RemovalCause> {
         let header: &Header = self.region().record(0).ok()?;
         look_for_removal(header, || self.file_has_name(), self.file(), path)
@@ -634,24 +663,6 @@ impl Drop for Membership {
         }
         self.lock.release(self.page.current());
     }
-}
-
-fn join_or_explain(
-    table: &ParticipantTable,
-    file: File,
-    path: &Path,
-    process: ProcessIdentity,
-) -> Result<(ParticipantId, ImageLock), Error> {
-    table
-        .join(file, process)
-        .map_err(|errno| failed("lock", path, errno))?
-        .ok_or_else(|| {
-            Error::Open(OpenError::TooManyParticipants {
-                path: path.to_owned(),
-                capacity: table.count,
-                processes: table.processes(),
-            })
-        })
 }
 
 fn failed(action: &'static str, path: &Path, errno: Errno) -> Error {

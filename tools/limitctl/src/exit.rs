@@ -108,7 +108,7 @@ impl Failure {
     pub fn while_creating(error: Error) -> Self {
         let creation_failed = match &error {
             Error::Open(OpenError::Io { source, .. }) => source.kind() != io::ErrorKind::PermissionDenied,
-            Error::Open(OpenError::UnsupportedFileSystem { .. }) => true,
+            Error::Open(OpenError::UnsupportedFileSystem { .. } | OpenError::LocksNotKept { .. }) => true,
             _ => false,
         };
         let failure = Self::from(error);
@@ -151,6 +151,8 @@ fn code_of(error: &Error) -> ExitCode {
             | OpenError::ForeignBoot { .. }
             | OpenError::Moved { .. }
             | OpenError::UnsupportedFileSystem { .. }
+            | OpenError::LocksNotKept { .. }
+            | OpenError::LockedByReader { .. }
             | OpenError::TooManyParticipants { .. }
             | OpenError::AttachStuck { .. }
             | OpenError::Unsupported { .. },

@@ -20,6 +20,7 @@ use super::construction::{place_of, remove_abandoned, start_construction};
 use crate::error::{Error, OpenError};
 use crate::shm::file::file_lock::{ByteRange, try_lock_for_process};
 use crate::shm::file::file_system::{allocate, ensure_local};
+use crate::shm::file::lock_owners::locked_by_reader;
 use crate::shm::file::region::Region;
 use crate::shm::file::segment_file::{damaged, io_error, open_for_reading, open_for_writing};
 use crate::shm::file::verified::check_trust;
@@ -170,7 +171,8 @@ impl CheckpointFile {
             if !try_lock_for_process(file.as_fd(), ByteRange::CHECKPOINT)
                 .map_err(|errno| io_error("lock", path, errno.into()))?
             {
-                return Ok(None);
+                // Another process writes to it, unless one that reads it keeps all from writing.
+                return locked_by_reader(&file, ByteRange::CHECKPOINT, path).map_or(Ok(None), Err);
             }
             let found = file
                 .metadata()

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, OpenError};
 use crate::shm::file::file_lock::{ByteRange, try_lock};
+use crate::shm::file::lock_owners::locked_by_reader;
 use crate::shm::file::segment_file::{io_error, open_for_writing};
 use crate::shm::process::host::own_start_time;
 
@@ -42,6 +43,11 @@ pub(super) struct Construction {
 }
 
 impl Construction {
+    /// Where it is until then.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn publish(self, target: &Path) -> Result<(), Error> {
         // Unlike link and unlink, it never shows the file under two names.
         match renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE) {
@@ -95,6 +101,9 @@ pub(super) fn start_construction(
                 let construction = Construction { path: construction };
                 if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
                     return Ok((file, construction));
+                }
+                if let Some(error) = locked_by_reader(&file, ByteRange::CONSTRUCTION, path) {
+                    return Err(error);
                 }
                 // Another process has taken it for abandoned, and removes it: the name is not this process's any more.
                 std::mem::forget(construction);

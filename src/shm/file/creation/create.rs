@@ -14,6 +14,7 @@ use super::construction::{Construction, place_of, remove_abandoned, start_constr
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_system::{allocate, ensure_local};
+use crate::shm::file::lasting_locks::ensure_participants_can_be;
 use crate::shm::file::region::{OutOfRegion, Region};
 use crate::shm::file::segment_file::{damaged, io_error};
 use crate::shm::file::verified::{Verified, check_header, header_checksum, verify};
@@ -145,6 +146,7 @@ fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, R
     file.set_permissions(Permissions::from_mode(mode))
         .map_err(|source| io_error("set the mode of", path, source))?;
     ensure_local(&file, path)?;
+    ensure_participants_can_be(&file, construction.path(), path)?;
     allocate(&file, size, path)?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     Ok((construction, file, region))

@@ -93,16 +93,29 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
 fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) -> Finding {
     const MEANING: &str =
         "those who need the set wait for the lock until their lock timeout, and get LockStuck";
+    const KEEPS: &str = "a stopped process is not a dead one, and keeps what it has";
     let found = |severity, kind, what: String, meaning: String| {
         Finding::new(severity, kind, what, meaning).of_set(&shard.set)
     };
     let (Some(thread), None) = (shard.lock.holder_thread, shard.lock.holder_namespace) else {
         let pid = shard.lock.holder_pid.map(u64::from);
-        let holder = process::cell(pid.map(|pid| ProcessId {
+        let holder = pid.map(|pid| ProcessId {
             pid,
             namespace: shard.lock.holder_namespace,
-        }));
-        let what = format!("{name} is held by process {holder}, for at most {}", ago(shard));
+        });
+        let shown = process::cell(holder);
+        if let Some((state, heal)) = holder.and_then(|holder| look.standstill_of(holder)) {
+            let what = format!(
+                "{name} is held by process {shown}, which is {state}, for at most {}",
+                ago(shard)
+            );
+            let meaning = format!("{MEANING}; {KEEPS}");
+            return found(Severity::Error, "lock_stuck", what, meaning)
+                .of_process(pid)
+                .healed_by(heal)
+                .twice(standstill(shard));
+        }
+        let what = format!("{name} is held by process {shown}, for at most {}", ago(shard));
         let meaning = format!("{MEANING}; look in its own namespace whether it is stopped");
         return found(Severity::Error, "lock_stuck", what, meaning)
             .of_process(pid)
@@ -128,10 +141,10 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
     let is_certain = standstill_of_holder.is_some();
     let (state, heal) = standstill_of_holder.unwrap_or_else(|| ("running", format!("kill -KILL {pid}")));
     let meaning = if is_certain {
-        format!("{MEANING}; a stopped process is not a dead one, and keeps what it has")
+        format!("{MEANING}; {KEEPS}")
     } else {
         format!(
-            "{MEANING}. It may write a core dump, or be frozen with its cgroup; once it is dead, the next process takes the lock"
+            "{MEANING}. It may write a core dump, or be frozen with a cgroup that cannot be seen from here; once it is dead, the next process takes the lock"
         )
     };
     let what = format!(

@@ -14,4 +14,4 @@ mod segment;
 pub use file::Space;
 pub use finding::{Finding, Severity};
 pub use host::Host;
-pub use segment::{SegmentReport, examine, regular_files};
+pub use segment::{Kind, SegmentReport, examine, regular_files};

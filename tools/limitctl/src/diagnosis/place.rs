@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::unistd::geteuid;
+use nix::unistd::{AccessFlags, eaccess, geteuid};
 use shmlimit::{Error, OpenError, SegmentError, SegmentSnapshot};
 
 use super::file::FileFacts;
@@ -24,24 +24,8 @@ pub fn obstacle(
     snapshot: Option<&SegmentSnapshot>,
 ) -> Finding {
     let remedies = Remedies::of(path);
-    if matches!(error, Error::Open(OpenError::Untrusted { .. }))
-        && is_owners_alone(metadata)
-        && snapshot.is_some_and(|snapshot| snapshot.participants.iter().any(|it| it.alive))
-    {
-        let finding = Finding::new(
-            Severity::Note,
-            "untrusted",
-            format!(
-                "it belongs to user {}, whose processes use it; this one is of another",
-                metadata.uid()
-            ),
-            "processes of other users refuse to open it, root's as well: who owns it could make each of them store anywhere. For \
-             its owner nothing is wrong with it",
-        );
-        return match as_owner(path, metadata) {
-            Some(command) => finding.healed_by(command),
-            None => finding,
-        };
+    if let Some(note) = not_this_ones(&error, path, metadata, snapshot) {
+        return note;
     }
     let (name, meaning, heal) = match &error {
         Error::Open(OpenError::NotASegment { .. }) => (
@@ -96,6 +80,18 @@ pub fn obstacle(
             "processes refuse to open it there; what was counted goes with the file, and the programs need its new path",
             Some(format!("mv --no-clobber {} /dev/shm/", quoted(path))),
         ),
+        Error::Open(OpenError::LocksNotKept { .. }) => (
+            "locks_not_kept",
+            "processes refuse to open it there; what was counted goes with the file, and the programs need its new path. End processes \
+             of an earlier version first that use it nevertheless: each of them counts as dead",
+            Some(format!("mv --no-clobber {} /dev/shm/", quoted(path))),
+        ),
+        Error::Open(OpenError::LockedByReader { processes, .. }) => (
+            "locked_by_reader",
+            "processes that are attached go on; each that opens it now waits for 10 seconds and gets an error. Programs that copy or watch \
+             files take such locks: let them leave it alone, or take them the right to read it",
+            end(&processes.iter().map(|process| process.pid).collect::<Vec<_>>()),
+        ),
         Error::Open(OpenError::ForeignNamespace { .. }) => (
             "foreign_namespace",
             "processes of this namespace are refused as long as those of the other use it, and what those do is examined there. Once \
@@ -130,6 +126,49 @@ pub fn obstacle(
         Some(command) => finding.healed_by(command),
         None => finding,
     }
+}
+
+/// What keeps this process from the segment and says nothing of those that it is for: because it is of another user, or sees the file
+/// by a mount of its own.
+fn not_this_ones(
+    error: &Error,
+    path: &Path,
+    metadata: &Metadata,
+    snapshot: Option<&SegmentSnapshot>,
+) -> Option<Finding> {
+    // Of what could not be read nothing is known.
+    let snapshot = snapshot?;
+    let owner = metadata.uid();
+    let (name, what, meaning) = match error {
+        Error::Open(OpenError::Untrusted { .. }) if is_for_others(path, metadata) => (
+            "untrusted",
+            format!("it belongs to user {owner}; this process is of another"),
+            "processes of other users refuse to open it, root's as well: who owns it could make each of them store anywhere. For \
+             its owner nothing is wrong with it",
+        ),
+        Error::Open(OpenError::Denied { .. }) if owner != geteuid().as_raw() => (
+            "denied",
+            format!("it belongs to user {owner}; this process may look at it, and not use it"),
+            "for its owner, and whom its mode lets write it, nothing is wrong with it",
+        ),
+        Error::Open(OpenError::Io { source, .. })
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem
+                && snapshot.participants.iter().any(|it| it.alive) =>
+        {
+            (
+                "read_only",
+                "it is mounted read-only here, and used by processes for which it is not".to_owned(),
+                "what is mounted so is for looking; for those who use it nothing is wrong with it",
+            )
+        }
+        _ => return None,
+    };
+    let finding = Finding::new(Severity::Note, name, what, meaning);
+    let command = (owner != geteuid().as_raw()).then(|| as_owner(path, metadata));
+    Some(match command.flatten() {
+        Some(command) => finding.healed_by(command),
+        None => finding,
+    })
 }
 
 /// What is to be said of where a segment is from, where no process keeps it there.
@@ -193,18 +232,22 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
     let is_public = directory.metadata().is_ok_and(|it| it.mode() & 0o1002 == 0o1002);
     if is_public {
         let own = quoted(&directory.join("limits.d"));
-        return Some(format!("mkdir -m 2750 {own} && mv {} {own}/", quoted(path)));
+        let group = metadata.gid();
+        return Some(format!(
+            "mkdir {own} && chgrp {group} {own} && chmod 2750 {own} && mv {} {own}/",
+            quoted(path)
+        ));
     }
     Some(format!("chmod go-w {}", quoted(directory)))
 }
 
-/// Whether it is another user's, and not meant for this one: a group that may write it is one that root is not of.
-fn is_owners_alone(metadata: &Metadata) -> bool {
-    let others = if geteuid().is_root() { 0o002 } else { 0o022 };
+/// Whether it is another user's, and not meant for this one, which its mode does not let write it. Root may write everything.
+fn is_for_others(path: &Path, metadata: &Metadata) -> bool {
     metadata.is_file()
         && metadata.nlink() == 1
-        && metadata.mode() & others == 0
+        && metadata.mode() & 0o002 == 0
         && metadata.uid() != geteuid().as_raw()
+        && (geteuid().is_root() || eaccess(path, AccessFlags::W_OK).is_err())
 }
 
 /// The doctor, as the file's owner: by root without a tool that a container may not have.

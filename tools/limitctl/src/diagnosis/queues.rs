@@ -8,7 +8,7 @@ use super::finding::{Finding, Severity};
 use super::locks::NEVER_SO_LONG;
 use super::remedy::Remedies;
 use super::segment::Look;
-use crate::text::human;
+use crate::text::{human, process};
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     let sets = look.snapshot.sets.iter();
@@ -83,7 +83,7 @@ fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding>
 
 fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64) -> Option<Finding> {
     let pid = ticket.owner_pid?;
-    let (state, heal) = look.standstill_of(pid)?;
+    let (state, heal) = look.standstill_of(process::of_ticket(ticket)?)?;
     let waiters = human::quantity(behind, "other waits", "others wait");
     let doing = if ticket.granted {
         "does not come for what it was granted"
@@ -146,7 +146,7 @@ fn unserved(
                 .map_or_else(|| "a process".to_owned(), |pid| look.process(pid)),
             human::quantity(behind, "other waits", "others wait")
         ),
-        "the process at the head does not run: it is frozen with its cgroup, or not scheduled; those behind it wait, too",
+        "the process at the head does not run: it is not scheduled, or frozen with a cgroup that cannot be seen from here; those behind it wait, too",
     );
     Some(
         finding

@@ -42,8 +42,8 @@ pub fn go_on(pid: u64) -> String {
 }
 
 /// Processes come to their end, if there are any.
-pub fn end(pids: &[u32]) -> Option<String> {
-    let words: Vec<String> = pids.iter().map(u32::to_string).collect();
+pub fn end<T: ToString>(pids: &[T]) -> Option<String> {
+    let words: Vec<String> = pids.iter().map(T::to_string).collect();
     (!words.is_empty()).then(|| format!("kill {}", words.join(" ")))
 }
 

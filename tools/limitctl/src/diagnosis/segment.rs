@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shmlimit::{Diagnosis, Error, SegmentReader, SegmentSnapshot};
+use shmlimit::{Diagnosis, Error, OpenError, ProcessId, SegmentReader, SegmentSnapshot};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
-use super::host::process::activity;
+use super::host::process::{activity, id_here};
 use super::remedy::Remedies;
 use super::{holders, leases, locks, place, queues};
+use crate::text::process::attached;
 use crate::whereabouts::Whereabouts;
 
 /// The pause between two looks at what may be on its way.
@@ -41,7 +42,7 @@ pub struct Usage {
     pub time_namespace: u64,
     /// Whether those who open it here read the processor's counter in place of the system's clock.
     pub reads_counter: bool,
-    /// The live processes, where their ids are this namespace's.
+    /// The live processes that can be seen from here, by their ids in this namespace.
     pub pids: Vec<u64>,
 }
 
@@ -70,10 +71,21 @@ impl Look {
     }
 
     /// Where a process stands still until another has it go on: in which way, and the command that has it go on.
-    pub fn standstill_of(&self, pid: u64) -> Option<(&'static str, String)> {
-        // Elsewhere the number is another process.
-        let is_known = self.diagnosis.place.same_pids();
-        activity(pid).filter(|_| is_known)?.standstill(pid)
+    pub fn standstill_of(&self, process: ProcessId) -> Option<(&'static str, String)> {
+        let pid = self.id_here(process)?;
+        activity(pid)?.standstill(pid)
+    }
+
+    /// A process's id in the namespace of this one; none where it cannot be seen from here.
+    fn id_here(&self, process: ProcessId) -> Option<u64> {
+        let place = &self.diagnosis.place;
+        // What a copy says, or a file of another boot, is said of other processes.
+        let is_known = place.same_boot && place.same_file;
+        let namespace = process.namespace.unwrap_or(place.pid_namespace);
+        if namespace == place.own_pid_namespace {
+            return is_known.then_some(process.pid);
+        }
+        id_here(process.pid, namespace).filter(|_| is_known)
     }
 
     /// Whether its locks and owners mean nothing any more, because the next process that opens it starts it cold.
@@ -96,7 +108,6 @@ impl Look {
     fn usage(&self) -> Usage {
         let participants = &self.snapshot.participants;
         let alive = participants.iter().filter(|it| it.alive);
-        let has_pids = self.diagnosis.place.same_pids();
         Usage {
             sets: self.snapshot.sets.len(),
             alive: alive.clone().count(),
@@ -105,7 +116,7 @@ impl Look {
             pid_namespace: self.diagnosis.place.pid_namespace,
             time_namespace: self.diagnosis.place.time_namespace,
             reads_counter: self.diagnosis.reads_counter,
-            pids: alive.filter(|_| has_pids).map(|it| it.pid).collect(),
+            pids: alive.filter_map(|it| self.id_here(attached(it))).collect(),
         }
     }
 }
@@ -128,7 +139,9 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
         }
         Err(error) => findings.push(place::obstacle(error, path, metadata, None)),
     }
+    let is_misplaced = findings.iter().any(|it| it.finding == "locks_not_kept");
     if usage.is_some()
+        && !is_misplaced
         && let Some(space) = &file.space
     {
         findings.extend(space.findings(file.size, "another segment of this size"));
@@ -170,12 +183,30 @@ impl SegmentReport {
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
+}
 
-    /// Whether there is nothing to be said of it because it is no segment.
-    pub fn is_of_another_kind(&self) -> bool {
-        self.findings
-            .iter()
-            .any(|finding| finding.finding == "not_a_segment")
+/// Whether a file is a segment, going by how it begins.
+pub enum Kind {
+    Segment,
+    /// Another program's, or gone by now.
+    Other,
+    /// This process may not read it, so it may be either.
+    Unreadable,
+}
+
+impl Kind {
+    /// Of a regular file.
+    pub fn of(path: &Path) -> Self {
+        match SegmentReader::is_segment(path) {
+            Ok(true) => Self::Segment,
+            Err(Error::Open(OpenError::Denied { .. })) => Self::Unreadable,
+            Err(Error::Open(OpenError::Io { source, .. }))
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                Self::Unreadable
+            }
+            Ok(false) | Err(_) => Self::Other,
+        }
     }
 }
 

@@ -66,7 +66,12 @@ impl Stage {
     ///
     /// Where no segment can be created here.
     pub fn perform(&self) -> Result<Vec<Check>, Failure> {
-        let mut checks = vec![Check::of("create", Ok(self.create()?))];
+        let locks = self.locks()?;
+        if !locks.passed {
+            // Nothing else can be tried out here.
+            return Ok(vec![locks]);
+        }
+        let mut checks = vec![locks, Check::of("create", Ok(self.create()?))];
         let on_a_segment: [(&'static str, TryOut); 6] = [
             ("recovery", deaths::recovery),
             ("liveness", deaths::liveness),
@@ -81,6 +86,18 @@ impl Stage {
         }
         checks.push(Check::of("clock", clock()));
         Ok(checks)
+    }
+
+    /// A segment is created only where the lock by which a process shows that it lives lasts for as long as the process.
+    fn locks(&self) -> Result<Check, Failure> {
+        let outcome = match Segment::create(self.directory.path().join("locks"), &declaration()) {
+            Ok(_) => Ok(Seen::new(
+                "the lock by which a process shows that it lives needs no descriptor to last",
+            )),
+            Err(error @ Error::Open(OpenError::LocksNotKept { .. })) => Err(error.into()),
+            Err(error) => return Err(Failure::while_creating(error)),
+        };
+        Ok(Check::of("locks", outcome))
     }
 
     fn create(&self) -> Result<Seen, Failure> {
@@ -105,6 +122,12 @@ impl Stage {
     }
 }
 
+fn declaration() -> Declaration {
+    let limit = Limit::concurrency("places", CAPACITY);
+    let set = SetDeclaration::new(SET).waiters(16).add_limit(limit);
+    Declaration::new().participants(16).add_set(set)
+}
+
 /// One segment, of one check.
 pub struct Act {
     path: PathBuf,
@@ -114,10 +137,7 @@ pub struct Act {
 
 impl Act {
     fn new(path: PathBuf) -> Result<Self, Failure> {
-        let limit = Limit::concurrency("places", CAPACITY);
-        let set = SetDeclaration::new(SET).waiters(16).add_limit(limit);
-        let declaration = Declaration::new().participants(16).add_set(set);
-        let segment = Segment::create(&path, &declaration).map_err(Failure::while_creating)?;
+        let segment = Segment::create(&path, &declaration()).map_err(Failure::while_creating)?;
         let set = segment.set(SET)?;
         Ok(Self { path, segment, set })
     }

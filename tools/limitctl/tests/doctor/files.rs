@@ -254,24 +254,41 @@ fn files_that_others_could_have_planted_are_made_ones_that_are_trusted() {
 
 #[test]
 fn a_file_of_another_user_is_trusted_in_a_directory_that_no_other_may_write() {
-    if !is_root() {
+    let own = env!("CARGO_BIN_EXE_limitctl");
+    if !is_root() || !has("setpriv", &["--reuid=65533", own, "--version"]) {
         return;
     }
     let directory = directory();
     let path = create(directory.path());
     let open_to =
         |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).expect("changed");
-    nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(NOBODY)), None).expect("given away");
+    let (user, group) = (
+        nix::unistd::Uid::from_raw(NOBODY),
+        nix::unistd::Gid::from_raw(NOBODY),
+    );
+    nix::unistd::chown(&path, Some(user), Some(group)).expect("given away");
+    // Those whom its group lets use it are refused.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
+    let of_member = |path: &Path| {
+        let script = format!(
+            "exec setpriv --reuid={} --regid={} --clear-groups limitctl doctor --json {}",
+            NOBODY - 1,
+            fs::metadata(path).expect("there").gid(),
+            text(path)
+        );
+        findings_in(&run_command(&mut shell(&script)).stdout)
+    };
     open_to(0o777);
-    assert_healed("untrusted", "error", &path);
-    assert_well(&path);
+    let found = of_member(&path);
+    assert_eq!(the("untrusted", &found)["severity"], "error");
+    heal(the("untrusted", &found));
+    assert_eq!(of_member(&path), Vec::<Value>::new());
 
     open_to(0o1777);
-    let found = findings(&path);
-    heal(the("untrusted", &found));
+    heal(the("untrusted", &of_member(&path)));
     let moved = directory.path().join("limits.d/limits");
     assert!(!path.exists());
-    assert_well(&moved);
+    assert_eq!(of_member(&moved), Vec::<Value>::new());
 }
 
 #[test]
@@ -395,6 +412,62 @@ fn a_full_file_system_is_a_warning_until_it_has_room() {
     assert_eq!(the("no_space", &before)["severity"], "warning");
     assert_eq!(after, Vec::<Value>::new());
 }
+
+#[test]
+fn a_segment_on_an_overlay_is_an_error_until_it_is_moved() {
+    let copied = format!("{OVERLAY}\nhealed=/dev/shm/limits");
+    let Some((before, after)) = healed_in_a_mount_namespace("locks_not_kept", &copied) else {
+        return;
+    };
+    let finding = the("locks_not_kept", &before);
+    assert_eq!(finding["severity"], "error");
+    assert!(
+        finding["what"].as_str().expect("text").contains("an overlay"),
+        "{finding}"
+    );
+    // As any copy, it is started cold by the next process that opens it.
+    let kinds: Vec<&Value> = after.iter().map(|finding| &finding["finding"]).collect();
+    assert_eq!(kinds, ["cold"]);
+}
+
+/// A container's file system at `$1`, with a segment in it.
+const OVERLAY: &str = r#"
+    mount -t tmpfs none /dev/shm
+    mkdir /dev/shm/lower /dev/shm/upper /dev/shm/work
+    limitctl create --set api --concurrency places=1 /dev/shm/lower/limits >/dev/null
+    mount -t overlay none -o lowerdir=/dev/shm/lower,upperdir=/dev/shm/upper,workdir=/dev/shm/work "$1"
+"#;
+
+#[test]
+fn no_verb_uses_or_removes_what_lies_on_an_overlay_and_selftest_says_why() {
+    let verbs = format!(
+        r#"{OVERLAY}
+        ends() {{
+            expected=$1; shift
+            "$@" >/dev/null 2>/dev/shm/said || code=$?
+            [ "${{code:-0}}" = "$expected" ] || {{ echo "$*: $code"; cat /dev/shm/said; exit 1; }}
+            code=0
+        }}
+        ends 69 limitctl exec --timeout 0 "$1/limits" api -- true
+        grep -q "lies on an overlay.*volume" /dev/shm/said
+        ends 69 limitctl recover "$1/limits"
+        ends 69 limitctl reset "$1/limits" api
+        ends 69 limitctl remove "$1/limits"
+        ends 0 limitctl inspect "$1/limits"
+        ends 1 limitctl doctor "$1"
+        ends 73 limitctl create --set api --concurrency places=1 "$1/others"
+        ends 1 limitctl selftest "$1"
+        limitctl selftest "$1" | grep -q "locks *failed"
+        [ "$(ls -A "$1")" = limits ]
+        ends 0 limitctl remove --force "$1/limits"
+        "#
+    );
+    // Nothing is left that could be healed.
+    healed_in_a_mount_namespace("locks_not_kept", &format!("({verbs}) >&2\n{RESTORED}"));
+}
+
+/// What the doctor then finds there.
+const RESTORED: &str = r#"limitctl create --set api --concurrency places=1 "$1/limits" >/dev/null"#;
 
 #[test]
 fn a_segment_on_a_read_only_mount_is_an_error_until_it_is_mounted_otherwise() {
@@ -537,7 +610,12 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     assert!(heal(finding).stdout.contains("0 errors"));
     assert!(path.exists());
     holder.end();
-    assert_eq!(the("untrusted", &findings(&path))["severity"], "error");
+    // Nor while nobody uses it: what would make root open it would take it away from its owner.
+    run(["doctor", "--strict", text(&path)]).ended(0);
+    let report = run(["doctor", "--json", text(&path)]).ended(0).json();
+    let notes = report["segments"][0]["findings"].as_array().expect("findings");
+    assert!(heal(the("untrusted", notes)).stdout.contains("0 errors"));
+    Holder::start(&as_nobody, &path).end();
 }
 
 /// A memory cgroup of a test's own; removed when it is dropped.

@@ -1,6 +1,8 @@
 //! What doctor and selftest find, each made so for real.
 
+mod bystanders;
 mod files;
+mod frozen;
 #[path = "../../../../tests/layout_mirror/mod.rs"]
 mod layout_mirror;
 mod processes;

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// A segment with the set `api` of one limit.
-fn create_with(directory: &Path, limit: &str) -> PathBuf {
+pub fn create_with(directory: &Path, limit: &str) -> PathBuf {
     create_declared(
         directory,
         "limits",
@@ -23,10 +23,10 @@ fn create_with(directory: &Path, limit: &str) -> PathBuf {
     )
 }
 
-const ONE_PLACE: &str = "name = \"places\"\nkind = \"concurrency\"\ncapacity = 1\n";
+pub const ONE_PLACE: &str = "name = \"places\"\nkind = \"concurrency\"\ncapacity = 1\n";
 
 /// Waits until so many are in the queue.
-fn wait_for_queue(path: &Path, length: usize) {
+pub fn wait_for_queue(path: &Path, length: usize) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let json = run(["inspect", "--json", text(path)]).ended(0).json();
@@ -38,7 +38,7 @@ fn wait_for_queue(path: &Path, length: usize) {
     }
 }
 
-fn pid_of(finding: &Value) -> u64 {
+pub fn pid_of(finding: &Value) -> u64 {
     finding["pid"]
         .as_u64()
         .unwrap_or_else(|| panic!("no process: {finding}"))
@@ -219,84 +219,6 @@ fn a_place_in_the_queue_that_was_given_up_under_a_stuck_lock_is_found_and_taken_
     assert_eq!(finding["heal"], format!("limitctl recover {}", text(&path)));
     wait_for_queue(&path, 0);
     assert_well(&path);
-}
-
-/// A cgroup of a test's own, in which processes can be frozen; removed when it is dropped.
-struct Freezer {
-    directory: PathBuf,
-    switch: &'static str,
-    states: [&'static str; 2],
-}
-
-impl Freezer {
-    fn new() -> Option<Self> {
-        let name = format!("limitctl-doctor-{}", std::process::id());
-        let kinds = [
-            ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
-            ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
-        ];
-        let made = kinds.into_iter().find_map(|(root, switch, states)| {
-            let directory = Path::new(root).join(&name);
-            fs::create_dir(&directory).ok()?;
-            if !directory.join(switch).exists() {
-                let _ = fs::remove_dir(&directory);
-                return None;
-            }
-            Some(Self {
-                directory,
-                switch,
-                states,
-            })
-        });
-        if made.is_none() {
-            println!("skipped: no cgroup in which processes can be frozen");
-        }
-        made
-    }
-
-    fn freeze(&self, actor: &Actor) {
-        fs::write(self.directory.join("cgroup.procs"), actor.pid().to_string()).expect("moved");
-        fs::write(self.directory.join(self.switch), self.states[0]).expect("frozen");
-    }
-
-    fn thaw(&self) {
-        fs::write(self.directory.join(self.switch), self.states[1]).expect("thawed");
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        // Frozen processes are not killed by every kernel, and a cgroup with processes is not removed.
-        self.thaw();
-        let deadline = Instant::now() + TIMEOUT;
-        while fs::remove_dir(&self.directory).is_err() && Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-    }
-}
-
-#[test]
-fn a_queue_whose_head_is_frozen_does_not_move_and_is_served_by_recover() {
-    let Some(freezer) = Freezer::new() else { return };
-    let directory = directory();
-    let limit = "name = \"calls\"\nkind = \"calls\"\ncapacity = 1\nwindow = \"2s\"\nalgorithm = \"gcra\"\n";
-    let path = create_with(directory.path(), limit);
-    let taker = Actor::start("hold", &path);
-    let waiter = Actor::start("wait", &path);
-    wait_for_queue(&path, 1);
-    freezer.freeze(&waiter);
-    taker.kill();
-    let finding = wait_for("queue_stuck", &path);
-    assert_eq!(
-        (&finding["severity"], pid_of(&finding)),
-        (&"error".into(), u64::from(waiter.pid()))
-    );
-    heal(&finding);
-    assert_well(&path);
-    freezer.thaw();
-    assert_eq!(waiter.answer(), "granted");
-    waiter.kill();
-    drop(freezer);
 }
 
 #[test]

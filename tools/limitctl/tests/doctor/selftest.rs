@@ -12,7 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Everything that is tried out.
-const CHECKS: [&str; 8] = [
+const CHECKS: [&str; 9] = [
+    "locks",
     "create",
     "recovery",
     "liveness",
@@ -46,7 +47,7 @@ fn limits_work_here_and_nothing_is_left_behind() {
         assert_eq!(check["passed"], true, "{check}");
     }
     assert!(
-        checks[5]["figures"]["median"].as_f64().expect("measured") > 0.0,
+        checks[6]["figures"]["median"].as_f64().expect("measured") > 0.0,
         "{json:#}"
     );
     assert_eq!(entries(directory.path()), BTreeSet::new());

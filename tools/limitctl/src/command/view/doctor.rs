@@ -8,7 +8,7 @@ use serde::Serialize;
 use shmlimit::OpenError;
 
 use crate::command::{aligned, as_text, shown};
-use crate::diagnosis::{Finding, Host, SegmentReport, Severity, Space, examine, regular_files};
+use crate::diagnosis::{Finding, Host, Kind, SegmentReport, Severity, Space, examine, regular_files};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::{human, sanitise, style};
@@ -36,7 +36,8 @@ pub struct Doctor {
 
     /// A segment, or a directory with segments
     ///
-    /// Of a directory all segments are examined that lie directly in it; other files are left out.
+    /// Of a directory all segments are examined that lie directly in it. Files of other programs are left out; those that this
+    /// user may not read are counted, because segments may be among them.
     #[arg(value_name = "SEGMENT | DIRECTORY", default_value = "/dev/shm")]
     path: PathBuf,
 }
@@ -47,6 +48,8 @@ struct Report {
     path: PathBuf,
     host: Host,
     segments: Vec<SegmentReport>,
+    /// Files of the directory that this user may not read.
+    unreadable: u64,
     /// What is wrong with the host or the directory.
     findings: Vec<Finding>,
 }
@@ -79,14 +82,24 @@ impl Report {
         };
         let metadata = fs::symlink_metadata(path).map_err(failed)?;
         let mut findings = Vec::new();
+        let mut unreadable = 0;
         // A directory may be named by a link; a segment is the file itself.
         let segments = if path.is_dir() {
             let files = regular_files(path).map_err(failed)?;
-            let mut reports: Vec<SegmentReport> = files
-                .iter()
-                .map(|(file, metadata)| examined(file, metadata))
-                .collect();
-            reports.retain(|report| !report.is_of_another_kind());
+            let mut reports = Vec::new();
+            for (file, metadata) in &files {
+                match Kind::of(file) {
+                    Kind::Segment => {
+                        let report = examined(file, metadata);
+                        // Programs come and go, and remove their segments.
+                        if file.symlink_metadata().is_ok() {
+                            reports.push(report);
+                        }
+                    }
+                    Kind::Other => {}
+                    Kind::Unreadable => unreadable += 1,
+                }
+            }
             if reports.is_empty()
                 && let Some(space) = Space::under(path)
             {
@@ -107,6 +120,7 @@ impl Report {
             path: as_text(path),
             host,
             segments,
+            unreadable,
             findings,
         })
     }
@@ -125,6 +139,13 @@ impl Report {
         text.push_str(&findings_text(&self.findings));
         if self.segments.is_empty() {
             text.push_str(&format!("no segments in {}\n", shown(&self.path)));
+        }
+        if self.unreadable > 0 {
+            let files = human::quantity(self.unreadable, "file", "files");
+            text.push_str(&style::paint(
+                style::FAINT,
+                format!("{files} there cannot be read by this user\n"),
+            ));
         }
         for segment in &self.segments {
             text.push('\n');

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::mounts::{Mount, mounts};
+use super::hierarchy::Hierarchy;
 use crate::diagnosis::finding::{Finding, Severity};
 use crate::diagnosis::remedy::quoted;
 use crate::text::human;
@@ -91,39 +91,17 @@ pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
     .collect()
 }
 
-/// The limit above a process that leaves the least room.
+/// The limit above a process that leaves the least room: by the first version where that has it, by the second otherwise.
 fn tightest(pid: u64) -> Option<MemoryLimit> {
-    let (mount, path, names) = memory_cgroup(pid)?;
-    let below = path.strip_prefix(&mount.root).unwrap_or(Path::new(""));
-    let own = mount.point.join(below);
-    let own = if own.is_dir() { own } else { mount.point.clone() };
-    own.ancestors()
-        .take_while(|directory| directory.starts_with(&mount.point))
+    let hierarchies = Hierarchy::of(pid);
+    let (names, above) = match hierarchies.first_version("memory") {
+        Some(above) => (&VERSION_1, above),
+        None => (&VERSION_2, hierarchies.second_version()?),
+    };
+    above
+        .iter()
         .filter_map(|directory| limit_in(directory, names))
         .min_by_key(|limit| limit.limit.saturating_sub(limit.used))
-}
-
-/// Where memory is limited: by the first version where that has it, by the second otherwise.
-fn memory_cgroup(pid: u64) -> Option<(Mount, PathBuf, &'static Names)> {
-    let of_process = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let entries: Vec<(&str, &str)> = of_process
-        .lines()
-        .filter_map(|line| line.split_once(':')?.1.split_once(':'))
-        .collect();
-    let of = |wanted: &dyn Fn(&str) -> bool| entries.iter().find(|(controllers, _)| wanted(controllers));
-    let has_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
-    let mounts = mounts();
-    let first = of(&has_memory).and_then(|(_, path)| {
-        let mount = mounts
-            .iter()
-            .find(|mount| mount.kind == "cgroup" && has_memory(&mount.options))?;
-        Some((mount.clone(), PathBuf::from(path), &VERSION_1))
-    });
-    first.or_else(|| {
-        let (_, path) = of(&str::is_empty)?;
-        let mount = mounts.iter().find(|mount| mount.kind == "cgroup2")?;
-        Some((mount.clone(), PathBuf::from(path), &VERSION_2))
-    })
 }
 
 fn limit_in(directory: &Path, names: &'static Names) -> Option<MemoryLimit> {

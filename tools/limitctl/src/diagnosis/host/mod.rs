@@ -1,6 +1,8 @@
 //! The host, as far as segments depend on it: kernel, C library, namespaces, clock source, memory.
 
 mod cgroup;
+mod freezer;
+mod hierarchy;
 pub(super) mod mounts;
 pub(super) mod process;
 

@@ -1,4 +1,4 @@
-//! What the process table says of a process that a segment names. Only where its ids are this namespace's.
+//! What the process table says of a process that a segment names, by its id in the namespace of this process.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -6,32 +6,40 @@ use std::path::PathBuf;
 
 use nix::sys::stat::{major, minor};
 
+use super::freezer::{FrozenCgroup, frozen_cgroup};
 use crate::diagnosis::remedy::go_on;
 
 /// What a process or a thread is doing, as the kernel has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Stopped by a signal, or by a shell.
     Stopped,
     /// Stopped by a process that traces it, such as a debugger.
     Traced { by: u64 },
+    /// Frozen with this cgroup, which `docker pause` and the like do. The kernel calls it sleeping.
+    Frozen { cgroup: FrozenCgroup },
     /// Anything else, by the letter that ps(1) prints.
     Other(char),
 }
 
 /// What a process does; none where the process table does not say.
 pub fn activity(pid: u64) -> Option<Activity> {
-    activity_in(&format!("/proc/{pid}"))
+    activity_in(pid, &format!("/proc/{pid}"))
 }
 
 /// What a thread of a process does.
 pub fn thread_activity(pid: u64, thread: u32) -> Option<Activity> {
-    activity_in(&format!("/proc/{pid}/task/{thread}"))
+    activity_in(pid, &format!("/proc/{pid}/task/{thread}"))
 }
 
-fn activity_in(directory: &str) -> Option<Activity> {
+fn activity_in(pid: u64, directory: &str) -> Option<Activity> {
     let status = status(directory)?;
-    Some(match field(&status, "State:")?.chars().next()? {
+    let state = field(&status, "State:")?.chars().next()?;
+    // First, because what is stopped as well goes on only once its cgroup does.
+    if let Some(cgroup) = frozen_cgroup(pid) {
+        return Some(Activity::Frozen { cgroup });
+    }
+    Some(match state {
         'T' => Activity::Stopped,
         't' => Activity::Traced {
             by: process_of(field(&status, "TracerPid:")?)?,
@@ -60,6 +68,24 @@ pub fn table_is_whole() -> bool {
     let own = fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
         && fs::metadata("/proc/1/status").is_ok()
+}
+
+/// The id that a process of another PID namespace, which is named by its inode, has in this one; none where it cannot be seen.
+pub fn id_here(pid: u64, namespace: u64) -> Option<u64> {
+    let is_it = |candidate: &u64| {
+        let directory = format!("/proc/{candidate}");
+        let is_of_namespace =
+            fs::metadata(format!("{directory}/ns/pid")).is_ok_and(|found| found.ino() == namespace);
+        is_of_namespace
+            && status(&directory).is_some_and(|status| {
+                let innermost = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+                let innermost = innermost.and_then(|ids| ids.split_whitespace().last());
+                innermost.and_then(|id| id.parse().ok()) == Some(pid)
+            })
+    };
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut ids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.find(is_it)
 }
 
 /// The other processes that have a file mapped for writing, as those have it that are attached to a segment. By what the
@@ -118,6 +144,10 @@ impl Activity {
         match self {
             Self::Stopped => Some(("stopped", go_on(pid))),
             Self::Traced { by } => Some(("stopped by a process that traces it", format!("kill {by}"))),
+            Self::Frozen { cgroup } => Some((
+                "frozen with its cgroup (docker pause, systemctl freeze)",
+                cgroup.thaw(),
+            )),
             Self::Other(_) => None,
         }
     }

@@ -1,0 +1,59 @@
+//! In which cgroups a process is: cgroups(7), in both versions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::mounts::{Mount, mounts};
+
+/// The cgroups of a process, one in each hierarchy.
+#[derive(Debug)]
+pub struct Hierarchy {
+    /// Controllers, and the cgroup below the root of the hierarchy.
+    cgroups: Vec<(String, PathBuf)>,
+    mounts: Vec<Mount>,
+}
+
+impl Hierarchy {
+    /// Of a process; of none where the process table does not say.
+    pub fn of(pid: u64) -> Self {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let cgroups = cgroups.lines().filter_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            Some((controllers.to_owned(), path.into()))
+        });
+        Self {
+            cgroups: cgroups.collect(),
+            mounts: mounts(),
+        }
+    }
+
+    /// The directories of the cgroup that has a controller of the first version, and of those above it.
+    pub fn first_version(&self, controller: &str) -> Option<Vec<PathBuf>> {
+        let has_it = |list: &str| list.split(',').any(|name| name == controller);
+        self.directories(&has_it, &|mount| mount.kind == "cgroup" && has_it(&mount.options))
+    }
+
+    /// The same in the second version, which has one hierarchy for all.
+    pub fn second_version(&self) -> Option<Vec<PathBuf>> {
+        self.directories(&str::is_empty, &|mount| mount.kind == "cgroup2")
+    }
+
+    fn directories(
+        &self,
+        has_controllers: &dyn Fn(&str) -> bool,
+        is_of_it: &dyn Fn(&Mount) -> bool,
+    ) -> Option<Vec<PathBuf>> {
+        let (_, path) = self
+            .cgroups
+            .iter()
+            .find(|(controllers, _)| has_controllers(controllers))?;
+        let mount = self.mounts.iter().find(|mount| is_of_it(mount))?;
+        let below = path.strip_prefix(&mount.root).unwrap_or(Path::new(""));
+        let own = mount.point.join(below);
+        let own = if own.is_dir() { own } else { mount.point.clone() };
+        let above = own
+            .ancestors()
+            .take_while(|directory| directory.starts_with(&mount.point));
+        Some(above.map(Path::to_owned).collect())
+    }
+}
