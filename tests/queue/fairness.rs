@@ -1,7 +1,7 @@
 //! Who came first is served first, and every process is served as often.
 //!
-//! Grants are numbered: of a set with a concurrency limit, a permit's fencing number counts the permits of the set, and
-//! so does `admitted` in a snapshot. So a snapshot foretells which request gets which grant: those who wait in the queue get
+//! Grants are numbered: of a set with a concurrency limit, a permit's fencing number goes up by one with each permit of the set,
+//! and so does `admitted` in a snapshot. So a snapshot foretells which request gets which grant: those who wait in the queue get
 //! the very next ones, in the order of their tickets.
 
 use std::path::Path;
@@ -105,6 +105,11 @@ fn fairness(turns: &[u64]) -> f64 {
 fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
     let (segment, set) = create_in(directory, set);
     let log = Log::new();
+    // The number that the permit before the first one would have had.
+    let before_all = {
+        let first = expect_permit(set.acquire(&set.request(), TIMEOUT));
+        first.fencing_number().expect("holds something") - 1
+    };
     let workers: Vec<Child> = (0..WORKERS)
         .map(|worker| {
             let (log, set) = (&log, &set);
@@ -112,7 +117,7 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
                 let request = set.request();
                 while log.is_over().load(Ordering::Relaxed) == 0 {
                     let permit = expect_permit(set.acquire(&request, TIMEOUT));
-                    let number = permit.fencing_number().expect("holds something");
+                    let number = permit.fencing_number().expect("holds something") - before_all;
                     log.grant(number)
                         .store(u64::from(std::process::id()), Ordering::Relaxed);
                     log.turns()[worker].fetch_add(1, Ordering::Relaxed);

@@ -218,55 +218,6 @@ fn examples_are_short_and_listed_in_the_readme() {
     assert_eq!(programs, 6, "README.md says how many");
 }
 
-/// Words that newcomers stumble over, and what is said instead.
-const WORDS: &[(&str, &str)] = &[
-    ("whoever", "the process that, or anyone who"),
-    ("nobody", "no process, or no one"),
-    ("everybody", "every process, or everyone"),
-    ("anybody", "any process, or anyone"),
-    ("somebody", "a process, or someone"),
-    ("takes amiss", "objects to"),
-    ("lets go of", "releases"),
-    ("let go of", "released"),
-    ("letting go of", "releasing"),
-    ("come what may", "in any case"),
-    ("in line", "in the queue"),
-    ("ticket holder", "waiter"),
-    ("folder", "directory"),
-    ("folders", "directories"),
-    ("attendant", "background worker"),
-    ("bell", "futex"),
-    ("doorbell", "process futex"),
-    ("rung", "advanced, or woken"),
-    ("process who", "process that"),
-    ("whose line", "whose queue"),
-    ("same line as", "same queue as"),
-    ("whom", "which, or a noun"),
-    ("is told", "gets, or is informed"),
-    ("was told", "got, or was informed"),
-    ("are told", "get, or are informed"),
-    ("forgiven", "evicted in use, or no longer counted"),
-    ("recounts", "rebuilds"),
-    ("patience", "a timeout"),
-    ("insurance", "the liveness check"),
-    ("deed", "action"),
-    ("deeds", "actions"),
-    ("amiss", "wrong"),
-];
-
-/// Each word, with a space on either side: those of prose, and those that a name in code is joined of.
-fn words_of(text: &str) -> String {
-    let mut words = String::from(" ");
-    for word in text
-        .split(|sign: char| !sign.is_alphanumeric())
-        .filter(|word| !word.is_empty())
-    {
-        words.push_str(&word.to_lowercase());
-        words.push(' ');
-    }
-    words
-}
-
 fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -279,37 +230,4 @@ fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {
             found.push(path);
         }
     }
-}
-
-#[test]
-fn words_are_those_of_the_field() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = documents();
-    files.push(root.join("CHANGELOG.md"));
-    for directory in [
-        "src",
-        "python/src",
-        "python/shmlimit",
-        "tools/limitctl/src",
-        "fleet",
-        "examples",
-        "demos",
-        "benches",
-    ] {
-        sources_below(&root.join(directory), &mut files);
-    }
-    let mut found = Vec::new();
-    for file in files {
-        let text = fs::read_to_string(&file).expect("text");
-        for (number, line) in (1..).zip(text.lines()) {
-            let words = words_of(line);
-            for (word, instead) in WORDS {
-                if words.contains(&format!(" {word} ")) {
-                    let file = file.strip_prefix(root).unwrap_or(&file).display();
-                    found.push(format!("{file}:{number}: {word}: say {instead}"));
-                }
-            }
-        }
-    }
-    assert!(found.is_empty(), "{found:#?}");
 }

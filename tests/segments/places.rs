@@ -12,7 +12,6 @@ use crate::scene;
 use crate::scene::mounts::{mount, on_file_system};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use memmap2::MmapRaw;
-use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, chown, geteuid, mkfifo};
 use shmlimit::{

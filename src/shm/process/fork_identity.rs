@@ -76,9 +76,8 @@ impl IdentityPage {
         };
         // SAFETY: what was published is a page that is readable, writable, zeroed, aligned to more than eight bytes and
         // never unmapped, so a reference for the life of the process is sound; it is only ever used as these atomics.
-        Ok(Self {
-            words: unsafe { &*words },
-        })
+        let words = unsafe { &*words };
+        Ok(Self { words })
     }
 
     /// Who is asking.

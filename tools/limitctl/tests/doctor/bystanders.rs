@@ -160,8 +160,8 @@ fn who_keeps_others_from_joining_by_a_lock_for_reading_is_named() {
     };
     for command in [libc::F_OFD_SETLK, libc::F_SETLK] {
         lock.l_type = libc::F_RDLCK as libc::c_short;
-        // SAFETY: the structure lives during the call.
         assert_eq!(
+            // SAFETY: the descriptor is open, and the pointer is to a live structure of the kind that the command takes.
             unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) },
             0
         );
@@ -171,8 +171,8 @@ fn who_keeps_others_from_joining_by_a_lock_for_reading_is_named() {
         assert_eq!(finding["heal"], format!("kill {}", std::process::id()));
         run(["doctor", text(&path)]).ended(1);
         lock.l_type = libc::F_UNLCK as libc::c_short;
-        // SAFETY: as above.
         assert_eq!(
+            // SAFETY: as above.
             unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) },
             0
         );

@@ -1,6 +1,7 @@
 //! What doctor and selftest find, each made so for real.
 
 mod bystanders;
+mod file_systems;
 mod files;
 mod frozen;
 #[path = "../../../../tests/layout_mirror/mod.rs"]
