@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple, TypeAlias
 
+from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._declaration import Amount
 
 Costs: TypeAlias = Mapping[str, Amount]
@@ -67,7 +68,7 @@ class Taken(NamedTuple):
     costs: Costs | None
     key: Key | None
     tier: str | None
-    limits: Capacities | None
+    overrides: Capacities | None
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,21 @@ class ByArguments:
         costs: The costs, or a function of a call's arguments that answers them.
         key: The key, or a function of a call's arguments that answers it.
         tier: The tier that the key is put into, or a function of a call's arguments that answers it.
-        limits: The capacities that the key has of its own, or a function of a call's arguments that answers them.
+        overrides: The capacities that the key has of its own, or a function of a call's arguments that answers them.
     """
 
-    costs: Costs | Callable[..., Costs | None] | None
-    key: Key | Callable[..., Key | None] | None
-    tier: str | Callable[..., str | None] | None = None
-    limits: Capacities | Callable[..., Capacities | None] | None = None
+    costs: Costs | Callable[..., Costs | Awaitable[Costs | None] | None] | None
+    key: Key | Callable[..., Key | Awaitable[Key | None] | None] | None
+    tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None
+    overrides: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None
+
+    def refuse_asynchronous(self) -> None:
+        """Sees that no function has to be awaited, for what only asks `of`.
+
+        Raises:
+            TypeError: One has.
+        """
+        refuse_asynchronous(costs=self.costs, key=self.key, tier=self.tier, overrides=self.overrides)
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Taken:
         """What a call with these arguments takes.
@@ -95,10 +104,28 @@ class ByArguments:
 
         Returns:
             The costs, the key, and its tier and capacities.
+
+        Raises:
+            TypeError: What a function gave would have to be awaited.
         """
-        return Taken(
-            self.costs(*args, **kwargs) if callable(self.costs) else self.costs,
-            self.key(*args, **kwargs) if callable(self.key) else self.key,
-            self.tier(*args, **kwargs) if callable(self.tier) else self.tier,
-            self.limits(*args, **kwargs) if callable(self.limits) else self.limits,
-        )
+        values = []
+        for name in Taken._fields:
+            value = getattr(self, name)
+            values.append(answered(name, value(*args, **kwargs)) if callable(value) else value)
+        return Taken(*values)
+
+    async def of_async(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Taken:
+        """As `of`, for a task: functions may be asynchronous.
+
+        Args:
+            args: The call's positional arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            The costs, the key, and its tier and capacities.
+        """
+        values = []
+        for name in Taken._fields:
+            value = getattr(self, name)
+            values.append(await awaited(name, value(*args, **kwargs)) if callable(value) else value)
+        return Taken(*values)

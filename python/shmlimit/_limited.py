@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from shmlimit._work_that_goes_on import release_when_done, under_permit
+
 if TYPE_CHECKING:
-    from shmlimit._acquisition import Acquisition
+    from shmlimit import _native
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def runs_in_a_task(function: object) -> bool:
+    """Whether a function is asynchronous, so that it can wait for what else is.
+
+    Args:
+        function: The function.
+    """
+    if isinstance(function, (staticmethod, classmethod)):
+        return runs_in_a_task(function.__func__)
+    return _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
 def wrap(
     function: Callable[P, R],
-    acquire: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]],
-    acquire_async: Callable[[tuple[Any, ...], dict[str, Any]], Acquisition],
+    acquire: Callable[[tuple[Any, ...], dict[str, Any]], _native.Permit],
+    acquire_async: Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[_native.Permit]],
 ) -> Callable[P, R]:
     """Makes a function, coroutine function, generator or asynchronous generator hold a permit while it runs.
 
@@ -33,41 +45,22 @@ def wrap(
     if isinstance(function, (staticmethod, classmethod)):
         return cast("Callable[P, R]", type(function)(wrap(function.__func__, acquire, acquire_async)))
     any_function = cast("Callable[..., Any]", function)
-    # An object that is called runs its method for that.
-    forms = [function] if inspect.isclass(function) else [function, getattr(function, "__call__", None)]  # noqa: B004
     wrapper: Callable[..., Any]
-    if any(map(inspect.isasyncgenfunction, forms)):
+    if _is_any(function, inspect.isasyncgenfunction):
+        wrapper = under_permit(any_function, acquire_async)
 
-        @functools.wraps(function)
-        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Any, Any]:
-            async with acquire_async(args, kwargs):
-                inner = any_function(*args, **kwargs)
-                try:
-                    step = inner.asend(None)
-                    while True:
-                        try:
-                            item = await step
-                        except StopAsyncIteration:
-                            return
-                        try:
-                            sent = yield item
-                        except GeneratorExit:
-                            raise
-                        except BaseException as error:
-                            step = inner.athrow(error)
-                        else:
-                            step = inner.asend(sent)
-                finally:
-                    await inner.aclose()
-
-    elif any(map(inspect.iscoroutinefunction, forms)):
+    elif _is_any(function, inspect.iscoroutinefunction):
 
         @functools.wraps(function)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
-            async with acquire_async(args, kwargs):
-                return await any_function(*args, **kwargs)
+            permit = await acquire_async(args, kwargs)
+            try:
+                return release_when_done(permit, await any_function(*args, **kwargs), function)
+            except BaseException as error:
+                permit.__exit__(type(error), error)
+                raise
 
-    elif any(map(inspect.isgeneratorfunction, forms)):
+    elif _is_any(function, inspect.isgeneratorfunction):
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, Any]:
@@ -78,12 +71,17 @@ def wrap(
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with acquire(args, kwargs):
-                result = any_function(*args, **kwargs)
-                if inspect.iscoroutine(result):
-                    # It would run when the permit is long gone.
-                    result.close()
-                    raise TypeError(f"{function!r} gives a coroutine: limit the coroutine function that makes it")
-                return result
+            permit = acquire(args, kwargs)
+            try:
+                return release_when_done(permit, any_function(*args, **kwargs), function)
+            except BaseException as error:
+                permit.__exit__(type(error), error)
+                raise
 
     return cast("Callable[P, R]", wrapper)
+
+
+def _is_any(function: object, *tests: Callable[[object], bool]) -> bool:
+    """Whether one of the tests holds of a function, or of the method that an object runs when it is called."""
+    forms = [function] if inspect.isclass(function) else [function, getattr(function, "__call__", None)]  # noqa: B004
+    return any(test(form) for test in tests for form in forms)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _native
 from shmlimit._acquisition import Acquisition
 from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, check_costs, check_limits, check_timeout
-from shmlimit._limited import P, R, wrap
+from shmlimit._limited import P, R, runs_in_a_task, wrap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -98,12 +98,12 @@ class Limits(_native.Limits):
         function: None = None,
         /,
         *,
-        costs: Costs | Callable[..., Costs | None] | None = None,
-        key: Key | Callable[..., Key | None] | None = None,
+        costs: Costs | Callable[..., Costs | Awaitable[Costs | None] | None] | None = None,
+        key: Key | Callable[..., Key | Awaitable[Key | None] | None] | None = None,
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
-        tier: str | Callable[..., str | None] | None = None,
-        limits: Capacities | Callable[..., Capacities | None] | None = None,
+        tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None,
+        limits: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def limited(
@@ -111,21 +111,25 @@ class Limits(_native.Limits):
         function: Callable[..., Any] | None = None,
         /,
         *,
-        costs: Costs | Callable[..., Costs | None] | None = None,
-        key: Key | Callable[..., Key | None] | None = None,
+        costs: Costs | Callable[..., Costs | Awaitable[Costs | None] | None] | None = None,
+        key: Key | Callable[..., Key | Awaitable[Key | None] | None] | None = None,
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
-        tier: str | Callable[..., str | None] | None = None,
-        limits: Capacities | Callable[..., Capacities | None] | None = None,
+        tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None,
+        limits: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None,
     ) -> Any:
         """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
 
-        A generator holds its permit from its first step to its end. Works for functions, coroutine functions,
-        generators and asynchronous generators.
+        Works for functions, coroutine functions, generators and asynchronous generators, which hold their permit from
+        their first step to their end. A function whose work goes on when it returns holds its permit for as long: until
+        the future or the task that it returned is done, until the generator that it returned has ended or is dropped.
+        One that returns a coroutine, another awaitable, a context manager made by `contextlib` or a streaming response
+        is a `TypeError` when it returns that, because nothing here would know when its work ends.
 
         Args:
             function: The function, where this is used without arguments.
-            costs: What to take of each limit, or a function of the call's arguments that says it.
+            costs: What to take of each limit, or a function of the call's arguments that says it. That may be
+                asynchronous where the limited function is; so may those that follow.
             key: Who is limited, or a function of the call's arguments that says it.
             timeout: Seconds to wait at most; as long as it takes unless given.
             heartbeat: Whether the leases are renewed for as long as the function runs, as for `acquire`.
@@ -152,11 +156,15 @@ class Limits(_native.Limits):
             costs, key, tier, limits = by_arguments.of(args, kwargs)
             return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits)
 
-        def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
-            costs, key, tier, limits = by_arguments.of(args, kwargs)
-            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits)
+        async def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
+            costs, key, tier, limits = await by_arguments.of_async(args, kwargs)
+            return await self.acquire_async(
+                costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits
+            )
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            if not runs_in_a_task(function):
+                by_arguments.refuse_asynchronous()
             return wrap(function, acquire, acquire_async)
 
         return decorate if function is None else decorate(function)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import Limits
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
+from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
-from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class LimitMiddleware:
             nonlocal has_trailers
             kind = message["type"]
             if kind in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-                admission.note_status(message.get("status", 101))
+                await admission.note_status_async(message.get("status", 101))
                 has_trailers = message.get("trailers", False)
                 message = {**message, "headers": [*message.get("headers", ()), *_encoded(admission.fields)]}
             try:

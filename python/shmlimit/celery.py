@@ -184,6 +184,7 @@ def limited(
         A class for `@app.task(base=...)`, or to derive task classes from.
     """
     takes = ByArguments(costs, key, tier, overrides)
+    takes.refuse_asynchronous()
     terms = _Terms(limits, takes, timeout, when_refused, max_refusals, retry_delay)
     parents = (LimitedTask,) if issubclass(LimitedTask, base) else (LimitedTask, base)
     return type("LimitedTask", parents, {"_terms": terms})

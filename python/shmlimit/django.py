@@ -28,7 +28,8 @@ from django.utils.module_loading import import_string
 
 import shmlimit
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
-from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.client_address import ClientAddress
+from shmlimit._web.keys import Header
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -42,7 +43,7 @@ class LimitMiddleware:
     as `shmlimit.open` takes them, and so `on_mismatch`, `version` and `log_requests`; and `set`, the name of the set.
     Its other entries are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`,
     `advertise`, `fails_with`, `quota_units`, `policy_prefix`, `tier` and `overrides`; callables are given the request,
-    and may be dotted paths, but for `tier`, of which a string is the name.
+    and may be dotted paths, but for `tier`, of which a string is the name. Under ASGI they may be asynchronous.
 
     Several sets are several middlewares: derive one for each, with settings of its own in `options`.
     """
@@ -74,6 +75,8 @@ class LimitMiddleware:
         except KeyError as missing:
             raise ImproperlyConfigured(f"SHMLIMIT must name the set of limits to ask: {missing}") from missing
         self._control: AdmissionControl[HttpRequest] = AdmissionControl(limits, **options)
+        if not self._is_async:
+            self._control.refuse_asynchronous()
 
     def __call__(self, request: HttpRequest) -> Any:
         """Serves one request; answers a coroutine where the site is asynchronous."""
@@ -84,7 +87,9 @@ class LimitMiddleware:
             return _answered(decision)
         get_response: Callable[[HttpRequest], HttpResponseBase] = self._get_response
         with decision.released_by_exceptions():
-            return _held(get_response(request), decision)
+            response = get_response(request)
+            decision.note_status(response.status_code)
+            return _held(response, decision)
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
         decision = await self._control.decide_async(_RequestHead(request))
@@ -92,7 +97,9 @@ class LimitMiddleware:
             return _answered(decision)
         get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]] = self._get_response
         with decision.released_by_exceptions():
-            return _held(await get_response(request), decision)
+            response = await get_response(request)
+            await decision.note_status_async(response.status_code)
+            return _held(response, decision)
 
 
 class _RequestHead:
@@ -113,7 +120,6 @@ class _RequestHead:
 
 def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
     """The response, under the permit until it has been sent."""
-    admission.note_status(response.status_code)
     for name, value in admission.fields:
         # A list, to which others may have added theirs.
         response[name] = f"{response[name]}, {value}" if name in response else value

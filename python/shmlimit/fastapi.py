@@ -32,7 +32,8 @@ from starlette.responses import Response
 
 from shmlimit import Limits, Permit
 from shmlimit._web.admission import AdmissionControl, Answer
-from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.client_address import ClientAddress
+from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Limited:
         try:
             yield admission.permit
         except StarletteHTTPException as answered:
-            admission.note_status(answered.status_code)
+            await admission.note_status_async(answered.status_code)
             raise
         except Exception:
             admission.release(failed=True)

@@ -70,6 +70,7 @@ class LimitedExecutor(Executor):
         self._executor = executor
         self._limits = limits
         self._takes = ByArguments(costs, key, tier, overrides)
+        self._takes.refuse_asynchronous()
         self._timeout = timeout
 
     def submit(

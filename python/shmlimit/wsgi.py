@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import Limits
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
-from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.client_address import ClientAddress
+from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class LimitMiddleware:
         """
         self.app = app
         self._control: AdmissionControl[WSGIEnvironment] = AdmissionControl(limits, **options)
+        self._control.refuse_asynchronous()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Serves one request."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,9 +13,11 @@ from typing import Any, Generic, NamedTuple
 
 import shmlimit
 from shmlimit import Checked, Limits, Permit, Refusal, Refused, _native
-from shmlimit._by_arguments import Capacities, Costs, Key
+from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
+from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._event_loops import in_thread
-from shmlimit._web.keys import Head, KeyFinder, Request, finder
+from shmlimit._web.client_address import AddressWatch, ClientAddress
+from shmlimit._web.keys import Head, Header, KeyFinder, Request, check_key
 from shmlimit._web.options import Advertise, OnError
 
 _log = logging.getLogger("shmlimit")
@@ -37,12 +39,16 @@ class Admission:
 
     permit: Permit | None = None
     fields: list[tuple[str, str]] = field(default_factory=list)
-    fails_with: Callable[[int], bool] = is_server_error
+    fails_with: Callable[[int], bool | Awaitable[bool]] = is_server_error
     _has_failed: bool = False
 
     def note_status(self, status: int) -> None:
         """Notes what the application has answered; what was noted before stays."""
-        self._has_failed = self._has_failed or self.fails_with(status)
+        self._has_failed = self._has_failed or bool(answered("fails_with", self.fails_with(status)))
+
+    async def note_status_async(self, status: int) -> None:
+        """As `note_status`, for a task."""
+        self._has_failed = self._has_failed or bool(await awaited("fails_with", self.fails_with(status)))
 
     def release(self, *, failed: bool = False) -> None:
         """Gives back what is held. Does nothing the second time.
@@ -134,24 +140,25 @@ class AdmissionControl(Generic[Request]):
         limits: Limits,
         *,
         key: KeyFinder[Request] | None = None,
-        costs: Costs | Callable[[Request], Costs | None] | None = None,
+        costs: Costs | Callable[[Request], Costs | Awaitable[Costs | None] | None] | None = None,
         timeout: float | timedelta | None = None,
-        exempt: Callable[[Request], bool] | None = None,
+        exempt: Callable[[Request], bool | Awaitable[bool]] | None = None,
         on_error: OnError = "refuse",
         advertise: Advertise = "always",
-        fails_with: Callable[[int], bool] = is_server_error,
+        fails_with: Callable[[int], bool | Awaitable[bool]] = is_server_error,
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
-        tier: str | Callable[[Request], str | None] | None = None,
-        overrides: Capacities | Callable[[Request], Capacities | None] | None = None,
+        tier: str | Callable[[Request], str | Awaitable[str | None] | None] | None = None,
+        overrides: Capacities | Callable[[Request], Capacities | Awaitable[Capacities | None] | None] | None = None,
     ) -> None:
         """The options are those of `LimitOptions`."""
         if on_error not in ("refuse", "admit"):
             raise ValueError(f"on_error is {on_error!r}, but must be 'refuse' or 'admit'")
-        self._finder = finder(key)
-        self._costs = costs
-        self._tier = tier
-        self._overrides = overrides
+        check_key(key)
+        self._finder = key if isinstance(key, (Header, ClientAddress)) else None
+        self._takes = ByArguments(costs, None if isinstance(key, (Header, ClientAddress)) else key, tier, overrides)
+        # Of interest where it is the connection's own address that counts.
+        self._watch = AddressWatch() if isinstance(key, ClientAddress) and key.is_of_connection else None
         self._timeout = timeout
         self._exempt = exempt
         self._on_error = on_error
@@ -162,6 +169,15 @@ class AdmissionControl(Generic[Request]):
         self._asked = self._describe(limits)
         if limits._counts_networks and timeout is not None:
             raise ValueError(f"the limits of set {limits.name!r} count networks: no request can wait for those")
+
+    def refuse_asynchronous(self) -> None:
+        """Sees that no option has to be awaited, for an integration that only calls `decide`.
+
+        Raises:
+            TypeError: One has.
+        """
+        self._takes.refuse_asynchronous()
+        refuse_asynchronous(exempt=self._exempt, fails_with=self._fails_with)
 
     @property
     def waits(self) -> bool:
@@ -191,7 +207,7 @@ class AdmissionControl(Generic[Request]):
 
         Asking itself takes about a microsecond and is done at once.
         """
-        question = self._question(head)
+        question = await self._question_async(head)
         while isinstance(question, _Question):
             asked = self._asked
             key, costs, tier, overrides, deadline = question
@@ -219,18 +235,26 @@ class AdmissionControl(Generic[Request]):
 
     def _question(self, head: Head[Request]) -> _Question | Admission | Answer:
         """What the request asks; or what becomes of it without asking."""
-        if self._exempt is not None and self._exempt(head.request):
+        if self._exempt is not None and answered("exempt", self._exempt(head.request)):
             return Admission()
-        key = None if self._finder is None else self._finder.find(head)
-        costs = self._costs(head.request) if callable(self._costs) else self._costs
-        tier = self._tier(head.request) if callable(self._tier) else self._tier
-        overrides = self._overrides(head.request) if callable(self._overrides) else self._overrides
+        return self._question_of(head, self._takes.of((head.request,), {}))
+
+    async def _question_async(self, head: Head[Request]) -> _Question | Admission | Answer:
+        """As `_question`, for a task."""
+        if self._exempt is not None and await awaited("exempt", self._exempt(head.request)):
+            return Admission()
+        return self._question_of(head, await self._takes.of_async((head.request,), {}))
+
+    def _question_of(self, head: Head[Request], taken: Taken) -> _Question | Answer:
+        key = taken.key if self._finder is None else self._finder.find(head)
+        if self._watch is not None:
+            self._watch.note(head)
         if key is None and self._asked.limits.keyed:
             return Answer(*_native.PolicyHeaders.without_a_key())
         if self._timeout is None:
-            return _Question(key, costs, tier, overrides, None)
+            return _Question(key, taken.costs, taken.tier, taken.overrides, None)
         seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else self._timeout
-        return _Question(key, costs, tier, overrides, time.monotonic() + seconds)
+        return _Question(key, taken.costs, taken.tier, taken.overrides, time.monotonic() + seconds)
 
     def _decided(self, decided: Permit | Refusal | Checked, asked: _Asked) -> Admission | Answer:
         if isinstance(decided, Refusal) or not decided:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from shmlimit._by_arguments import Key
+from shmlimit._web.client_address import ClientAddress
 
 Request = TypeVar("Request")
 OfFramework = TypeVar("OfFramework", covariant=True)
@@ -52,46 +53,14 @@ class Header:
         return values[0] if len(values) == 1 and values[0] else None
 
 
-@dataclass(frozen=True)
-class ClientAddress:
-    """Limits each address by itself.
-
-    Behind a proxy every request has the proxy's, unless the server is shown to trust what that says
-    (`--forwarded-allow-ips` of gunicorn and uvicorn).
-
-    Attributes:
-        default: The key of requests that come over a Unix socket and have no address. Without it they are answered 400.
-    """
-
-    default: Key | None = None
-
-    def find(self, head: Head[Request]) -> Key | None:
-        """The key of a request, if its client has an address."""
-        return head.client_address or self.default
+KeyFinder: TypeAlias = Header | ClientAddress | Callable[[Request], Key | Awaitable[Key | None] | None]
 
 
-KeyFinder: TypeAlias = Header | ClientAddress | Callable[[Request], Key | None]
-
-
-@dataclass(frozen=True)
-class Called(Generic[Request]):
-    """A key that a callable of the framework's request finds."""
-
-    function: Callable[[Request], Key | None]
-
-    def find(self, head: Head[Request]) -> Key | None:
-        """The key of a request, if the callable has one."""
-        return self.function(head.request)
-
-
-def finder(key: KeyFinder[Request] | None) -> Header | ClientAddress | Called[Request] | None:
-    """What finds the key of each request; none for sets that are not keyed.
+def check_key(key: object) -> None:
+    """Sees that what is to find the key of each request can, where it is given.
 
     Raises:
         TypeError: It is neither of the above nor callable: a string is no key of all requests.
     """
-    if key is None or isinstance(key, (Header, ClientAddress)):
-        return key
-    if not callable(key):
+    if key is not None and not isinstance(key, (Header, ClientAddress)) and not callable(key):
         raise TypeError(f"key is {key!r}, but must be Header(...), ClientAddress() or a callable of the request")
-    return Called(key)

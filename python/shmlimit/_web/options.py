@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
 from shmlimit._by_arguments import Capacities, Costs
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     class LimitOptions(TypedDict, Generic[Request], total=False):
         """What an integration does beside asking a set of limits.
 
-        Callables are given the request as the framework has it: the scope of ASGI, the environment of WSGI.
+        Callables are given the request as the framework has it: the scope of ASGI, the environment of WSGI. They may be
+        asynchronous where the application is; elsewhere that is a `TypeError`.
         """
 
         key: KeyFinder[Request] | None
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         `Header`, `ClientAddress`, or a callable of the request. A request of which it finds none is answered 400.
         """
 
-        costs: Costs | Callable[[Request], Costs | None] | None
+        costs: Costs | Callable[[Request], Costs | Awaitable[Costs | None] | None] | None
         """What a request takes, by limit; or a callable of the request that says so."""
 
         timeout: float | timedelta | None
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         A worker of WSGI waits with it.
         """
 
-        exempt: Callable[[Request], bool] | None
+        exempt: Callable[[Request], bool | Awaitable[bool]] | None
         """Says of a request whether it is not limited, as health checks are not."""
 
         on_error: OnError
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         advertise: Advertise
         """Which responses say how the limits stand: `"always"`, `"when_refused"` or `"never"`."""
 
-        fails_with: Callable[[int], bool]
+        fails_with: Callable[[int], bool | Awaitable[bool]]
         """Which statuses say that the work failed, for adaptive concurrency."""
 
         quota_units: Mapping[str, str] | None
@@ -59,13 +60,13 @@ if TYPE_CHECKING:
         policy_prefix: str
         """What stands before the names of limits wherever clients read them."""
 
-        tier: str | Callable[[Request], str | None] | None
+        tier: str | Callable[[Request], str | Awaitable[str | None] | None] | None
         """The tier that the key of a request is put into, and stays in; or a callable of the request that says so.
 
         Unless given, or where that is None, it stays in the one that it is in.
         """
 
-        overrides: Capacities | Callable[[Request], Capacities | None] | None
+        overrides: Capacities | Callable[[Request], Capacities | Awaitable[Capacities | None] | None] | None
         """Which capacities the key of a request has of its own, as `limits` for `Limits.acquire`.
 
         Or a callable of the request that says so. Of those that are not named, it keeps what it has.

@@ -1,0 +1,129 @@
+"""Permits of functions whose work is not done when they return."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncContextDecorator, ContextDecorator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shmlimit import _native
+
+
+def release_when_done(permit: _native.Permit, result: Any, function: object) -> Any:
+    """Releases a permit when the work is done that a function has begun: at once, unless its result says otherwise.
+
+    Args:
+        permit: What the function runs under.
+        result: What it returned.
+        function: The function, for the message.
+
+    Returns:
+        What the caller is given: the result, or what stands for it and holds the permit.
+
+    Raises:
+        TypeError: The work goes on, and nothing here would know when it ends. The permit is still held.
+    """
+    if inspect.isgenerator(result):
+        return _held(permit, result)
+    if inspect.isasyncgen(result):
+        return _held_async(permit, result)
+    if callable(getattr(result, "add_done_callback", None)):
+        # A task or a future, of whichever library. Where that never calls, the permit goes with it.
+        result.add_done_callback(lambda done: permit.release(failed=_has_failed(done)))
+        return result
+    advice = _why_not_done(result)
+    if advice is not None:
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"{function!r} returned {type(result).__name__!r}, {advice}")
+    permit.release()
+    return result
+
+
+def _held(permit: _native.Permit, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    with permit:
+        return (yield from generator)
+
+
+def _held_async(permit: _native.Permit, generator: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+    async def taken(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _native.Permit:
+        return permit
+
+    return under_permit(lambda: generator, taken)()
+
+
+def under_permit(
+    function: Callable[..., AsyncGenerator[Any, Any]],
+    acquire: Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[_native.Permit]],
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """Makes an asynchronous generator hold a permit from its first step to its end.
+
+    What is sent and thrown in reaches it, as with `yield from`, which Python has for plain generators only.
+
+    Args:
+        function: Makes the generator.
+        acquire: Takes a permit for a call with such arguments.
+
+    Returns:
+        The function that does so, an asynchronous generator function like the other.
+    """
+
+    @functools.wraps(function)
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        with await acquire(args, kwargs):
+            inner = function(*args, **kwargs)
+            try:
+                step = inner.asend(None)
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        step = inner.athrow(error)
+                    else:
+                        step = inner.asend(sent)
+            finally:
+                await inner.aclose()
+
+    return wrapper
+
+
+def _has_failed(done: Any) -> bool:
+    if done.cancelled():
+        return False
+    if asyncio.isfuture(done):
+        # Its method would count as having seen the error, and asyncio would not report one that no one else sees.
+        return getattr(done, "_exception", None) is not None
+    return done.exception() is not None
+
+
+def _why_not_done(result: Any) -> str | None:
+    """Why the work of a function goes on after its return, and what to limit instead; None where it does not."""
+    if inspect.isawaitable(result):
+        return "which is yet to be awaited: limit the coroutine function that makes it, or await it inside"
+    if isinstance(result, (ContextDecorator, AsyncContextDecorator)) and isinstance(
+        result, (AbstractContextManager, AbstractAsyncContextManager)
+    ):
+        return "which is yet to be entered: put @limited below @contextmanager, on the generator function"
+    is_stream = isinstance(result, AsyncIterator) or (
+        isinstance(result, Iterator) and hasattr(result, "__exit__") and not isinstance(result, io.IOBase)
+    )
+    has_a_body_to_come = (
+        hasattr(result, "body_iterator")  # Starlette
+        or getattr(result, "streaming", None) is True  # Django
+        or getattr(result, "is_streamed", None) is True  # Werkzeug
+        or (hasattr(result, "is_stream_consumed") and getattr(result, "is_closed", None) is False)  # httpx
+    )
+    if is_stream or has_a_body_to_come:
+        return "whose parts come after the return: limit the generator function that makes or reads the parts"
+    return None
