@@ -147,11 +147,11 @@ class AlreadyExists(SegmentError, FileExistsError):
 
 
 class NoSpace(SegmentError):
-    """The file system has no room for the segment. Nothing was created."""
+    """The file system, the memory cgroup or the largest file size (`ulimit -f`) has no room for it. Nothing was created."""
 
 
 class NotACheckpoint(SegmentError):
-    """The file that a checkpoint is to be written to, or created from, is not one of checkpoints."""
+    """The file that a checkpoint is to be written to, or created from, is not empty and not one of checkpoints."""
 
 
 class NotASegment(SegmentError):
@@ -226,7 +226,10 @@ class Poisoned(SegmentError):
 
 
 class TooManyParticipants(SegmentError):
-    """Every participant of the segment is a live process: one each, however often it opens the segment."""
+    """Every participant of the segment is a live process: one each, however often it opens the segment.
+
+    Declare more (`participants`) in a new segment, or end some.
+    """
 
 
 class Refused(Error):

@@ -96,7 +96,12 @@
 //!
 //! # Space
 //!
-//! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. But do
+//! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. What the kernel
+//! would answer by a signal is asked before: the largest file size of the process (`ulimit -f`), and for a file in memory what its
+//! memory cgroup and those above it have left; both are [`OpenError::NoSpace`](crate::OpenError::NoSpace). A cgroup of which the
+//! process cannot see the files, or that others fill in the same moment, still has the kernel kill. A process that is ended while it
+//! creates may leave a file of a reserved name, which the next one that creates the segment removes; `limitctl` defers the signals of
+//! terminals and service managers until it is done. But do
 //! not truncate a segment: a process that touches a page beyond the end of the file gets SIGBUS. To get rid of one, use
 //! `limitctl remove`, which tells attached processes at once. Copy one
 //! with `cp --sparse=never --reflink=never`: a file with holes is refused ([`OpenError::Sparse`](crate::OpenError::Sparse)), and one

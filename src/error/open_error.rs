@@ -51,17 +51,16 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The file system has no room for the segment. Nothing was created.
-    #[error(
-        "no room for {bytes} bytes at {}: make room (/dev/shm of a container has 64 MB unless it is started with \
-         --shm-size), or declare fewer keys, holds, entries or participants",
-        path.display()
-    )]
+    /// The file system has no room for the segment, or this process may not take as much: its memory cgroup or its largest file size
+    /// (`ulimit -f`) is in the way. Nothing was created.
+    #[error("no room for {bytes} bytes at {}: {why}", path.display())]
     NoSpace {
         /// The path asked for.
         path: PathBuf,
         /// The size of the segment.
         bytes: u64,
+        /// What is in the way, and what to do.
+        why: String,
     },
     /// The file is not a segment at all.
     #[error("{} is not a shmlimit segment: it starts with {found:#018x}, a segment with {expected:#018x}; give the path of a segment, or move the file away", path.display())]
@@ -185,7 +184,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Every participant slot is taken by a live process.
-    #[error("{} has no room for another process: its {capacity} participants are all taken, by {}; declare more in a new segment, or end some of those", path.display(), live_processes(*processes))]
+    #[error("{} has no room for another process: its {capacity} participants are all taken, by {}; declare more (`participants = ...` under [segment]) in a new segment, or end some of those", path.display(), live_processes(*processes))]
     TooManyParticipants {
         /// The file.
         path: PathBuf,

@@ -182,6 +182,7 @@ fn too_many_are_told_by_participants_and_by_processes() {
             message.contains("2 participants are all taken, by 2 live processes"),
             "{message}"
         );
+        assert!(message.contains("participants = "), "the cure: {message}");
         words[1].store(1, Ordering::SeqCst);
         children.into_iter().for_each(Child::succeed);
     });

@@ -219,7 +219,9 @@ fn names_in(directory: &Path) -> Vec<String> {
 
 fn assert_no_space<T: std::fmt::Debug>(result: Result<T, Error>, path: &Path) -> u64 {
     match result {
-        Err(Error::Open(OpenError::NoSpace { path: named, bytes })) => {
+        Err(Error::Open(OpenError::NoSpace {
+            path: named, bytes, ..
+        })) => {
             assert_eq!(named, path);
             bytes
         }

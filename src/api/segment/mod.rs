@@ -486,6 +486,7 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
         Error::Open(OpenError::NoSpace {
             path: path.to_owned(),
             bytes: u64::MAX,
+            why: "no segment is as large: declare fewer keys, holds, entries or participants".to_owned(),
         })
     })?;
     create(

@@ -16,6 +16,7 @@ use nix::sys::statfs::fstatfs;
 use nix::unistd::{Whence, lseek};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
+use super::room::limit_in_the_way;
 use super::segment_file::io_error;
 use crate::error::{Error, OpenError};
 
@@ -24,6 +25,10 @@ const CHUNK: u64 = 1 << 20;
 
 /// stat(2): the unit of `st_blocks`.
 const BLOCK: u64 = 512;
+
+/// What to do about a file system that is full.
+pub(crate) const FULL: &str = "make room (/dev/shm of a container has 64 MB unless it is started with --shm-size), or declare \
+                               fewer keys, holds, entries or participants";
 
 /// Extents asked for at a time.
 const EXTENTS: usize = 64;
@@ -129,6 +134,13 @@ pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error>
     {
         return Err(copies_on_write(path, name));
     }
+    if let Some(why) = limit_in_the_way(file, size) {
+        return Err(Error::Open(OpenError::NoSpace {
+            path: path.to_owned(),
+            bytes: size,
+            why,
+        }));
+    }
     // All at once, so that a lack of space is noticed at once. Not posix_fallocate, which would imitate what the file
     // system cannot do: the zeros that follow do that as well.
     loop {
@@ -153,6 +165,7 @@ fn allocation_error(path: &Path, bytes: u64, source: io::Error) -> Error {
         Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Error::Open(OpenError::NoSpace {
             path: path.to_owned(),
             bytes,
+            why: FULL.to_owned(),
         }),
         _ => io_error("allocate", path, source),
     }

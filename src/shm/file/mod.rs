@@ -10,5 +10,6 @@ pub(crate) mod lock_owners;
 pub(crate) mod region;
 pub(crate) mod removal;
 pub(crate) mod remove;
+mod room;
 pub(crate) mod segment_file;
 pub(crate) mod verified;

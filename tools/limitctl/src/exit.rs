@@ -240,6 +240,7 @@ mod tests {
                 Error::Open(OpenError::NoSpace {
                     path: path.clone(),
                     bytes: 1,
+                    why: "make some".into(),
                 }),
                 ExitCode::CannotCreate,
             ),

@@ -24,6 +24,7 @@ mod selftest;
 mod simulation;
 mod store;
 mod text;
+mod uninterrupted;
 mod web;
 mod whereabouts;
 

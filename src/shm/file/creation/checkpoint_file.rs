@@ -22,6 +22,7 @@ use crate::shm::file::file_lock::{ByteRange, try_lock_for_process};
 use crate::shm::file::file_system::{allocate, ensure_local};
 use crate::shm::file::lock_owners::locked_by_reader;
 use crate::shm::file::region::Region;
+use crate::shm::file::room::over_the_file_size;
 use crate::shm::file::segment_file::{damaged, io_error, open_for_reading, open_for_writing};
 use crate::shm::file::verified::check_trust;
 use crate::shm::layout::geometry::MAX_BYTES;
@@ -182,6 +183,15 @@ impl CheckpointFile {
                 // Another process has put another one there since it was opened.
                 continue;
             }
+            // A file of another program may have the size of one as well.
+            ensure_is_checkpoint(&file, path)?;
+            if let Some(why) = over_the_file_size(file_size(size)) {
+                return Err(Error::Open(OpenError::NoSpace {
+                    path: path.to_owned(),
+                    bytes: file_size(size),
+                    why,
+                }));
+            }
             if found.len() == file_size(size) {
                 let heads = read_heads(&file, path)?;
                 return Ok(Some(Self {
@@ -192,7 +202,6 @@ impl CheckpointFile {
                 }));
             }
             // It is of a segment of another size, and makes room for one of this. No other process does so meanwhile.
-            ensure_is_checkpoint(&file, path)?;
             fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
         }
         // Others make it anew as often: they write to it.
@@ -401,9 +410,13 @@ fn read_heads(file: &File, path: &Path) -> Result<[Option<Head>; 2], Error> {
     Ok(heads)
 }
 
-/// Whether one of the heads has the mark of a checkpoint, torn or not, or nothing was written to the file yet: one that has
-/// something else is of another program.
+/// Whether one of the heads has the mark of a checkpoint, torn or not, or the file is empty, so that nothing in it can be lost: every
+/// other one is of another program, or a segment, or to become one.
 fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
+    let failed = |source| io_error("examine", path, source);
+    if file.metadata().map_err(failed)?.len() == 0 {
+        return Ok(());
+    }
     let mut starts = [0; 2];
     for (start, place) in starts.iter_mut().zip(HEADS) {
         let mut bytes = [0; 8];
@@ -411,7 +424,7 @@ fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
             .map_err(|source| io_error("read", path, source))?;
         *start = u64::from_ne_bytes(bytes);
     }
-    if starts == [0; 2] || starts.contains(&MAGIC) {
+    if starts.contains(&MAGIC) {
         return Ok(());
     }
     Err(Error::Open(OpenError::NotACheckpoint {
@@ -420,8 +433,8 @@ fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
     }))
 }
 
-/// Puts an empty file for images of `size` bytes at `path`, unless another process was faster. Its space is allocated, so that
-/// checkpoints do not fail for want of it later.
+/// Puts a file for images of `size` bytes at `path`, unless another process was faster. It has the mark of a checkpoint, and no whole
+/// head yet. Its space is allocated, so that checkpoints do not fail for want of it later.
 fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
     let (directory, name) = place_of(path)?;
     remove_abandoned(directory, name);
@@ -430,6 +443,10 @@ fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
         .map_err(|source| io_error("set the mode of", path, source))?;
     ensure_local(&file, path)?;
     allocate(&file, file_size(size), path)?;
+    // Before its name is there: after a power failure, a file of zeros would be taken for one of another program.
+    file.write_all_at(&MAGIC.to_ne_bytes(), HEADS[0])
+        .and_then(|()| file.sync_data())
+        .map_err(|source| io_error("write", path, source))?;
     match construction.publish(path) {
         Ok(()) | Err(Error::Open(OpenError::AlreadyExists { .. })) => {}
         Err(error) => return Err(error),

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, OpenError};
 use crate::shm::file::file_lock::{ByteRange, try_lock};
+use crate::shm::file::file_system::FULL;
 use crate::shm::file::lock_owners::locked_by_reader;
 use crate::shm::file::segment_file::{io_error, open_for_writing};
 use crate::shm::process::host::own_start_time;
@@ -113,6 +114,7 @@ pub(super) fn start_construction(
                 return Err(Error::Open(OpenError::NoSpace {
                     path: path.to_owned(),
                     bytes: 0,
+                    why: FULL.to_owned(),
                 }));
             }
             Err(source) => return Err(io_error("create", path, source)),

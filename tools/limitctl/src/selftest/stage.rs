@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal};
 use shmlimit::{
     ClockCheck, Declaration, Error, Limit, LimitSet, OpenError, Permit, Segment, SegmentReader,
     SetDeclaration,
@@ -15,6 +14,7 @@ use super::child::{Child, Part, wrong};
 use super::{deaths, wakes};
 use crate::exit::Failure;
 use crate::text::human;
+use crate::uninterrupted::Uninterrupted;
 
 /// The set that is used.
 const SET: &str = "selftest";
@@ -30,34 +30,27 @@ type TryOut = fn(&Act) -> Result<Seen, Failure>;
 #[derive(Debug)]
 pub struct Stage {
     directory: TempDir,
-    /// What a terminal or a service manager sends to end this is dealt with after everything was removed.
-    blocked: SigSet,
+    /// Until everything was removed, so it is dropped after the directory.
+    _uninterrupted: Uninterrupted,
 }
 
 impl Stage {
     pub fn new(directory: &Path) -> Result<Self, Failure> {
-        let ends: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]
-            .into_iter()
-            .collect();
-        let blocked = ends
-            .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)
-            .map_err(|errno| Failure::of_system(&errno.into(), "cannot block signals"))?;
+        let uninterrupted = Uninterrupted::begin()?;
         let made = tempfile::Builder::new()
             .prefix("limitctl-selftest-")
             .tempdir_in(directory);
-        match made {
-            Ok(directory) => Ok(Self { directory, blocked }),
-            Err(source) => {
-                let failure = Failure::while_creating(Error::Open(OpenError::Io {
-                    action: "create a directory in",
-                    path: directory.to_owned(),
-                    source,
-                }));
-                // Nothing is there to be removed.
-                let _ = blocked.thread_set_mask();
-                Err(failure)
-            }
-        }
+        let made = made.map_err(|source| {
+            Failure::while_creating(Error::Open(OpenError::Io {
+                action: "create a directory in",
+                path: directory.to_owned(),
+                source,
+            }))
+        })?;
+        Ok(Self {
+            directory: made,
+            _uninterrupted: uninterrupted,
+        })
     }
 
     /// Tries everything out, one after the other, each on a segment of its own.
@@ -117,7 +110,6 @@ impl Stage {
     pub fn close(self) -> Result<(), Failure> {
         let path = self.directory.path().to_owned();
         let removed = self.directory.close();
-        let _ = self.blocked.thread_set_mask();
         removed.map_err(|error| Failure::of_system(&error, format_args!("cannot remove {}", path.display())))
     }
 }

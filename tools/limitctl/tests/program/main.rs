@@ -2,6 +2,7 @@
 
 mod examples;
 mod exec;
+mod files_written;
 mod held_until_the_end;
 mod packaging;
 mod probes;

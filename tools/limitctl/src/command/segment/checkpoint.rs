@@ -10,6 +10,7 @@ use crate::arguments::Access;
 use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::uninterrupted::Uninterrupted;
 
 /// Write the state of a segment into a checkpoint file
 ///
@@ -74,7 +75,9 @@ impl Checkpoint {
     /// Answers false where another process is writing to the file.
     fn take(&self, path: &Path, checkpoint: &Path) -> Result<bool, Failure> {
         let segment = self.access.options().open(path)?;
+        let uninterrupted = Uninterrupted::begin()?;
         let taken = segment.checkpoint(checkpoint)?;
+        drop(uninterrupted);
         let (path, checkpoint) = (shown(path), shown(checkpoint));
         output::print(&if taken {
             format!("{checkpoint}: has the state of {path}\n")

@@ -16,6 +16,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::table::{Side, Table};
 use crate::text::{human, sanitise};
+use crate::uninterrupted::Uninterrupted;
 
 /// Create a segment
 ///
@@ -158,10 +159,12 @@ impl Create {
         // Kept open, so that the number of the file is not given to its successor.
         let former = SegmentReader::open(path).ok();
         let former_identity = former.as_ref().and(identity(path));
+        let uninterrupted = Uninterrupted::begin()?;
         let outcome = match way {
             Some(way) => options.on_mismatch(way).open_or_create(path, declaration),
             None => options.create(path, declaration),
         };
+        drop(uninterrupted);
         let opened = outcome.map_err(Failure::while_creating)?;
         let mismatches: Vec<String> = opened
             .mismatches()

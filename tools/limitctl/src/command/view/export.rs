@@ -1,15 +1,12 @@
 //! `limitctl export`.
 
 use std::collections::BTreeSet;
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use shmlimit::SegmentSnapshot;
 
-use crate::command::shown;
+use super::file_output;
 use crate::exit::{ExitCode, Failure};
 use crate::live::exposition::{Format, copy, exposition};
 use crate::output;
@@ -36,7 +33,7 @@ pub struct Export {
 
     /// Write to this file instead of standard output
     ///
-    /// The file is replaced at once: its reader finds all of the former figures or all of the new ones. Node exporter's textfile collector reads files whose names end in .prom.
+    /// The file is replaced at once: its reader finds all of the former figures or all of the new ones. Into a device, into a pipe and through a link they are written directly. A segment or a checkpoint is never written over. Node exporter's textfile collector reads files whose names end in .prom.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -71,34 +68,9 @@ impl Export {
         };
         let text = exposition(format, copied.iter());
         match &self.output {
-            Some(file) => replace(file, &text)?,
+            Some(file) => file_output::write(file, &text)?,
             None => output::print_bytes(text.as_bytes())?,
         }
         problem.map_or(Ok(ExitCode::Done), Err)
-    }
-}
-
-/// Puts a file with this text in the place of the former one.
-fn replace(file: &Path, text: &str) -> Result<(), Failure> {
-    let directory = match file.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    };
-    let write = || {
-        // Readable by the collector, which is another user; a name that it takes for none of its files.
-        let mut written = tempfile::Builder::new()
-            .prefix(".limitctl-")
-            .suffix(".tmp")
-            .permissions(Permissions::from_mode(0o644))
-            .tempfile_in(directory)?;
-        written.write_all(text.as_bytes())?;
-        written.persist(file).map_err(|failed| failed.error)
-    };
-    match write() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::of_system(
-            &error,
-            format!("cannot write {}", shown(file)),
-        )),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod export;
+mod file_output;
 pub mod inspect;
 pub mod keys;
 pub mod serve;

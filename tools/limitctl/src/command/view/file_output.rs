@@ -1,0 +1,120 @@
+//! An answer that goes to a file: never over a segment, and by a rename only where that replaces nothing but the file's text.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::command::shown;
+use crate::exit::{ExitCode, Failure};
+use crate::uninterrupted::Uninterrupted;
+
+/// How segments and checkpoint files begin; a checkpoint has a second head in the next block.
+const OURS: [(&[u8; 8], u64, &str); 3] = [
+    (b"SHMLIMIT", 0, "a segment"),
+    (b"SHMLCKPT", 0, "a checkpoint"),
+    (b"SHMLCKPT", 4096, "a checkpoint"),
+];
+
+/// Ends the name of a segment under construction, of which the beginning is written last.
+const UNDER_CONSTRUCTION: &str = ".shmlimit-new";
+
+/// Puts a text in a file: a reader of a regular file finds all of the former text or all of this one. Into what is no regular file,
+/// and through a link, it is written as it comes.
+pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: &io::Error| Failure::of_system(error, format!("cannot write {}", shown(path)));
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(&error)),
+    };
+    // Of what a link leads to; nothing where it leads nowhere.
+    let target = fs::metadata(path).ok();
+    let is_regular = target.as_ref().is_none_or(fs::Metadata::is_file);
+    if target.is_some()
+        && is_regular
+        && let Some(what) = ours(path).map_err(|error| failed(&error))?
+    {
+        return Err(Failure::new(
+            ExitCode::CannotCreate,
+            format!(
+                "{} is {what}, which is not written over: name another file",
+                shown(path)
+            ),
+        ));
+    }
+    if is_regular {
+        ensure_size(text).map_err(|error| failed(&error))?;
+    }
+    let written = match found {
+        Some(found) if !found.is_file() => write_into(path, text, target.is_none()),
+        found => {
+            let _uninterrupted = Uninterrupted::begin()?;
+            replace(path, text, found.is_some())
+        }
+    };
+    written.map_err(|error| failed(&error))
+}
+
+/// What the file is if it is one of this library's.
+fn ours(path: &Path) -> io::Result<Option<&'static str>> {
+    let name = fs::canonicalize(path)?;
+    if name.to_string_lossy().ends_with(UNDER_CONSTRUCTION) {
+        return Ok(Some("a segment under construction"));
+    }
+    let mut file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    for (start, place, what) in OURS {
+        let mut bytes = [0; 8];
+        file.seek(SeekFrom::Start(place))?;
+        if file.read(&mut bytes)? == bytes.len() && bytes == *start {
+            return Ok(Some(what));
+        }
+    }
+    Ok(None)
+}
+
+/// The system would end this process by a signal, and leave a part of the file.
+fn ensure_size(text: &str) -> io::Result<()> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    if text.len() as u64 > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(())
+}
+
+fn write_into(path: &Path, text: &str, is_new: bool) -> io::Result<()> {
+    File::options()
+        .write(true)
+        .create(is_new)
+        .truncate(true)
+        .mode(0o644)
+        .open(path)?
+        .write_all(text.as_bytes())
+}
+
+fn replace(path: &Path, text: &str, is_there: bool) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    // Readable by a collector, which is another user; a name that it takes for none of its files.
+    let mut written = tempfile::Builder::new()
+        .prefix(".limitctl-")
+        .suffix(".tmp")
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(directory)?;
+    written.write_all(text.as_bytes())?;
+    let persisted = if is_there {
+        written.persist(path)
+    } else {
+        // What another process has put there meanwhile stays.
+        written.persist_noclobber(path)
+    };
+    persisted.map(drop).map_err(|failed| failed.error)
+}
