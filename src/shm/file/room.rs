@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_of_the_memory_controller_is_told_from_those_of_others() {
+    fn the_mount_of_the_memory_controller_is_found_among_those_of_others() {
         let mounts = "30 1 0:26 / /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu\n\
                       31 1 0:27 /docker/1 /sys/fs/cgroup/memory ro shared:9 - cgroup cgroup rw,memory\n\
                       32 1 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -88,14 +89,18 @@ fn ensure_size(text: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// A pipe that no process reads is an error, for which a timer's next run need not wait.
 fn write_into(path: &Path, text: &str, is_new: bool) -> io::Result<()> {
-    File::options()
+    let mut file = File::options()
         .write(true)
         .create(is_new)
         .truncate(true)
         .mode(0o644)
-        .open(path)?
-        .write_all(text.as_bytes())
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    // Its reader may be slower than this.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    file.write_all(text.as_bytes())
 }
 
 fn replace(path: &Path, text: &str, is_there: bool) -> io::Result<()> {
