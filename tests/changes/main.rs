@@ -1,6 +1,8 @@
 //! Definitions that change: while a segment is in use, with a rollout, and with a program that is started again.
 
 mod algorithms;
+#[path = "../layout_mirror/mod.rs"]
+mod layout_mirror;
 mod live;
 mod oracle;
 mod redeploy;
@@ -8,3 +10,4 @@ mod renewals;
 mod rollouts;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod unapplied;

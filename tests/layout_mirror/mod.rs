@@ -90,7 +90,24 @@ impl RawSegment {
         );
         self.set_bytes(self.word(self.entry_word(entry::EXTENT_OFFSET)), text);
         let position = self.entry_word(entry::DEFINITION_CHECKSUM);
-        self.set_word(position, definition_checksum(text));
+        self.set_word(position, definition_checksum(0, text));
+    }
+
+    /// Leaves what an `apply` leaves that dies before the text comes into force: in the first set's other place, the text
+    /// that `written` has there after an `apply` that came to its end.
+    pub fn leave_unapplied(&self, written: &Self) {
+        let other = (self.number(self.entry_word(entry::GENERATION)) + 1) & 1;
+        for word in [entry::DEFINITION_SIZE, entry::DEFINITION_CHECKSUM] {
+            self.set_word(
+                self.entry_word(word + other),
+                written.word(written.entry_word(word + other)),
+            );
+        }
+        let room = self.entry(entry::DEFINITION_ROOM) / 8;
+        let extent = self.entry(entry::EXTENT_OFFSET) / 8;
+        for position in (extent + other * room.next_multiple_of(LINE)..).take(room) {
+            self.set_word(position, written.word(position));
+        }
     }
 
     /// The position of the control of the first shard of the first set.

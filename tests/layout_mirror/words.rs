@@ -219,9 +219,9 @@ pub fn header_checksum(word: impl Fn(usize) -> u64) -> u64 {
     header::CHECKED.fold(SEED, |sum, position| hash(sum, word(position)))
 }
 
-/// The checksum of a definition: FNV-1a over its length and its bytes, each as a word.
-pub fn definition_checksum(text: &[u8]) -> u64 {
-    let length = hash(SEED, text.len() as u64);
+/// The checksum of a definition: FNV-1a over its generation, its length and its bytes, each as a word.
+pub fn definition_checksum(generation: u64, text: &[u8]) -> u64 {
+    let length = hash(hash(SEED, generation), text.len() as u64);
     text.iter().fold(length, |sum, byte| hash(sum, u64::from(*byte)))
 }
 

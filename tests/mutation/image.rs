@@ -204,7 +204,7 @@ impl Image {
                 .clone()
                 .flat_map(|word| self.load(word).to_ne_bytes())
                 .take(definition.bytes);
-            let checksum = definition_checksum(&text.collect::<Vec<_>>());
+            let checksum = definition_checksum(0, &text.collect::<Vec<_>>());
             self.store(
                 self.directory + set * entry::SIZE + entry::DEFINITION_CHECKSUM,
                 checksum,

@@ -1,7 +1,8 @@
 //! The definition text of a set: two places for it, of which the generation's lowest bit says which is in force.
 //!
 //! The text that is in force is never written to, so the process that dies while the other is being written has changed
-//! nothing that counts.
+//! nothing that counts. What it has written is of a generation that never was, and its checksum says so: it is not taken
+//! for the text that had been in that place before.
 
 use std::sync::atomic::Ordering;
 
@@ -38,9 +39,10 @@ fn place_of(generation: u64) -> usize {
     (generation & 1) as usize
 }
 
-/// The checksum of a definition text.
-fn text_checksum(text: &[u8]) -> u64 {
-    let length = checksum_step(CHECKSUM_SEED, text.len() as u64);
+/// The checksum of a definition text, as that of a generation.
+fn text_checksum(generation: u64, text: &[u8]) -> u64 {
+    let seed = checksum_step(CHECKSUM_SEED, generation);
+    let length = checksum_step(seed, text.len() as u64);
     text.iter()
         .fold(length, |hash, byte| checksum_step(hash, u64::from(*byte)))
 }
@@ -68,7 +70,7 @@ pub(crate) fn write_definition(
         word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
     }
     entry.definition_sizes[place].store(size, Ordering::Relaxed);
-    entry.definition_checksums[place].store(text_checksum(text.as_bytes()), Ordering::Relaxed);
+    entry.definition_checksums[place].store(text_checksum(generation, text.as_bytes()), Ordering::Relaxed);
     Ok(())
 }
 
@@ -88,7 +90,8 @@ pub(crate) fn read_definition_in_force(
     }
 }
 
-/// The definition of a generation that is in force, or was before the present one.
+/// The definition of a generation that is in force, or was before the present one: of the latter, unless the next one has
+/// been begun in its place.
 pub(crate) fn read_definition(
     region: &Region,
     set: &SetGeometry,
@@ -106,7 +109,7 @@ pub(crate) fn read_definition(
         .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
         .collect();
     bytes.truncate(size as usize);
-    if text_checksum(&bytes) != entry.definition_checksums[place].load(Ordering::Relaxed) {
+    if text_checksum(generation, &bytes) != entry.definition_checksums[place].load(Ordering::Relaxed) {
         return Ok(Err(InvalidDefinition::Checksum));
     }
     Ok(String::from_utf8(bytes)

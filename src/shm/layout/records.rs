@@ -12,7 +12,7 @@ use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
 
 /// The number of this format. It has nothing to do with the version of the crate.
-pub(crate) const FORMAT: u64 = 2;
+pub(crate) const FORMAT: u64 = 3;
 
 /// A feature that a reader may ignore: all tell the time by the system's clock, none by the processor's counter.
 pub(crate) const SYSTEM_CLOCK: u64 = 1;
@@ -218,6 +218,7 @@ shared_records! {
         /// Counts the definitions that were in force; its lowest bit says which text is.
         generation: AtomicU64,
         definition_sizes: [AtomicU64; 2],
+        /// Each begins with the generation that its text is of.
         definition_checksums: [AtomicU64; 2],
         /// Of each shard: as many as holds, or none.
         labels: AtomicU64,

@@ -304,7 +304,7 @@ impl Layout {
     pub fn assert_agrees_with(&self, file: &RawFile, snapshot: &SegmentSnapshot) {
         let image = file.copy();
         let set = &snapshot.sets[0];
-        assert_eq!(snapshot.format, 2, "the harness knows another format of segments");
+        assert_eq!(snapshot.format, 3, "the harness knows another format of segments");
         for participant in &snapshot.participants {
             let slot = usize::try_from(participant.slot).expect("small");
             let record = self.participants + slot * participant::SIZE;
