@@ -1,0 +1,445 @@
+//! A process that performs operations: it attaches once or twice, and keeps what it was given.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use shmlimit::{
+    AcquireFuture, Address, Checked, Declaration, Error, Key, LimitName, LimitSet, OpenOptions, Outcome,
+    Permit, Refusal, Request, ReserveOutcome, Segment, Verdict,
+};
+
+use super::declarations::SET;
+use super::operations::{Ask, Operation, Step, limit_name};
+
+/// A permit, and whom it was given to.
+pub struct Held {
+    pub permit: Permit<'static>,
+    pub key: u8,
+}
+
+pub struct Waiting {
+    pub future: Pin<Box<AcquireFuture<'static>>>,
+    pub key: u8,
+}
+
+/// What came of an operation.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Units that were taken at once, by limit, whether held or for good.
+    pub taken: Option<Vec<(String, u64)>>,
+    pub refusal: Option<Refusal>,
+    /// What a settlement gave back and charged more, by limit.
+    pub settled: Option<Vec<(String, u64, u64)>>,
+}
+
+/// How a request is put that asks at once, all of which must come to the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    AsWritten,
+    /// `try_acquire` is `acquire` with no time to wait, `check` is `try_acquire` where nothing is held.
+    Otherwise,
+}
+
+/// What is limited: the set, one of its keys, or an address.
+pub enum Subject<'a> {
+    Set(&'a LimitSet),
+    Key(Key<'a>),
+    Address(Address<'a>),
+}
+
+impl<'a> Subject<'a> {
+    pub fn of(set: &'a LimitSet, key: u8) -> Result<Self, Error> {
+        if set.is_by_address() {
+            let address = IpAddr::V4(Ipv4Addr::new(10, key % 4, key / 4, key));
+            return Ok(Self::Address(set.address(address)?));
+        }
+        if set.is_keyed() {
+            return Ok(Self::Key(set.key(key_name(key))?));
+        }
+        Ok(Self::Set(set))
+    }
+
+    /// An address is only checked: nothing is held of networks.
+    pub fn try_acquire(&self, request: &Request, way: Way) -> Result<Outcome<'a>, Error> {
+        let at_once = Duration::ZERO;
+        match (self, way) {
+            (Self::Set(set), Way::AsWritten) => set.try_acquire(request),
+            (Self::Set(set), Way::Otherwise) => set.acquire(request, at_once),
+            (Self::Key(key), Way::AsWritten) => key.try_acquire(request),
+            (Self::Key(key), Way::Otherwise) => key.acquire(request, at_once),
+            (Self::Address(_), _) => unreachable!("addresses are checked"),
+        }
+    }
+
+    pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
+        match self {
+            Self::Set(set) => set.check(request),
+            Self::Key(key) => key.check(request),
+            Self::Address(address) => address.check(request),
+        }
+    }
+
+    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
+        match self {
+            Self::Set(set) => set.peek(request),
+            Self::Key(key) => key.peek(request),
+            Self::Address(address) => address.peek(request),
+        }
+    }
+
+    fn debit(&self, limit: impl LimitName, used: u64) -> Result<Option<Checked<'a>>, Error> {
+        match self {
+            Self::Set(set) => set.debit(limit, used).map(Some),
+            Self::Key(key) => key.debit(limit, used).map(Some),
+            Self::Address(_) => Ok(None),
+        }
+    }
+
+    /// What could be spent of each limit, and after how long it is full.
+    pub fn forecast(&self) -> Result<Vec<(String, u64, Option<Duration>)>, Error> {
+        let forecasts = match self {
+            Self::Set(set) => set.forecast()?,
+            Self::Key(key) => key.forecast()?,
+            Self::Address(_) => return Ok(Vec::new()),
+        };
+        let of = |it: &shmlimit::Forecast<'_>| (it.limit.to_owned(), it.spendable, it.full_after);
+        Ok(forecasts.iter().map(of).collect())
+    }
+}
+
+pub fn key_name(key: u8) -> String {
+    format!("key{key}")
+}
+
+pub struct Actor {
+    pub path: PathBuf,
+    pub options: OpenOptions,
+    pub declaration: Declaration,
+    /// The first attached before the others.
+    pub attachers: Vec<Segment>,
+    pub held: Vec<Held>,
+    pub waiting: Vec<Waiting>,
+    pub way: Way,
+}
+
+/// Not so many that a case is all waiting.
+const MAX_WAITING: usize = 6;
+
+impl Actor {
+    pub fn new(
+        path: &Path,
+        options: &OpenOptions,
+        attachers: Vec<Segment>,
+        declaration: &Declaration,
+    ) -> Self {
+        Self {
+            path: path.to_owned(),
+            options: options.clone(),
+            declaration: declaration.clone(),
+            attachers,
+            held: Vec::new(),
+            waiting: Vec::new(),
+            way: Way::AsWritten,
+        }
+    }
+
+    pub fn segment(&self, attacher: u8) -> &Segment {
+        &self.attachers[usize::from(attacher) % self.attachers.len()]
+    }
+
+    pub fn set(&self, attacher: u8) -> Result<LimitSet, Error> {
+        self.segment(attacher).set(SET)
+    }
+
+    /// The request, as far as the set has what it names.
+    pub fn request(&self, set: &LimitSet, ask: &Ask) -> Request {
+        let mut request = set.request();
+        let limits = self.declaration.sets()[0].limits();
+        for (limit, cost) in limits.iter().zip(&ask.costs) {
+            // Nothing is reserved of a budget.
+            let _ = request.set_cost(limit.name(), *cost);
+        }
+        if let Some(tier) = ask.tier {
+            let _ = request.set_tier(tier_name(tier));
+        }
+        if let Some((limit, capacity)) = ask.capacity {
+            let _ = request.set_override(limit_name(&self.declaration, limit), capacity);
+        }
+        if ask.label { request.label("work") } else { request }
+    }
+
+    fn named(&self, limit: Option<u8>) -> Vec<&str> {
+        limit
+            .map(|limit| limit_name(&self.declaration, limit))
+            .into_iter()
+            .collect()
+    }
+
+    fn take(&mut self, which: u8) -> Option<Held> {
+        let count = self.held.len();
+        (count > 0).then(|| self.held.swap_remove(usize::from(which) % count))
+    }
+
+    fn keep(&mut self, permit: Permit<'_>, key: u8) -> Done {
+        let taken = permit
+            .taken()
+            .map(|(name, units)| (name.to_owned(), units))
+            .collect();
+        let permit = permit.into_owned();
+        self.held.push(Held { permit, key });
+        Done {
+            taken: Some(taken),
+            ..Done::default()
+        }
+    }
+
+    /// Performs what a single process can. Time, and the life of processes and files, is the driver's.
+    pub fn perform(&mut self, step: &Step) -> Result<Done, Error> {
+        let set = self.set(step.attacher)?;
+        let subject = Subject::of(&set, step.key)?;
+        match &step.operation {
+            Operation::TryAcquire(ask) if !set.is_by_address() => {
+                match subject.try_acquire(&self.request(&set, ask), self.way)? {
+                    Outcome::Admitted(permit) => return Ok(self.keep(permit, step.key)),
+                    Outcome::Refused(refusal) => return Ok(refused(refusal)),
+                }
+            }
+            Operation::TryAcquire(ask) | Operation::Check(ask) => {
+                let request = self.request(&set, ask);
+                if self.way == Way::Otherwise && !set.is_by_address() && self.holds_nothing() {
+                    return Ok(match subject.try_acquire(&request, Way::AsWritten)? {
+                        Outcome::Admitted(permit) => Done {
+                            taken: Some(
+                                permit
+                                    .taken()
+                                    .map(|(name, units)| (name.to_owned(), units))
+                                    .collect(),
+                            ),
+                            ..Done::default()
+                        },
+                        Outcome::Refused(refusal) => refused(refusal),
+                    });
+                }
+                let checked = subject.check(&request)?;
+                return Ok(match checked.refusal() {
+                    Some(refusal) => refused(refusal),
+                    None => Done {
+                        taken: Some(
+                            checked
+                                .taken()
+                                .map(|(name, units)| (name.to_owned(), units))
+                                .collect(),
+                        ),
+                        ..Done::default()
+                    },
+                });
+            }
+            Operation::CheckMany(ask, keys) => {
+                let keys: Vec<String> = keys.iter().map(|key| key_name(*key)).collect();
+                drop(set.check_many(&keys, &self.request(&set, ask))?);
+            }
+            Operation::Reserve(ask, delay, is_cancelled) => {
+                let (request, delay) = (self.request(&set, ask), Duration::from_micros(*delay));
+                let outcome = match &subject {
+                    Subject::Set(set) => set.reserve(&request, delay)?,
+                    Subject::Key(key) => key.reserve(&request, delay)?,
+                    Subject::Address(_) => return Ok(Done::default()),
+                };
+                match outcome {
+                    ReserveOutcome::Reserved(mut reservation) if *is_cancelled => {
+                        reservation.cancel()?;
+                    }
+                    ReserveOutcome::Reserved(reservation) => {
+                        return Ok(self.keep(reservation.into_permit(), step.key));
+                    }
+                    ReserveOutcome::Refused(refusal) => return Ok(refused(refusal)),
+                }
+            }
+            Operation::Wait(ask, timeout) => {
+                let timeout = timeout.map(Duration::from_micros);
+                let request = self.request(&set, ask);
+                let future = match &subject {
+                    Subject::Set(set) => set.acquire_owned(&request, timeout),
+                    Subject::Key(key) => key.acquire_owned(&request, timeout),
+                    Subject::Address(_) => return Ok(Done::default()),
+                };
+                if self.waiting.len() < MAX_WAITING {
+                    self.waiting.push(Waiting {
+                        future: Box::pin(future),
+                        key: step.key,
+                    });
+                }
+            }
+            Operation::StopWaiting(which) if !self.waiting.is_empty() => {
+                let index = usize::from(*which) % self.waiting.len();
+                self.waiting.swap_remove(index);
+            }
+            Operation::Settle(which, amounts) => {
+                let Some(mut held) = self.take(*which) else {
+                    return Ok(Done::default());
+                };
+                let limits = self.declaration.sets()[0].limits();
+                let named: Vec<(&str, u64)> = limits
+                    .iter()
+                    .map(|limit| limit.name())
+                    .zip(amounts.iter().copied())
+                    .collect();
+                // A permit settles what it took, and a limit of budget what was used.
+                let took: Vec<String> = held.permit.taken().map(|(name, _)| name.to_owned()).collect();
+                let named: Vec<(&str, u64)> = named
+                    .into_iter()
+                    .filter(|(name, _)| took.iter().any(|it| it == name))
+                    .collect();
+                let settlement = held.permit.settle(named.iter().copied());
+                let of = |settlement: &shmlimit::Settlement<'_>| {
+                    named
+                        .iter()
+                        .map(|(name, _)| {
+                            (
+                                (*name).to_owned(),
+                                settlement.refunded(*name),
+                                settlement.overdraft(*name),
+                            )
+                        })
+                        .collect()
+                };
+                let settled = settlement.as_ref().map(of).map_err(|_| ()).ok();
+                let result = settlement.map(drop);
+                self.held.push(held);
+                result?;
+                return Ok(Done {
+                    settled,
+                    ..Done::default()
+                });
+            }
+            Operation::Release(which) => {
+                if let Some(mut held) = self.take(*which) {
+                    held.permit.release()?;
+                }
+            }
+            Operation::ReleaseFailed(which) => {
+                if let Some(mut held) = self.take(*which) {
+                    held.permit.release_failed()?;
+                }
+            }
+            Operation::Cancel(which) => {
+                if let Some(mut held) = self.take(*which) {
+                    held.permit.cancel()?;
+                }
+            }
+            Operation::Abandon(which) => {
+                if let Some(mut held) = self.take(*which) {
+                    held.permit.abandon();
+                }
+            }
+            Operation::Drop(which) => drop(self.take(*which)),
+            Operation::Heartbeat(which) if !self.held.is_empty() => {
+                let index = usize::from(*which) % self.held.len();
+                self.held[index].permit.heartbeat()?;
+            }
+            Operation::Throttled(which, micros) if !self.held.is_empty() => {
+                let index = usize::from(*which) % self.held.len();
+                self.held[index]
+                    .permit
+                    .throttled(Duration::from_micros(*micros))?;
+            }
+            Operation::DebitUnder(which, limit, used) if !self.held.is_empty() => {
+                let index = usize::from(*which) % self.held.len();
+                let limit = limit_name(&self.declaration, *limit).to_owned();
+                drop(self.held[index].permit.debit(limit.as_str(), *used)?);
+            }
+            Operation::Debit(limit, used) => {
+                drop(subject.debit(limit_name(&self.declaration, *limit), *used)?);
+            }
+            Operation::Throttle(micros) => match &subject {
+                Subject::Set(set) => set.throttle(Duration::from_micros(*micros))?,
+                Subject::Key(key) => key.throttle(Duration::from_micros(*micros))?,
+                Subject::Address(_) => {}
+            },
+            Operation::ThrottleSet(micros) => set.throttle(Duration::from_micros(*micros))?,
+            Operation::Reset(limit) => match &subject {
+                Subject::Set(set) => set.reset(&self.named(*limit), false)?,
+                Subject::Key(key) => drop(key.reset(&self.named(*limit))?),
+                Subject::Address(address) => drop(address.reset(&self.named(*limit))?),
+            },
+            Operation::ResetSet(limit, counters) => set.reset(&self.named(*limit), *counters)?,
+            Operation::Assign(tier) => {
+                if let Subject::Key(key) = &subject {
+                    key.assign(tier_name(*tier))?;
+                }
+            }
+            Operation::Override(limit, capacity) => {
+                if let Subject::Key(key) = &subject {
+                    let limit = limit_name(&self.declaration, *limit);
+                    match capacity {
+                        Some(capacity) => key.override_capacity(limit, *capacity)?,
+                        None => key.clear_override(limit)?,
+                    }
+                }
+            }
+            Operation::Peek(ask) => drop(subject.peek(&self.request(&set, ask))?),
+            Operation::Forecast => drop(subject.forecast()?),
+            Operation::Apply(text) => {
+                self.segment(step.attacher)
+                    .apply(&Declaration::from_toml(text)?)?;
+            }
+            Operation::Recover => drop(self.segment(step.attacher).recover()?),
+            Operation::Rebuild => drop(self.segment(step.attacher).rebuild()?),
+            Operation::Reattach => {
+                let index = usize::from(step.attacher) % self.attachers.len();
+                self.attachers[index] = self.options.open(&self.path)?;
+            }
+            _ => {}
+        }
+        Ok(Done::default())
+    }
+
+    /// Whether no limit gives anything back, so that to check is to acquire.
+    pub fn holds_nothing(&self) -> bool {
+        let text = self.declaration.to_toml().expect("valid");
+        !text.contains("kind = \"concurrency\"") && !text.contains("credit")
+    }
+
+    /// Looks after those that wait, as an event loop does.
+    pub fn poll(&mut self) -> Result<(), Error> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut result = Ok(());
+        let mut index = 0;
+        while index < self.waiting.len() {
+            match self.waiting[index].future.as_mut().poll(&mut context) {
+                Poll::Pending => index += 1,
+                Poll::Ready(outcome) => {
+                    let waiting = self.waiting.swap_remove(index);
+                    match outcome {
+                        Ok(Outcome::Admitted(permit)) => drop(self.keep(permit, waiting.key)),
+                        Ok(Outcome::Refused(_)) => {}
+                        Err(error) => result = Err(error),
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    pub fn give_all_back(&mut self) -> Result<(), Error> {
+        self.waiting.clear();
+        for mut held in self.held.drain(..) {
+            held.permit.release()?;
+        }
+        Ok(())
+    }
+}
+
+fn tier_name(tier: u8) -> &'static str {
+    ["default", "gold", "other"][usize::from(tier) % 3]
+}
+
+fn refused(refusal: Refusal) -> Done {
+    Done {
+        refusal: Some(refusal),
+        ..Done::default()
+    }
+}

@@ -1,0 +1,146 @@
+//! Processes that are killed and stopped at random while they perform operations of a generated declaration, beside one
+//! that attached before them, and one that attaches after.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use nix::sys::signal::Signal;
+use shmlimit::{Error, OpenOptions, Segment};
+
+use super::actor::Actor;
+use super::declarations::{Lengths, declaration};
+use super::invariants::{Traits, holds_are_permits_that_are_out};
+use super::operations::{Driver, Operations};
+use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use super::{seconds, seed};
+
+const VICTIMS: usize = 2;
+const KILLS: usize = 12;
+
+fn is_wrong(error: &Error) -> bool {
+    matches!(error, Error::Segment(_) | Error::Open(_))
+}
+
+/// Operations without an end, of one process among others.
+fn act(actor: &mut Actor, operations: &mut Operations, dice: &mut Rng) {
+    let step = operations.step(dice);
+    for result in [actor.perform(&step).map(drop), actor.poll()] {
+        if let Err(error) = result
+            && is_wrong(&error)
+        {
+            panic!("{step:?}: {error}");
+        }
+    }
+    if actor.held.len() > 20 {
+        actor.held.clear();
+    }
+}
+
+fn one_declaration(seed: u64, directory: &Path) {
+    let mut dice = Rng::with_seed(seed);
+    let declaration = declaration(&mut dice, Lengths::Short);
+    let traits = Traits::of(&declaration);
+    let path = directory.join(format!("{seed}"));
+    let options = OpenOptions::new().lock_timeout(TIMEOUT);
+    let open = || options.open(&path).expect("opens at any time");
+    let segment = options.create(&path, &declaration).expect("valid");
+    let mut actor = Actor::new(&path, &options, vec![segment], &declaration);
+    let mut operations = Operations::of(&declaration, Driver::Among);
+    let ready = SharedWords::new(1);
+    for kill in 0..KILLS {
+        let victims: Vec<Child> = (0..VICTIMS)
+            .map(|victim| {
+                let mut dice = Rng::with_seed(dice.u64(..));
+                Child::fork(|| {
+                    // One goes on with what it inherits, the other attaches anew.
+                    let inherited = actor.attachers[0].clone();
+                    let segment: Segment = if victim == 0 { inherited } else { open() };
+                    let mut actor = Actor::new(&path, &options, vec![segment], &declaration);
+                    let mut operations = Operations::of(&declaration, Driver::Among);
+                    ready[0].fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    loop {
+                        act(&mut actor, &mut operations, &mut dice);
+                    }
+                })
+            })
+            .collect();
+        eventually("the victims act", || {
+            ready[0].load(std::sync::atomic::Ordering::SeqCst) == ((kill + 1) * VICTIMS) as u64
+        });
+        let ends = Instant::now() + Duration::from_micros(dice.u64(100..3_000));
+        while Instant::now() < ends {
+            act(&mut actor, &mut operations, &mut dice);
+        }
+        for (index, victim) in victims.into_iter().enumerate() {
+            if (index + kill).is_multiple_of(3) {
+                victim.send(Signal::SIGSTOP);
+            }
+            victim.kill();
+        }
+        actor.waiting.clear();
+        look_after(kill, &mut actor, traits, &open);
+    }
+    // Short windows pass, and everything is as never used.
+    actor.give_all_back().expect("works");
+    if traits.has_credit || traits.has_adaptive {
+        return;
+    }
+    let set = actor.set(0).expect("declared");
+    eventually("everything is as never used", || {
+        let keys = if set.is_keyed() { 0..80 } else { 0..1 };
+        keys.into_iter().all(|key| {
+            let subject = super::actor::Subject::of(&set, key).expect("a key");
+            let forecast = subject.forecast().expect("works");
+            forecast
+                .iter()
+                .all(|(.., full_after)| *full_after == Some(Duration::ZERO))
+        })
+    });
+}
+
+/// What the dead have left is taken back, and nothing else.
+fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -> Segment) {
+    let first = actor.segment(0).recover().expect("works");
+    assert!(first.sets[0].problem.is_none(), "kill {kill}: {first:?}");
+    let is_rebuilt = format!("{:?}", first.sets[0].repairs).contains("rebuilt: true");
+    assert!(!is_rebuilt, "kill {kill}: {first:?}");
+    let again = actor.segment(0).recover().expect("works");
+    assert!(
+        again.sets[0].repairs.is_none() && again.sets[0].reclaimed == 0,
+        "kill {kill}: {again:?}"
+    );
+    let snapshot = actor.segment(0).snapshot().expect("a copy");
+    holds_are_permits_that_are_out(actor, traits, &snapshot)
+        .unwrap_or_else(|what| panic!("kill {kill}: {what}"));
+    // Time passes between two looks, so only what does not go by it is compared.
+    actor.attachers.push(open());
+    let rules = |segment: &Segment| {
+        segment
+            .declaration_in_force()
+            .and_then(|it| Ok(it.to_toml()?))
+            .expect("works")
+    };
+    assert_eq!(
+        rules(&actor.attachers[0]),
+        rules(&actor.attachers[1]),
+        "kill {kill}"
+    );
+    actor.attachers.pop();
+}
+
+#[test]
+fn processes_that_are_killed_leave_every_invariant_to_the_others() {
+    let test = "among::processes_that_are_killed_leave_every_invariant_to_the_others";
+    in_own_process(test, TIMEOUT + 2 * seconds(), |directory| {
+        let (first, only_one) = seed();
+        let ends = Instant::now() + seconds();
+        let mut count = 0;
+        while count == 0 || (!only_one && Instant::now() < ends) {
+            println!("SHMLIMIT_SEED={}", first + count);
+            one_declaration(first + count, directory);
+            count += 1;
+        }
+        println!("{count} declarations, {} kills", count as usize * KILLS * VICTIMS);
+    });
+}

@@ -1,0 +1,258 @@
+//! Any declaration that validates, from a table of options: a new option is a line of its own.
+//!
+//! An option is added where the declaration is still valid with it, and left out where it is not: so nothing here knows
+//! what goes with what, and a restriction that is added to the library needs no change here.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use shmlimit::{
+    Adaptive, Algorithm, Align, Amount, Credit, Declaration, Keyed, Limit, SetDeclaration, Tier, WhenFull,
+    Window,
+};
+
+pub const SET: &str = "s";
+
+/// How long windows and leases are: such that a virtual clock passes over them, or such that a real one does.
+#[derive(Clone, Copy, Debug)]
+pub enum Lengths {
+    Any,
+    Short,
+}
+
+type LimitOption = fn(&mut Rng, Lengths, Limit) -> Limit;
+type SetOption = fn(&mut Rng, SetDeclaration) -> SetDeclaration;
+
+/// In one of so many limits.
+const LIMIT_OPTIONS: &[(u64, LimitOption)] = &[
+    (3, |dice, _, limit| limit.algorithm(algorithm(dice))),
+    (3, |dice, _, limit| limit.algorithm(algorithm(dice))),
+    (4, |dice, _, limit| limit.burst(dice.u64(1..=14))),
+    (6, |_, _, limit| limit.align(Align::FirstUse)),
+    (8, |dice, _, limit| limit.utc_offset_minutes(dice.i16(-720..=840))),
+    (3, |dice, _, limit| limit.buckets(dice.u32(1..=5))),
+    (3, |dice, _, limit| limit.entries(dice.u32(1..=6))),
+    (3, |dice, lengths, limit| limit.lease(length(dice, lengths))),
+    (3, |dice, _, limit| {
+        limit.adaptive(adaptive(dice)).ceiling(dice.u64(12..=20))
+    }),
+    (6, |_, _, limit| limit.floor(1_u64)),
+    (6, |dice, lengths, limit| {
+        limit.latency_limit(length(dice, lengths))
+    }),
+    (8, |dice, _, limit| limit.near_limit(dice.u8(1..=100))),
+    (6, |_, _, limit| limit.shadow(true)),
+    (8, |dice, _, limit| {
+        limit.unit(["0.25", "0.001", "2"][dice.usize(..3)])
+    }),
+    (5, |_, _, limit| limit.credit(Credit::auto())),
+    (8, |dice, _, limit| limit.credit(Credit::batch(dice.u64(2..=8)))),
+    (10, |dice, _, limit| {
+        limit.credit(Credit::batch(dice.u64(2..=8)).window_coupled(true))
+    }),
+];
+
+/// In one of so many sets.
+const SET_OPTIONS: &[(u64, SetOption)] = &[
+    (2, |dice, set| set.keyed(Keyed::new(dice.u64(1..=16)))),
+    (2, |dice, set| set.keyed(Keyed::new(8).when_full(when_full(dice)))),
+    (4, |_, set| set.keyed(Keyed::new(8).overrides(true))),
+    (6, |dice, set| {
+        set.keyed(Keyed::new(8).when_full(when_full(dice)).store_keys(false))
+    }),
+    (3, |dice, set| tiers(dice, set)),
+    (8, |_, set| set.shadow(true)),
+    (3, |_, set| set.labels(true)),
+    (1, |dice, set| set.waiters(dice.u32(1..=12))),
+    (12, |_, set| set.waiters(0)),
+    (2, |dice, set| set.holds(dice.u32(4..=44))),
+    (12, |_, set| set.holds(1)),
+    (6, |_, set| set.add_metadata("region", "here")),
+];
+
+fn algorithm(dice: &mut Rng) -> Algorithm {
+    const ALGORITHMS: [Algorithm; 6] = [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ];
+    ALGORITHMS[dice.usize(..ALGORITHMS.len())]
+}
+
+fn adaptive(dice: &mut Rng) -> Adaptive {
+    [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas][dice.usize(..3)]
+}
+
+fn when_full(dice: &mut Rng) -> WhenFull {
+    [WhenFull::Refuse, WhenFull::EvictLeastUsed, WhenFull::EvictOldest][dice.usize(..3)]
+}
+
+pub fn length(dice: &mut Rng, lengths: Lengths) -> Duration {
+    match lengths {
+        Lengths::Short => Duration::from_micros(dice.u64(1_000..=60_000)),
+        Lengths::Any if dice.u8(..10) == 0 => Duration::from_nanos(dice.u64(1..=2_000_000)),
+        Lengths::Any if dice.u8(..20) == 0 => Duration::from_secs(dice.u64(1..=86_400)),
+        Lengths::Any => Duration::from_millis(dice.u64(1..=5_000)),
+    }
+}
+
+fn window(dice: &mut Rng, lengths: Lengths) -> Window {
+    if matches!(lengths, Lengths::Any) && dice.u8(..8) == 0 {
+        return [Window::Day, Window::Week, Window::Month][dice.usize(..3)];
+    }
+    Window::Span(length(dice, lengths))
+}
+
+fn capacity(dice: &mut Rng) -> Amount {
+    match dice.u8(..24) {
+        0 => Amount::Unlimited,
+        1 => Amount::Whole(dice.u64(1..=1 << 40)),
+        _ => Amount::Whole(dice.u64(1..=12)),
+    }
+}
+
+fn plain_limit(dice: &mut Rng, lengths: Lengths, name: &str) -> Limit {
+    match dice.u8(..9) {
+        0..=1 => Limit::calls(name, capacity(dice), window(dice, lengths)),
+        2..=4 => Limit::rate(name, capacity(dice), window(dice, lengths)),
+        5 => Limit::budget(name, capacity(dice), window(dice, lengths)),
+        6 => Limit::leaky_bucket(name, dice.u64(1..=12), dice.u64(1..=12), length(dice, lengths)),
+        _ => Limit::concurrency(name, capacity(dice)),
+    }
+}
+
+fn limit(dice: &mut Rng, lengths: Lengths, name: &str) -> Limit {
+    let is_valid = |limit: &Limit| declared(SetDeclaration::new(SET).add_limit(limit.clone())).is_some();
+    loop {
+        // A window of the calendar is only counted in fixed windows.
+        let plain = plain_limit(dice, lengths, name);
+        let fixed = plain.clone().algorithm(Algorithm::FixedWindow);
+        let Some(mut limit) = [plain, fixed].into_iter().find(is_valid) else {
+            continue;
+        };
+        for (one_in, option) in LIMIT_OPTIONS {
+            if dice.u64(..*one_in) == 0 {
+                limit = Some(option(dice, lengths, limit.clone()))
+                    .filter(is_valid)
+                    .unwrap_or(limit);
+            }
+        }
+        return limit;
+    }
+}
+
+fn tiers(dice: &mut Rng, set: SetDeclaration) -> SetDeclaration {
+    let mut gold = Tier::new("gold");
+    let mut other = Tier::new("other");
+    for limit in set.limits() {
+        if dice.bool() {
+            gold = gold.capacity(limit.name(), dice.u64(1..=20));
+        }
+        if dice.bool() {
+            other = other.capacity(limit.name(), dice.u64(1..=20));
+        }
+        if dice.u8(..4) == 0 {
+            other = other.window(limit.name(), Duration::from_millis(dice.u64(1..=60)));
+        }
+    }
+    set.add_tier(gold).add_tier(other)
+}
+
+fn declared(set: SetDeclaration) -> Option<Declaration> {
+    let declaration = Declaration::new().participants(16).add_set(set);
+    declaration.validate().is_ok().then_some(declaration)
+}
+
+/// A declaration of one set.
+pub fn declaration(dice: &mut Rng, lengths: Lengths) -> Declaration {
+    let mut limits: Vec<Limit> = Vec::new();
+    for index in 0..dice.usize(1..=3) {
+        limits.push(limit(dice, lengths, &format!("l{index}")));
+    }
+    let set_of = |limits: &[Limit]| {
+        let set = SetDeclaration::new(SET);
+        limits.iter().cloned().fold(set, SetDeclaration::add_limit)
+    };
+    if dice.u8(..10) == 0 {
+        // Networks instead of keys.
+        let mut prefix = || (dice.u8(8..=32), dice.u8(32..=128));
+        let networks: Vec<Limit> = limits
+            .iter()
+            .map(|limit| {
+                let (ipv4, ipv6) = prefix();
+                limit.clone().prefix(ipv4, ipv6)
+            })
+            .collect();
+        if let Some(declaration) = declared(set_of(&networks).keyed(Keyed::new(16))) {
+            return declaration;
+        }
+    }
+    let mut set = set_of(&limits);
+    for (one_in, option) in SET_OPTIONS {
+        if dice.u64(..*one_in) == 0 {
+            let with = option(dice, set.clone());
+            if declared(with.clone()).is_some() {
+                set = with;
+            }
+        }
+    }
+    // Limits by themselves are valid, but not every two of them in one set.
+    declared(set).unwrap_or_else(|| declared(set_of(&limits[..1])).expect("valid by itself"))
+}
+
+/// What a definition that follows may say, by the word of TOML.
+const CHANGES: &[(&str, fn(&mut Rng, Lengths) -> toml::Value)] = &[
+    ("capacity", |dice, _| amount(dice.u64(1..=14))),
+    ("burst", |dice, _| amount(dice.u64(1..=14))),
+    ("ceiling", |dice, _| amount(dice.u64(12..=24))),
+    ("batch", |dice, _| amount(dice.u64(1..=8))),
+    ("near_limit", |dice, _| amount(dice.u64(1..=100))),
+    ("lease", |dice, lengths| span(dice, lengths)),
+    ("window", |dice, lengths| span(dice, lengths)),
+    ("shadow", |dice, _| dice.bool().into()),
+    ("when_full", |dice, _| {
+        ["refuse", "evict_oldest", "evict_least_used"][dice.usize(..3)].into()
+    }),
+    ("algorithm", |dice, _| {
+        ["gcra", "token_bucket", "leaky_bucket"][dice.usize(..3)].into()
+    }),
+    ("region", |_, _| "there".into()),
+];
+
+fn amount(units: u64) -> toml::Value {
+    toml::Value::Integer(units.cast_signed())
+}
+
+fn span(dice: &mut Rng, lengths: Lengths) -> toml::Value {
+    Window::Span(length(dice, lengths)).to_string().into()
+}
+
+/// Another definition of the same set, which may be one that cannot be applied.
+pub fn changed(dice: &mut Rng, lengths: Lengths, text: &str) -> String {
+    let mut value: toml::Value = text.parse::<toml::Table>().expect("TOML").into();
+    change(dice, lengths, &mut value);
+    let changed = toml::to_string(&value).expect("TOML");
+    match Declaration::from_toml(&changed) {
+        Ok(_) => changed,
+        Err(_) => text.to_owned(),
+    }
+}
+
+fn change(dice: &mut Rng, lengths: Lengths, value: &mut toml::Value) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table.iter_mut() {
+                match CHANGES.iter().find(|(name, _)| name == key) {
+                    Some((_, new)) if dice.u8(..3) == 0 => *value = new(dice, lengths),
+                    Some(_) => {}
+                    None => change(dice, lengths, value),
+                }
+            }
+        }
+        toml::Value::Array(values) => values.iter_mut().for_each(|it| change(dice, lengths, it)),
+        _ => {}
+    }
+}

@@ -1,0 +1,234 @@
+//! What holds in any state, whatever was declared: none of it knows how a limit counts.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use shmlimit::{Declaration, Kind, Limit, SegmentSnapshot};
+
+use super::actor::{Actor, Subject};
+use super::declarations::SET;
+
+pub type Found = Result<(), String>;
+
+/// What of a declaration leaves an invariant out, or makes it weaker.
+#[derive(Clone, Copy, Debug)]
+pub struct Traits {
+    pub has_credit: bool,
+    pub has_lease: bool,
+    pub has_adaptive: bool,
+}
+
+impl Traits {
+    pub fn of(declaration: &Declaration) -> Self {
+        let text = declaration.to_toml().expect("valid");
+        Self {
+            has_credit: text.contains("credit"),
+            has_lease: text.contains("lease = "),
+            has_adaptive: text.contains("adaptive"),
+        }
+    }
+}
+
+/// A hold exists only for a permit, a batch or a granted ticket, and a ticket only for who waits.
+pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &SegmentSnapshot) -> Found {
+    let set = &snapshot.sets[0];
+    if set.poisoned || set.torn {
+        return Err(format!("poisoned: {}, torn: {}", set.poisoned, set.torn));
+    }
+    if set.tickets.len() > actor.waiting.len() {
+        return Err(format!(
+            "{} tickets of {} that wait",
+            set.tickets.len(),
+            actor.waiting.len()
+        ));
+    }
+    if traits.has_credit || traits.has_lease {
+        return Ok(());
+    }
+    let granted = set.tickets.iter().filter(|ticket| ticket.granted).count() as u64;
+    let is_out =
+        |held: &&super::actor::Held| held.permit.fencing_number().is_some() && !held.permit.reclaimed();
+    let out = actor.held.iter().filter(is_out).count() as u64;
+    if (out..=out + granted).contains(&set.active) && set.of_dead == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "{} holds in use, {} of the dead; {out} permits hold something, {granted} tickets are granted",
+        set.active, set.of_dead
+    ))
+}
+
+/// Nothing is left to repair where no process died.
+pub fn recovery_finds_nothing(actor: &Actor) -> Found {
+    let report = actor.segment(0).recover().map_err(|error| error.to_string())?;
+    let set = &report.sets[0];
+    if set.repairs.is_some() || set.problem.is_some() || set.reclaimed > 0 {
+        return Err(format!("recovery found {report:?}"));
+    }
+    Ok(())
+}
+
+/// What is spendable, and what was counted, of each limit.
+pub struct Account {
+    spendable: HashMap<String, u64>,
+    /// Taken, refunded, overdraft.
+    counted: HashMap<String, [u64; 3]>,
+}
+
+impl Account {
+    pub fn of(actor: &Actor, attacher: u8, key: u8) -> Result<Self, String> {
+        let set = actor.set(attacher).map_err(|error| error.to_string())?;
+        let forecast = Subject::of(&set, key).and_then(|subject| subject.forecast());
+        let forecast = forecast.map_err(|error| error.to_string())?;
+        let snapshot = actor
+            .segment(attacher)
+            .snapshot()
+            .map_err(|error| error.to_string())?;
+        let limits = snapshot.sets[0].limits.iter();
+        Ok(Self {
+            spendable: forecast
+                .into_iter()
+                .map(|(name, units, _)| (name, units))
+                .collect(),
+            counted: limits
+                .map(|it| {
+                    (
+                        it.name.clone(),
+                        [it.counts.taken, it.counts.refunded, it.counts.overdraft],
+                    )
+                })
+                .collect(),
+        })
+    }
+
+    /// Units are conserved: what was taken is spendable no more, and counted; what is refunded was.
+    pub fn became(&self, after: &Self, limit: &Limit, taken: u64, refunded: u64, overdraft: u64) -> Found {
+        let name = limit.name();
+        let (before_counts, after_counts) = (self.counted[name], after.counted[name]);
+        let grown = [0, 1, 2].map(|index| after_counts[index].wrapping_sub(before_counts[index]));
+        if grown != [taken, refunded, overdraft] {
+            return Err(format!(
+                "{name}: taken, refunded and overdraft grew by {grown:?} and not by {:?}",
+                [taken, refunded, overdraft]
+            ));
+        }
+        let (Some(before), Some(after)) = (self.spendable.get(name), after.spendable.get(name)) else {
+            return Ok(());
+        };
+        let most = before.saturating_sub(taken + overdraft) + refunded;
+        if *after > most {
+            return Err(format!(
+                "{name}: {after} spendable, of {before}, where at most {most} can be left"
+            ));
+        }
+        if refunded == 0 && *after != most && limit.kind() != Kind::Budget {
+            return Err(format!(
+                "{name}: {after} spendable, of {before}, where {most} should be left"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Fencing numbers only rise, over every form of rebirth.
+#[derive(Default)]
+pub struct Fencing(HashMap<u8, u64>);
+
+impl Fencing {
+    pub fn note(&mut self, key: u8, number: u64) -> Found {
+        let last = self.0.insert(key, number).unwrap_or(0);
+        if number > last {
+            return Ok(());
+        }
+        Err(format!("fencing number {number} after {last} for key {key}"))
+    }
+}
+
+/// What is held of concurrency at an admission is no more than the capacity that it was admitted by.
+pub fn concurrency_is_within_capacity(
+    actor: &Actor,
+    limits: &[Limit],
+    is_shadow: impl Fn(&str) -> bool,
+) -> Found {
+    let Some(newest) = actor.held.last() else {
+        return Ok(());
+    };
+    for limit in limits.iter().filter(|limit| limit.kind() == Kind::Concurrency) {
+        let of = |held: &super::actor::Held| {
+            let taken = held.permit.taken().find(|(name, _)| *name == limit.name());
+            taken.map_or(0, |(_, units)| units)
+        };
+        if of(newest) == 0 || is_shadow(limit.name()) || newest.permit.reclaimed() {
+            continue;
+        }
+        let verdict = newest
+            .permit
+            .verdicts()
+            .find(|verdict| verdict.limit == limit.name());
+        let Some(capacity) = verdict.map(|verdict| verdict.burst) else {
+            continue;
+        };
+        let others = actor
+            .held
+            .iter()
+            .filter(|it| it.key == newest.key && !it.permit.reclaimed());
+        let out: u64 = others.map(of).sum();
+        if out > capacity {
+            return Err(format!("{out} of {} are held, of {capacity}", limit.name()));
+        }
+    }
+    Ok(())
+}
+
+/// What was admitted of each limit with a bound, for as long as nothing else than requests happened to it.
+#[derive(Default)]
+pub struct Admitted {
+    log: HashMap<(u8, String), Vec<(Duration, u64)>>,
+    pub is_over: bool,
+}
+
+impl Admitted {
+    pub fn note(&mut self, now: Duration, key: u8, limit: &Limit, units: u64) -> Found {
+        let Some(bound) = limit.bound() else { return Ok(()) };
+        if self.is_over || bound.per_process > 0 || units == 0 {
+            return Ok(());
+        }
+        let log = self.log.entry((key, limit.name().to_owned())).or_default();
+        log.push((now, units));
+        let from = now.checked_sub(bound.span);
+        let of_window = log.iter().filter(|(at, _)| from.is_none_or(|from| *at > from));
+        let sum: u64 = of_window.map(|(_, units)| units).sum();
+        if sum > bound.units {
+            return Err(format!("{sum} of {} were admitted: {bound}", limit.name()));
+        }
+        Ok(())
+    }
+}
+
+/// All attachers, of whatever age, call the same limits by the same names, and count by the same rules.
+pub fn attachers_agree(actor: &Actor, key: u8) -> Found {
+    let seen = |attacher: usize| -> Result<String, shmlimit::Error> {
+        let segment = &actor.attachers[attacher];
+        let set = segment.set(SET)?;
+        let subject = Subject::of(&set, key)?;
+        let names: Vec<&str> = set.limits().collect();
+        let rules = segment.declaration_in_force()?.to_toml()?;
+        Ok(format!(
+            "{names:?} {:?} {:?}\n{rules}",
+            subject.peek(&set.request()).ok(),
+            subject.forecast()?
+        ))
+    };
+    let mut all =
+        (0..actor.attachers.len()).map(|attacher| seen(attacher).map_err(|error| error.to_string()));
+    let Some(first) = all.next().transpose()? else {
+        return Ok(());
+    };
+    for other in all {
+        let other = other?;
+        if other != first {
+            return Err(format!("attachers disagree:\n{first}\n{other}"));
+        }
+    }
+    Ok(())
+}
