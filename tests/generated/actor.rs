@@ -1,5 +1,6 @@
 //! A process that performs operations: it attaches once or twice, and keeps what it was given.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -31,8 +32,17 @@ pub struct Done {
     /// Units that were taken at once, by limit, whether held or for good.
     pub taken: Option<Vec<(String, u64)>>,
     pub refusal: Option<Refusal>,
-    /// What a settlement gave back and charged more, by limit.
-    pub settled: Option<Vec<(String, u64, u64)>>,
+    pub settled: Option<Vec<Settled>>,
+}
+
+/// What a settlement came to for a limit.
+#[derive(Debug)]
+pub struct Settled {
+    pub limit: String,
+    /// Used above what was reserved.
+    pub above: u64,
+    pub refunded: u64,
+    pub overdraft: u64,
 }
 
 /// How a request is put that asks at once, all of which must come to the same.
@@ -122,6 +132,8 @@ pub struct Actor {
     pub attachers: Vec<Segment>,
     pub held: Vec<Held>,
     pub waiting: Vec<Waiting>,
+    /// The fencing numbers that were given since the driver looked, and to which keys.
+    pub numbers: Vec<(u64, u8)>,
     pub way: Way,
 }
 
@@ -142,6 +154,7 @@ impl Actor {
             attachers,
             held: Vec::new(),
             waiting: Vec::new(),
+            numbers: Vec::new(),
             way: Way::AsWritten,
         }
     }
@@ -189,6 +202,8 @@ impl Actor {
             .map(|(name, units)| (name.to_owned(), units))
             .collect();
         let permit = permit.into_owned();
+        self.numbers
+            .extend(permit.fencing_number().map(|number| (number, key)));
         self.held.push(Held { permit, key });
         Done {
             taken: Some(taken),
@@ -288,21 +303,24 @@ impl Actor {
                     .zip(amounts.iter().copied())
                     .collect();
                 // A permit settles what it took, and a limit of budget what was used.
-                let took: Vec<String> = held.permit.taken().map(|(name, _)| name.to_owned()).collect();
+                let took: HashMap<String, u64> = held
+                    .permit
+                    .taken()
+                    .map(|(name, units)| (name.to_owned(), units))
+                    .collect();
                 let named: Vec<(&str, u64)> = named
                     .into_iter()
-                    .filter(|(name, _)| took.iter().any(|it| it == name))
+                    .filter(|(name, _)| took.contains_key(*name))
                     .collect();
                 let settlement = held.permit.settle(named.iter().copied());
                 let of = |settlement: &shmlimit::Settlement<'_>| {
                     named
                         .iter()
-                        .map(|(name, _)| {
-                            (
-                                (*name).to_owned(),
-                                settlement.refunded(*name),
-                                settlement.overdraft(*name),
-                            )
+                        .map(|(name, used)| Settled {
+                            limit: (*name).to_owned(),
+                            above: used.saturating_sub(took[*name]),
+                            refunded: settlement.refunded(*name),
+                            overdraft: settlement.overdraft(*name),
                         })
                         .collect()
                 };
@@ -403,8 +421,22 @@ impl Actor {
         !text.contains("kind = \"concurrency\"") && !text.contains("credit")
     }
 
-    /// Looks after those that wait, as an event loop does.
+    /// Looks after those that wait, as an event loop does, until each that is granted has its permit.
     pub fn poll(&mut self) -> Result<(), Error> {
+        let mut result = self.poll_each();
+        while !self.waiting.is_empty() && self.is_any_granted()? {
+            result = result.and(self.poll_each());
+        }
+        result
+    }
+
+    fn is_any_granted(&self) -> Result<bool, Error> {
+        let snapshot = self.attachers[0].snapshot()?;
+        let (tickets, own) = (&snapshot.sets[0].tickets, std::process::id());
+        Ok(tickets.iter().any(|ticket| ticket.granted && ticket.owner_pid == Some(own.into())))
+    }
+
+    fn poll_each(&mut self) -> Result<(), Error> {
         let mut context = Context::from_waker(Waker::noop());
         let mut result = Ok(());
         let mut index = 0;

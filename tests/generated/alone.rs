@@ -81,9 +81,9 @@ impl Case {
         for (index, step) in self.steps.iter().enumerate() {
             scene
                 .step(index, step)
-                .map_err(|what| format!("step {index}, {:?}: {what}", step.operation))?;
+                .map_err(|what| format!("{what}\nat step {index}, {:?}", step.operation))?;
         }
-        scene.end().map_err(|what| format!("at the end: {what}"))?;
+        scene.end().map_err(|what| format!("{what}\nat the end"))?;
         Ok(scene.answers)
     }
 }
@@ -149,7 +149,6 @@ impl Scene {
     }
 
     fn step(&mut self, index: usize, step: &Step) -> Found {
-        let held = self.actor.held.len();
         match &step.operation {
             Operation::Pass(micros) => self
                 .clock
@@ -166,10 +165,11 @@ impl Scene {
                 Ok(())
             }
         })?;
-        for held in self.actor.held.iter().skip(held) {
-            if let Some(number) = held.permit.fencing_number() {
-                self.fencing.note(held.key, number)?;
-            }
+        // What was granted in this step is collected in any order.
+        let mut numbers = std::mem::take(&mut self.actor.numbers);
+        numbers.sort_unstable();
+        for (number, key) in numbers {
+            self.fencing.note(key, number)?;
         }
         if index % 5 == 0 {
             let snapshot = self.actor.segment(0).snapshot().map_err(text)?;
@@ -203,6 +203,7 @@ impl Scene {
         let before = is_counted
             .then(|| Account::of(&self.actor, step.attacher, key))
             .transpose()?;
+        let is_queue_empty = self.actor.waiting.is_empty();
         let holds_before = self.actor.segment(0).snapshot().map_err(text)?.sets[0].active;
         self.note_what_ends_the_log(step);
         let done = match self.actor.perform(step) {
@@ -217,7 +218,9 @@ impl Scene {
                 done.refusal.as_ref().map(|it| (it.reason(), it.retry_after()))
             ));
         }
-        if matches!(step.operation, Operation::Check(_) | Operation::CheckMany(..)) && !self.traits.has_credit
+        if matches!(step.operation, Operation::Check(_) | Operation::CheckMany(..))
+            && is_queue_empty
+            && !self.traits.has_credit
         {
             let holds = self.actor.segment(0).snapshot().map_err(text)?.sets[0].active;
             if holds > holds_before {
@@ -255,14 +258,18 @@ impl Scene {
             {
                 continue;
             }
-            let taken = done
+            let mut taken = done
                 .taken
                 .iter()
                 .flatten()
                 .find(|(it, _)| it == name)
                 .map_or(0, |it| it.1);
-            let settled = done.settled.iter().flatten().find(|(it, ..)| it == name);
-            let (refunded, overdraft) = settled.map_or((0, 0), |it| (it.1, it.2));
+            let settled = done.settled.iter().flatten().find(|it| it.limit == name);
+            let (refunded, overdraft) = settled.map_or((0, 0), |it| (it.refunded, it.overdraft));
+            if limit.kind() == Kind::Budget {
+                // Nothing of it need be reserved: what is used above that is taken then, and is no overdraft.
+                taken += settled.map_or(0, |it| it.above);
+            }
             before.became(after, limit, taken, refunded, overdraft)?;
         }
         Ok(())
@@ -405,6 +412,8 @@ impl Scene {
         };
         let first = open().map_err(text)?;
         let second = self.actor.options.open(&path).map_err(text)?;
+        // What a former boot has left is repaired once.
+        first.recover().map_err(text)?;
         self.actor.attachers = vec![first, second];
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::declarations::{Lengths, declaration};
 use super::invariants::{Traits, holds_are_permits_that_are_out};
 use super::operations::{Driver, Operations};
 use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use super::{seconds, seed};
+use super::{seconds, seeds};
 
 const VICTIMS: usize = 2;
 const KILLS: usize = 12;
@@ -133,14 +133,12 @@ fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -
 fn processes_that_are_killed_leave_every_invariant_to_the_others() {
     let test = "among::processes_that_are_killed_leave_every_invariant_to_the_others";
     in_own_process(test, TIMEOUT + 2 * seconds(), |directory| {
-        let (first, only_one) = seed();
-        let ends = Instant::now() + seconds();
         let mut count = 0;
-        while count == 0 || (!only_one && Instant::now() < ends) {
-            println!("SHMLIMIT_SEED={}", first + count);
-            one_declaration(first + count, directory);
+        for seed in seeds() {
+            println!("SHMLIMIT_SEED={seed}");
+            one_declaration(seed, directory);
             count += 1;
         }
-        println!("{count} declarations, {} kills", count as usize * KILLS * VICTIMS);
+        println!("{count} declarations, {} kills", count * KILLS * VICTIMS);
     });
 }

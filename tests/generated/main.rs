@@ -2,7 +2,7 @@
 //! of them is asked after each step. No model of a limit says what is right; [`invariants`] do.
 //!
 //! Runs a short sample; `SHMLIMIT_GENERATED_SECONDS` makes it longer. Each case has a seed of its own, and
-//! `SHMLIMIT_SEED` repeats one. A case that fails is made smaller and printed: kept in `tests/generated/kept/`, it is
+//! `SHMLIMIT_SEED` repeats one, or starts there if seconds are given too. A case that fails is made smaller and printed: kept in `tests/generated/kept/`, it is
 //! tried again each time.
 
 mod actor;
@@ -25,17 +25,24 @@ use alone::Case;
 /// Some cases are long, so that states come together; most are not.
 const STEPS: [usize; 4] = [12, 40, 99, 300];
 
-fn seconds() -> Duration {
-    let text = std::env::var("SHMLIMIT_GENERATED_SECONDS");
-    Duration::from_secs(text.map_or(5, |text| text.parse().expect("a number of seconds")))
+const SECONDS: &str = "SHMLIMIT_GENERATED_SECONDS";
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().expect("a number"))
 }
 
-/// The seed to repeat, if one was given, and the first one otherwise.
-fn seed() -> (u64, bool) {
-    match std::env::var("SHMLIMIT_SEED") {
-        Ok(text) => (text.parse().expect("a number"), true),
-        Err(_) => (fastrand::u64(..1 << 40), false),
-    }
+fn seconds() -> Duration {
+    Duration::from_secs(number(SECONDS).unwrap_or(5))
+}
+
+/// Each seed to try, one after the other, until the time is over.
+fn seeds() -> impl Iterator<Item = u64> {
+    let given = number("SHMLIMIT_SEED");
+    let only_one = given.is_some() && number(SECONDS).is_none();
+    let first = given.unwrap_or_else(|| fastrand::u64(..1 << 40));
+    let ends = Instant::now() + seconds();
+    (first..).take_while(move |seed| *seed == first || (!only_one && Instant::now() < ends))
 }
 
 fn case(seed: u64) -> Case {
@@ -44,15 +51,12 @@ fn case(seed: u64) -> Case {
 
 #[test]
 fn no_verb_breaks_an_invariant_of_any_declaration() {
-    let (first, only_one) = seed();
-    let ends = Instant::now() + seconds();
     let mut cases = 0_u64;
-    while cases == 0 || (!only_one && Instant::now() < ends) {
-        let seed = first + cases;
+    for seed in seeds() {
         let case = case(seed);
         if let Some(violation) = case.violation() {
             println!("SHMLIMIT_SEED={seed}: {violation}");
-            let small = shrinking::shrink(case);
+            let small = shrinking::shrink(case, &violation);
             let what = small.violation().unwrap_or(violation);
             let text = serde_json::to_string(&small).expect("JSON");
             panic!(
@@ -62,7 +66,7 @@ fn no_verb_breaks_an_invariant_of_any_declaration() {
         }
         cases += 1;
     }
-    println!("{cases} cases from SHMLIMIT_SEED={first} on");
+    println!("{cases} cases");
 }
 
 #[test]

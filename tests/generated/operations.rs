@@ -170,7 +170,8 @@ impl Operations {
                 Apply(self.text.clone())
             }
             41 if dice.u8(..3) == 0 => Recover,
-            41 if dice.u8(..3) == 0 => Rebuild,
+            // A process that dies while it rebuilds leaves that to the next, who cannot tell it from what it was for.
+            41 if self.driver == Driver::Alone && dice.u8(..3) == 0 => Rebuild,
             42 if dice.u8(..3) == 0 => Reattach,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Reboot,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Restore,

@@ -10,12 +10,14 @@ use super::alone::Case;
 /// So many tries, that a test ends.
 const TRIES: usize = 4_000;
 
-pub fn shrink(case: Case) -> Case {
+/// A smaller case of the same violation.
+pub fn shrink(case: Case, violation: &str) -> Case {
+    let same = shape(violation);
     let mut best = case;
     let mut tries = 0;
     let mut fails = |case: &Case| {
         tries += 1;
-        tries <= TRIES && case.violation().is_some()
+        tries <= TRIES && case.violation().is_some_and(|found| shape(&found) == same)
     };
     loop {
         let before = serde_json::to_string(&best).expect("JSON").len();
@@ -26,6 +28,12 @@ pub fn shrink(case: Case) -> Case {
             return best;
         }
     }
+}
+
+/// The words of a violation, without what is of one case.
+fn shape(violation: &str) -> String {
+    let line = violation.lines().next().unwrap_or_default();
+    line.chars().filter(|it| it.is_alphabetic()).take(24).collect()
 }
 
 fn fewer_steps(best: &mut Case, fails: &mut impl FnMut(&Case) -> bool) {
