@@ -213,6 +213,10 @@ pub fn attachers_agree(actor: &Actor, key: u8) -> Found {
         let subject = Subject::of(&set, key)?;
         let names: Vec<&str> = set.limits().collect();
         let rules = segment.declaration_in_force()?.to_toml()?;
+        if !actor.waiting.is_empty() {
+            // They are served by a thread meanwhile.
+            return Ok(format!("{names:?}\n{rules}"));
+        }
         Ok(format!(
             "{names:?} {:?} {:?}\n{rules}",
             subject.peek(&set.request()).ok(),
