@@ -39,6 +39,8 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Settled {
     pub limit: String,
+    /// Some of what was reserved was not used.
+    pub is_less: bool,
     /// Used above what was reserved.
     pub above: u64,
     pub refunded: u64,
@@ -318,6 +320,7 @@ impl Actor {
                         .iter()
                         .map(|(name, used)| Settled {
                             limit: (*name).to_owned(),
+                            is_less: *used < took[*name],
                             above: used.saturating_sub(took[*name]),
                             refunded: settlement.refunded(*name),
                             overdraft: settlement.overdraft(*name),
@@ -433,7 +436,9 @@ impl Actor {
     fn is_any_granted(&self) -> Result<bool, Error> {
         let snapshot = self.attachers[0].snapshot()?;
         let (tickets, own) = (&snapshot.sets[0].tickets, std::process::id());
-        Ok(tickets.iter().any(|ticket| ticket.granted && ticket.owner_pid == Some(own.into())))
+        Ok(tickets
+            .iter()
+            .any(|ticket| ticket.granted && ticket.owner_pid == Some(own.into())))
     }
 
     fn poll_each(&mut self) -> Result<(), Error> {

@@ -276,7 +276,9 @@ impl Scene {
                 // Nothing of it need be reserved: what is used above that is taken then, and is no overdraft.
                 taken += settled.map_or(0, |it| it.above);
             }
-            before.became(after, limit, taken, refunded, overdraft)?;
+            // Part of a unit is given back as well, and may make another one whole.
+            let part = u64::from(settled.is_some_and(|it| it.is_less));
+            before.became(after, limit, [taken, refunded, overdraft], part)?;
         }
         Ok(())
     }
@@ -399,7 +401,11 @@ impl Scene {
             let at = pairs.into_iter().find(|((_, one), other)| one != other);
             let at = at.map_or(0, |((at, _), _)| at.saturating_sub(60));
             let part = |text: &str| text.chars().skip(at).take(120).collect::<String>();
-            Err(format!("a look changed something: {} / {}", part(&first), part(&second)))
+            Err(format!(
+                "a look changed something: {} / {}",
+                part(&first),
+                part(&second)
+            ))
         }
     }
 

@@ -102,26 +102,27 @@ impl Account {
     }
 
     /// Units are conserved: what was taken is spendable no more, and counted; what is refunded was.
-    pub fn became(&self, after: &Self, limit: &Limit, taken: u64, refunded: u64, overdraft: u64) -> Found {
+    pub fn became(&self, after: &Self, limit: &Limit, expected: [u64; 3], part: u64) -> Found {
         let name = limit.name();
         let (before_counts, after_counts) = (self.counted[name], after.counted[name]);
         let grown = [0, 1, 2].map(|index| after_counts[index].wrapping_sub(before_counts[index]));
-        if grown != [taken, refunded, overdraft] {
+        if grown != expected {
             return Err(format!(
-                "{name}: taken, refunded and overdraft grew by {grown:?} and not by {:?}",
-                [taken, refunded, overdraft]
+                "{name}: taken, refunded and overdraft grew by {grown:?} and not by {expected:?}"
             ));
         }
+        let [taken, refunded, overdraft] = expected;
         let (Some(before), Some(after)) = (self.spendable.get(name), after.spendable.get(name)) else {
             return Ok(());
         };
         let most = before.saturating_sub(taken + overdraft) + refunded;
-        if *after > most {
+        if *after > most + part {
             return Err(format!(
-                "{name}: {after} spendable, of {before}, where at most {most} can be left"
+                "{name}: {after} spendable, of {before}, where at most {} can be left",
+                most + part
             ));
         }
-        if refunded == 0 && *after != most && limit.kind() != Kind::Budget {
+        if refunded + part == 0 && *after != most && limit.kind() != Kind::Budget {
             return Err(format!(
                 "{name}: {after} spendable, of {before}, where {most} should be left"
             ));
