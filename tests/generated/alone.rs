@@ -46,7 +46,7 @@ impl Case {
     pub fn violation(&self) -> Option<String> {
         let tried = catch_unwind(AssertUnwindSafe(|| {
             self.run(Way::AsWritten)?;
-            if self.steps.len() % 3 != 0 {
+            if !self.steps.len().is_multiple_of(3) {
                 return Ok(());
             }
             // Who waits is served by a thread, in a step or in the next.
@@ -177,12 +177,12 @@ impl Scene {
         for (number, key) in numbers {
             self.fencing.note(key, number)?;
         }
-        if index % 5 == 0 {
+        if index.is_multiple_of(5) {
             let snapshot = self.actor.segment(0).snapshot().map_err(text)?;
             holds_are_permits_that_are_out(&self.actor, self.traits, &snapshot)?;
             attachers_agree(&self.actor, step.key)?;
         }
-        if index % 16 == 0 {
+        if index.is_multiple_of(16) {
             recovery_finds_nothing(&self.actor)?;
         }
         Ok(())

@@ -203,8 +203,10 @@ pub fn declaration(dice: &mut Rng, lengths: Lengths) -> Declaration {
     declared(set).unwrap_or_else(|| declared(set_of(&limits[..1])).expect("valid by itself"))
 }
 
+type NewValue = fn(&mut Rng, Lengths) -> toml::Value;
+
 /// What a definition that follows may say, by the word of TOML.
-const CHANGES: &[(&str, fn(&mut Rng, Lengths) -> toml::Value)] = &[
+const CHANGES: &[(&str, NewValue)] = &[
     ("capacity", |dice, _| amount(dice.u64(1..=14))),
     ("burst", |dice, _| amount(dice.u64(1..=14))),
     ("ceiling", |dice, _| amount(dice.u64(12..=24))),
