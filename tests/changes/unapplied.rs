@@ -1,4 +1,5 @@
-//! A definition that was written and never came into force, because the process that applied it died.
+//! Changes and deaths: a definition that never came into force, because the process that applied it died, and a lock that
+//! the dead left to a process that does not know the definition yet.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -92,4 +93,22 @@ fn the_next_change_writes_over_what_never_came_into_force() {
             assert!(check(&attached.set("api").expect("declared"), 1));
         }
     }
+}
+
+#[test]
+fn what_a_dead_process_left_is_recovered_by_one_that_has_yet_to_read_the_definition() {
+    let test = "unapplied::what_a_dead_process_left_is_recovered_by_one_that_has_yet_to_read_the_definition";
+    in_own_process(test, 2 * TIMEOUT, |_| {
+        let scene = Scene::declared(scene::clock::NEW_YEAR, &declared(WINDOWS[0]));
+        let changing = scene.other();
+        changing.apply(&declared(WINDOWS[1])).expect("applies");
+        let child = Child::fork(|| RawSegment::open(&scene.path()).lock().take_and_stop());
+        child.wait_until_stopped();
+        child.kill();
+        // It takes the lock from the dead, releases it to read the definition, and takes it again.
+        assert!(check(&scene.set(), 1));
+        let snapshot = scene.snapshot();
+        assert_eq!(snapshot.counts.recoveries, 1);
+        assert!(!snapshot.poisoned && !snapshot.lock.owner_died);
+    });
 }

@@ -14,7 +14,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::queue::{self, Phase, Queue};
 use crate::shm::layout::places::HoldPlace;
-use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED};
+use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED, SET_UNRECOVERED};
 use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::JournalState;
@@ -96,7 +96,7 @@ impl SegmentEngine {
             JournalState::Reset => control.reset_row.load(Ordering::Relaxed) != 0,
             JournalState::Rebuild | JournalState::Damaged(_) => false,
         };
-        let extent = if was_of_few_rows && poisoned.load(Ordering::Relaxed) == 0 {
+        let extent = if was_of_few_rows && matches!(poisoned.load(Ordering::Relaxed), 0 | SET_UNRECOVERED) {
             Extent::LatestOperation
         } else {
             Extent::Whole
@@ -109,8 +109,10 @@ impl SegmentEngine {
         }
         // What the journal lost is not to be forgotten over counts that can be made again.
         match (poisoned.load(Ordering::Relaxed), is_consistent) {
-            (0 | SET_UNCHECKED, false) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
-            (SET_UNCHECKED, true) => poisoned.store(0, Ordering::Relaxed),
+            (0 | SET_UNCHECKED | SET_UNRECOVERED, false) => {
+                poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed)
+            }
+            (SET_UNCHECKED | SET_UNRECOVERED, true) => poisoned.store(0, Ordering::Relaxed),
             _ => {}
         }
         repairs.poisoned = poisoned.load(Ordering::Relaxed) != 0;

@@ -10,9 +10,7 @@ use crate::engine::queue::pending_wake::PendingWake;
 use crate::engine::recover::recovery_report::Repairs;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
-use crate::shm::layout::records::SET_UNCHECKED;
 use crate::shm::lock::guard::{Guard, LockError};
-use crate::shm::lock::journal::JournalState;
 use crate::shm::lock::lock_holder::LockHolder;
 use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
@@ -66,14 +64,14 @@ pub(crate) struct LockedShard<'a> {
     pub(crate) now: Now,
     /// The participant that this process is.
     pub(crate) owner: u64,
-    guard: Guard<'a>,
+    pub(super) guard: Guard<'a>,
     /// Dropped after the guard: the process that is to be woken is woken when the lock is free.
     pub(in crate::engine) pending_wake: AfterUnlock<'a>,
 }
 
 /// A lock that was taken, and what is known of it: see [`LockedShard`]. Nothing has been looked at yet.
 pub(in crate::engine) struct TakenLock<'a> {
-    guard: Guard<'a>,
+    pub(super) guard: Guard<'a>,
     pub(in crate::engine) now: Now,
     pub(in crate::engine) owner: u64,
     /// As in [`AfterUnlock`].
@@ -103,10 +101,10 @@ pub(crate) struct AfterUnlock<'a> {
     /// Whether the process that has duty is to look whether it has to ask for more.
     pub(in crate::engine) wakes_duty: Cell<bool>,
     /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
-    deadline: u64,
+    pub(super) deadline: u64,
     /// For the subscriber, which is code of the program and must not run under the lock.
     #[cfg(feature = "tracing")]
-    repairs: Option<Repairs>,
+    pub(super) repairs: Option<Repairs>,
 }
 
 impl Drop for AfterUnlock<'_> {
@@ -129,7 +127,7 @@ impl Drop for AfterUnlock<'_> {
 
 impl<'a> LockedShard<'a> {
     #[inline(always)]
-    fn new(engine: &'a SegmentEngine, shard: Shard<'a>, taken: TakenLock<'a>) -> Self {
+    pub(super) fn new(engine: &'a SegmentEngine, shard: Shard<'a>, taken: TakenLock<'a>) -> Self {
         Self {
             engine,
             // As far as this process has heard: what needs attention is read under the lock.
@@ -166,27 +164,6 @@ impl LockedShard<'_> {
         last_seen.store(monotonic, Ordering::Relaxed);
         self.now = Now { monotonic, ..now };
     }
-
-    /// Whether an operation was begun and not ended by the process that had the lock before, or might have been.
-    fn was_left_unfinished(&self) -> bool {
-        self.guard.owner_died()
-            || self.shard.memory.journal().state() != JournalState::Idle
-            || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
-    }
-}
-
-impl SegmentEngine {
-    /// Whether anything is to be seen to before an operation on a shard that is locked: what was left unfinished, a poisoned
-    /// shard, marks, another definition. All at once, because hardly ever anything is.
-    #[inline(always)]
-    pub(in crate::engine) fn needs_attention(&self, shard: RuledShard<'_>, guard: &Guard<'_>) -> bool {
-        let control = shard.memory.control();
-        let words = control.poisoned.load(Ordering::Relaxed)
-            | control.marks.load(Ordering::Relaxed)
-            | shard.memory.journal().unfinished()
-            | self.difference_from_definition(shard);
-        words != 0 || guard.owner_died()
-    }
 }
 
 impl SegmentEngine {
@@ -220,11 +197,11 @@ impl SegmentEngine {
         shard: Shard<'a>,
         now: Option<Now>,
     ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
-        let taken = self.take_lock(shard, now, LockWait::Briefly)?;
-        self.settle_into(place, shard, taken)
+        Ok(place.insert(self.lock_at(shard, now, LockWait::Briefly)?))
     }
 
-    /// Sees to what there is to be seen to of a lock that was taken, into a place of the caller's.
+    /// Sees to what there is to be seen to of a lock that was [taken to decide](Self::take_lock_to_decide), into a place of
+    /// the caller's.
     #[inline(always)]
     pub(in crate::engine) fn settle_into<'place, 'a>(
         &'a self,
@@ -232,11 +209,11 @@ impl SegmentEngine {
         shard: Shard<'a>,
         taken: TakenLock<'a>,
     ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
-        let locked = place.insert(LockedShard::new(self, shard, taken));
-        if self.needs_attention(locked.shard, &locked.guard) {
-            self.attend(locked)?;
+        if taken.needs_attention(self, shard.by(shard.set.shown())) {
+            let attended = self.attend(shard, taken, true, LockWait::Timeout);
+            return Ok(place.insert(attended.map_err(|error| self.explain(error))?));
         }
-        Ok(locked)
+        Ok(place.insert(LockedShard::new(self, shard, taken)))
     }
 
     /// As [`lock`](Self::lock), waiting for it as long as `wait` says.
@@ -308,20 +285,11 @@ impl SegmentEngine {
         now: Option<Now>,
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
-        let mut locked = self.lock_as_it_is(shard, now, wait)?;
-        if self.needs_attention(locked.shard, &locked.guard) {
-            self.attend(&mut locked)?;
+        let taken = self.take_lock(shard, now, wait)?;
+        if taken.needs_attention(self, shard.by(shard.set.shown())) {
+            return self.attend(shard, taken, now.is_some(), wait);
         }
-        Ok(locked)
-    }
-
-    /// Takes the lock if no process has it, for the sake of the marks alone: what is left of them after this is for the
-    /// caller to look at, once it has released the lock.
-    pub(in crate::engine) fn lock_for_marks<'a>(&'a self, shard: Shard<'a>) -> Result<(), Box<Error>> {
-        let mut locked = self.lock_as_it_is(shard, Some(self.now(shard)), LockWait::NOT)?;
-        let attended = self.attend(&mut locked);
-        locked.pending_wake.deadline = NOTHING_MORE;
-        attended
+        Ok(LockedShard::new(self, shard, taken))
     }
 
     /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
@@ -337,82 +305,8 @@ impl SegmentEngine {
         Ok(locked)
     }
 
-    /// As [`lock`](Self::lock), but takes poisoned shards as well, and says what had to be repaired.
-    pub(crate) fn lock_and_report<'a>(
-        &'a self,
-        shard: Shard<'a>,
-    ) -> Result<(LockedShard<'a>, Option<Repairs>), Box<Error>> {
-        let now = self.now(shard);
-        self.refuse_if_removed(now)?;
-        let mut locked = self.lock_as_it_is(shard, Some(now), LockWait::Timeout)?;
-        self.learn_definition(&mut locked)?;
-        let repairs = self.recover_if_unfinished(&mut locked)?;
-        self.migrate(&mut locked)?;
-        Ok((locked, repairs))
-    }
-
-    fn recover_if_unfinished(&self, locked: &mut LockedShard<'_>) -> Result<Option<Repairs>, Box<Error>> {
-        if !locked.was_left_unfinished() {
-            return Ok(None);
-        }
-        let (path, set) = (self.path(), &*locked.shard.set.name);
-        if locked.guard.owner_died() {
-            probes::owner_dead::fire(|| (path, set));
-        }
-        let repairs = self.recover(locked.shard, locked.guard.owner_died());
-        let Repairs {
-            owner_died,
-            undone_words,
-            rebuilt,
-            poisoned,
-            ..
-        } = repairs;
-        probes::recovered::fire(|| (path, set, owner_died, undone_words, rebuilt, poisoned));
-        #[cfg(feature = "tracing")]
-        {
-            locked.pending_wake.repairs = Some(repairs);
-        }
-        // What was undone may have been the step to the next definition itself.
-        self.learn_definition(locked)?;
-        Ok(Some(repairs))
-    }
-
-    #[cold]
-    fn attend(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
-        let attended = self.try_attend(locked);
-        if attended.is_err() {
-            // What cannot be attended to now, cannot be after the unlock either.
-            locked.pending_wake.deadline = NOTHING_MORE;
-        }
-        attended
-    }
-
-    fn try_attend(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
-        // What was left unfinished was begun under the definition that the shard is of.
-        self.learn_definition(locked)?;
-        self.recover_if_unfinished(locked)?;
-        if locked.shard.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
-            return Err(locked.shard.poisoned());
-        }
-        self.migrate(locked)?;
-        locked.finish_some_marks()?;
-        // The process that died may have freed something and not come to handing it on.
-        locked.serve_every_queue()
-    }
-
     #[inline(always)]
-    fn lock_as_it_is<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        reading: Option<Now>,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        let taken = self.take_lock(shard, reading, wait)?;
-        Ok(LockedShard::new(self, shard, taken))
-    }
-
-    #[inline(always)]
-    fn take_lock<'a>(
+    pub(super) fn take_lock<'a>(
         &'a self,
         shard: Shard<'a>,
         mut reading: Option<Now>,
@@ -553,7 +447,7 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn lock_failure(&self, shard: Shard<'_>, error: LockError) -> Box<Error> {
+    pub(super) fn lock_failure(&self, shard: Shard<'_>, error: LockError) -> Box<Error> {
         let name = shard.set.name.to_string();
         Box::new(match error {
             LockError::TimedOut { holder } => Error::Segment(SegmentError::LockStuck {

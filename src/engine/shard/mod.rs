@@ -1,5 +1,6 @@
 //! Shards: what one lock guards, and the records in it.
 
+pub(super) mod attention;
 pub(super) mod hold;
 pub(super) mod key_identity;
 pub(super) mod key_table;

@@ -120,6 +120,11 @@ impl SetEngine {
         self.rules.latest()
     }
 
+    /// The rules of a definition that this process has read.
+    pub(in crate::engine) fn known_rules(&self, generation: u64) -> Option<&SetRules> {
+        self.rules.find(|rules| rules.generation == generation)
+    }
+
     /// How a limit stood by the definition that the decision was made by, and how much it admitted at once.
     pub(crate) fn standing(&self, decision: &Details, limit: usize, mark: Mark) -> Option<(Standing, u64)> {
         let definition = decision.definition;
@@ -207,8 +212,7 @@ impl<'a> Shard<'a> {
         if latest.generation == generation {
             return self.by(latest);
         }
-        let known = self.set.rules.find(|rules| rules.generation == generation);
-        self.by(known.unwrap_or(latest))
+        self.by(self.set.known_rules(generation).unwrap_or(latest))
     }
 }
 

@@ -141,6 +141,7 @@ fn every_constant_is_documented() {
         ("REBUILD_MARKER", journal::REBUILD_MARKER),
         ("CHANGE_MARKER", journal::CHANGE_MARKER),
         ("SET_UNCHECKED", records::SET_UNCHECKED),
+        ("SET_UNRECOVERED", records::SET_UNRECOVERED),
         ("RETIRED", records::RETIRED),
         ("RETIRED_AS_DELETED", records::RETIRED_AS_DELETED),
         ("MAX_PARTICIPANTS", records::MAX_PARTICIPANTS),

@@ -62,6 +62,9 @@ pub(crate) const MAX_SETS: u64 = 1024;
 /// In a set's `poisoned` word: no process has looked at the set since a cold start voided its lock.
 pub(crate) const SET_UNCHECKED: u64 = 3;
 
+/// In a set's `poisoned` word: the process that took the lock from a dead one released it before it had recovered the set.
+pub(crate) const SET_UNRECOVERED: u64 = 4;
+
 /// Marks a segment that was retired; any value but zero does.
 pub(crate) const RETIRED: u64 = 1;
 

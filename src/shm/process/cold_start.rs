@@ -20,7 +20,7 @@ use crate::shm::file::file_lock::{ByteRange, is_locked_by_others};
 use crate::shm::file::region::{OutOfRegion, load_acquire};
 use crate::shm::file::segment_file::{damaged, identity, io_error};
 use crate::shm::file::verified::Verified;
-use crate::shm::layout::records::{Header, SET_UNCHECKED, SetControl};
+use crate::shm::layout::records::{Header, SET_UNCHECKED, SET_UNRECOVERED, SetControl};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 
@@ -206,9 +206,12 @@ fn cold_start(
     for control in controls(verified) {
         let control = control.map_err(ColdStartFailure::OutOfRegion)?;
         // With the lock goes the word that its owner died. A set that is poisoned already stays so.
-        let _ = control
-            .poisoned
-            .compare_exchange(0, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
+        for sound in [0, SET_UNRECOVERED] {
+            let _ =
+                control
+                    .poisoned
+                    .compare_exchange(sound, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
+        }
         let kind = verified.creation_options.lock_kind;
         kind.initialise(&control.lock).map_err(ColdStartFailure::System)?;
         let serial = next_life_serial(control.hold_serial.load(Ordering::Relaxed));

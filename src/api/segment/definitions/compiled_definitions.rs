@@ -60,3 +60,95 @@ pub(crate) fn compile_definitions(
         .map(|definition| definition.generation);
     Ok((stored, generations.zip(plans).collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{EngineOptions, LockWait, SegmentEngine};
+    use crate::shm::file::attach::{Admission, attach};
+    use crate::shm::time::segment_clock::SegmentClock;
+    use crate::{Declaration, Limit, LockKind, Segment, SetDeclaration};
+
+    thread_local! {
+        /// Looks at the locks of a segment, as another attachment sees them.
+        static ONLOOKER: RefCell<Option<Segment>> = const { RefCell::new(None) };
+        /// How many definitions were compiled, and how many of them under a lock.
+        static COMPILED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    }
+
+    fn compile_and_look(text: &str) -> Option<SetPlan> {
+        let is_locked = ONLOOKER.with_borrow(|onlooker| {
+            let engine = &onlooker.as_ref().expect("set before").shared().engine;
+            engine.shards().any(|shard| {
+                let table = engine.membership.table();
+                let lock = table.lock_state(&shard.memory.control().lock, |_| true);
+                lock.holder.is_some()
+            })
+        });
+        let (compiled, under_lock) = COMPILED.get();
+        COMPILED.set((compiled + 1, under_lock + u32::from(is_locked)));
+        compile_one(text)
+    }
+
+    fn declared(lock: LockKind, seconds: u64) -> Declaration {
+        let limit = Limit::calls("calls", 100_u64, Duration::from_secs(seconds));
+        Declaration::new()
+            .lock(lock)
+            .add_set(SetDeclaration::new("api").add_limit(limit))
+    }
+
+    #[test]
+    fn no_definition_is_compiled_under_the_lock_of_a_shard() {
+        for lock in [LockKind::Slot, LockKind::RobustMutex] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let path = directory.path().join("limits");
+            let other = Segment::create(&path, &declared(lock, 1)).expect("a segment");
+            ONLOOKER.set(Some(Segment::open(&path).expect("opens")));
+            COMPILED.set((0, 0));
+            let understand = |verified: &Verified| compile_definitions(verified, &path);
+            let (attached, (_, plans)) =
+                attach(&path, false, understand, |_| Ok(Admission::Join)).expect("attaches");
+            let options = EngineOptions {
+                lock_timeout: Duration::from_secs(60),
+                clock: SegmentClock::System,
+                compile: compile_and_look,
+            };
+            let engine = SegmentEngine::new(&path, attached, plans, options).expect("fits");
+            let set = &engine.sets()[0];
+            let shard = set.shard(0);
+            let ways: [fn(&SegmentEngine) -> bool; 5] = [
+                |engine| engine.lock(engine.sets()[0].shard(0)).is_ok(),
+                |engine| {
+                    engine
+                        .lock_timeless(engine.sets()[0].shard(0), LockWait::Briefly)
+                        .is_ok()
+                },
+                |engine| engine.lock_and_report(engine.sets()[0].shard(0)).is_ok(),
+                |engine| {
+                    engine
+                        .reclaim(engine.sets()[0].shard(0), LockWait::Timeout)
+                        .is_ok()
+                },
+                |engine| engine.repair(engine.sets()[0].shard(0), true).is_ok(),
+            ];
+            for (seconds, way) in (2..).zip(ways) {
+                other.apply(&declared(lock, seconds)).expect("applies");
+                assert!(way(&engine), "{lock:?}, {seconds}");
+                drop(engine.lock(shard).expect("works"));
+                assert_eq!(COMPILED.get().1, 0, "{lock:?}, {seconds}");
+            }
+            let (before, _) = COMPILED.get();
+            assert!(before >= 5, "each definition is compiled: {before}");
+            let definition = engine.definition(set).expect("sound");
+            let applied = engine.apply(set, definition.generation, &definition.text);
+            applied.expect("works");
+            let (compiled, under_lock) = COMPILED.get();
+            assert!(compiled > before, "as is its own");
+            assert_eq!(under_lock, 0, "{lock:?}");
+            ONLOOKER.set(None);
+        }
+    }
+}

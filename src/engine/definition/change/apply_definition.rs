@@ -40,7 +40,7 @@ impl SegmentEngine {
             for shard in set.shards() {
                 drop(self.lock(shard)?);
             }
-            let mut locked = self.lock(set.shard(0))?;
+            let locked = self.lock(set.shard(0))?;
             if self.generation_of(set) != generation {
                 return Ok(Applied::Superseded);
             }
@@ -60,12 +60,10 @@ impl SegmentEngine {
                 .map_err(|place| damaged(self.path(), place))?;
             // From here on it is in force: the process that sees the generation sees the text.
             entry.generation.store(next, Ordering::Release);
-            self.migrate(&mut locked)?;
-            // It stands, whatever is wrong with a queue: the next operation says that.
-            let _ = locked.serve_every_queue();
             drop(locked);
             // A process renews leases in the background by what it knows: it is to look before a new one runs out.
             self.wake_every_process();
+            // This process reads it as any other does, and whichever takes a shard's lock first migrates it.
             for shard in set.shards() {
                 drop(self.lock(shard)?);
             }

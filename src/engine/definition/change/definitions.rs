@@ -12,7 +12,7 @@ use crate::engine::definition::change::versions::Versions;
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
-use crate::engine::shard::set_engine::{RuledShard, SetEngine};
+use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::{Error, SegmentError};
 use crate::shm::file::region::{Region, load_acquire};
 use crate::shm::file::segment_file::damaged;
@@ -28,7 +28,13 @@ impl SegmentEngine {
     }
 }
 
-/// Where the definitions of a segment's sets are, and how they are compiled.
+/// What a locked shard decides by, and what it is migrated to before it does; mostly the same.
+pub(in crate::engine) struct NeededRules<'a> {
+    pub(in crate::engine) own: &'a SetRules,
+    pub(in crate::engine) in_force: &'a SetRules,
+}
+
+/// Where the definitions of a segment's sets are, and how they are compiled: which is done under no lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Definitions<'a> {
     pub(crate) path: &'a Path,
@@ -37,12 +43,11 @@ pub(crate) struct Definitions<'a> {
 }
 
 impl Definitions<'_> {
-    /// Lets a set know the definition that is in force by now, for a caller that only reads. What cannot be read,
-    /// because another is being written in its place, is left out.
+    /// Lets a set know the definition that is in force by now, for a caller that only reads. What cannot be read is left
+    /// out.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
-        let generation = load_acquire(&set.entry.generation);
-        if generation != set.rules.latest().generation {
-            let _ = self.learn(set, generation);
+        if load_acquire(&set.entry.generation) != set.rules.latest().generation {
+            let _ = self.learn(set);
         }
     }
 
@@ -74,15 +79,25 @@ impl Definitions<'_> {
         })
     }
 
-    /// Lets a set know a definition; before that, the one before it, which shards may still be of, and what callers
-    /// still hold: an earlier one cannot be added to a later one.
-    fn learn(&self, set: &SetEngine, generation: u64) -> Result<(), Box<Error>> {
+    /// Lets a set know the definition that is in force; before that, the one before it, which shards may still be of, and
+    /// what callers still hold: an earlier one cannot be added to a later one.
+    pub(in crate::engine) fn learn(&self, set: &SetEngine) -> Result<(), Box<Error>> {
         let add = |rules: SetRules| set.rules.add(rules, |new, old| new.generation > old.generation);
-        if let Some(earlier) = self.read_previous(set, generation) {
-            add(earlier);
+        loop {
+            let generation = load_acquire(&set.entry.generation);
+            if let Some(earlier) = self.read_previous(set, generation) {
+                add(earlier);
+            }
+            match self.read_rules(set, generation) {
+                Ok(rules) => {
+                    add(rules);
+                    return Ok(());
+                }
+                // Two may have come into force meanwhile.
+                Err(_) if load_acquire(&set.entry.generation) != generation => {}
+                Err(error) => return Err(error),
+            }
         }
-        add(self.read_rules(set, generation)?);
-        Ok(())
     }
 
     /// The set, which also knows the definition before the one in force.
@@ -99,12 +114,11 @@ impl Definitions<'_> {
     }
 
     /// The rules by the definition before that of `generation`, where they are not known yet. Where they cannot be read,
-    /// because another definition is being written in their place, no shard needs them any more, and what was reserved
-    /// by them is not refunded.
+    /// because another definition was begun in their place, no shard needs them any more, and what was reserved by them
+    /// is not refunded.
     fn read_previous(&self, set: &SetEngine, generation: u64) -> Option<SetRules> {
         let before = generation.checked_sub(1)?;
-        let is_known = set.rules.find(|rules| rules.generation == before).is_some();
-        if is_known {
+        if set.known_rules(before).is_some() {
             return None;
         }
         self.read_rules(set, before).ok()
@@ -140,23 +154,41 @@ impl SegmentEngine {
         load_acquire(&set.entry.generation)
     }
 
-    /// Makes a locked shard decide by the definition that it is of.
-    pub(in crate::engine) fn learn_definition(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
-        let control = locked.shard.memory.control();
-        let mut generation = control.generation.load(Ordering::Relaxed);
+    /// The rules that a locked shard decides by, and those that it is to be migrated to: none where the process has not
+    /// read the latter yet. It may not do that before it has released the lock.
+    pub(in crate::engine) fn needed_rules<'a>(
+        &self,
+        shard: Shard<'a>,
+    ) -> Result<Option<NeededRules<'a>>, Box<Error>> {
+        let control = shard.memory.control();
+        let generation = control.generation.load(Ordering::Relaxed);
         // Read after the shard's, which no other definition can overtake by two.
-        let in_force = self.generation_of(locked.shard.set);
+        let in_force = self.generation_of(shard.set);
         if generation != in_force && in_force.checked_sub(1) != Some(generation) {
             // Damage: which of the two it was is lost, and from the one in force nothing has to be migrated.
             control.migrated.store(0, Ordering::Relaxed);
             control.generation.store(in_force, Ordering::Relaxed);
-            generation = in_force;
         }
-        locked.shard = locked
-            .shard
-            .unruled()
-            .by(self.rules_of(locked.shard.set, generation)?);
-        Ok(())
+        let Some(in_force) = shard.set.known_rules(in_force) else {
+            return Ok(None);
+        };
+        let own = self.own_rules(shard)?;
+        Ok(Some(NeededRules { own, in_force }))
+    }
+
+    /// The rules of the definition that a locked shard is of. The process that knows the one in force has read the one
+    /// before as well, as long as any shard was of it.
+    pub(in crate::engine) fn own_rules<'a>(&self, shard: Shard<'a>) -> Result<&'a SetRules, Box<Error>> {
+        let generation = shard.memory.control().generation.load(Ordering::Relaxed);
+        shard.set.known_rules(generation).ok_or_else(|| {
+            Box::new(Error::Segment(SegmentError::Damaged {
+                path: self.path().to_owned(),
+                what: format!(
+                    "a shard of set `{}` is of a definition that is long gone",
+                    shard.set.name
+                ),
+            }))
+        })
     }
 
     /// Where the definitions of this segment's sets are.
@@ -168,31 +200,16 @@ impl SegmentEngine {
         }
     }
 
-    /// The rules of a set by the definition of that generation.
-    fn rules_of<'a>(&self, set: &'a SetEngine, generation: u64) -> Result<&'a SetRules, Box<Error>> {
-        let known = || set.rules.find(|rules| rules.generation == generation);
-        if let Some(rules) = known() {
-            return Ok(rules);
-        }
-        self.definitions().learn(set, generation)?;
-        known().ok_or_else(|| {
-            Box::new(Error::Segment(SegmentError::Damaged {
-                path: self.path().to_owned(),
-                what: format!(
-                    "a shard of set `{}` is of a definition that is long gone",
-                    set.name
-                ),
-            }))
-        })
-    }
-
-    /// Carries a locked shard over to the definition that is in force, where it is not of that yet.
-    pub(in crate::engine) fn migrate(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
-        let generation = self.generation_of(locked.shard.set);
+    /// Carries a locked shard over to the `rules` of the definition that is in force, where it is not of that yet.
+    pub(in crate::engine) fn migrate<'a>(
+        &self,
+        locked: &mut LockedShard<'a>,
+        rules: &'a SetRules,
+    ) -> Result<(), Box<Error>> {
+        let generation = rules.generation;
         if generation == locked.shard.rules.generation {
             return Ok(());
         }
-        let rules = self.rules_of(locked.shard.set, generation)?;
         locked.read_clock();
         locked.end_automatic_batches()?;
         let (shard, now) = (locked.shard, locked.now);
