@@ -69,6 +69,7 @@ class _Windowed(_Common):
     week_start: str | None = None
     buckets: int | None = None
     entries: int | None = None
+    refund: bool | None = None
     credit: Literal["auto"] | Mapping[str, int | bool] | None = None
 
     @property
@@ -125,6 +126,8 @@ class Rate(_Windowed):
             window, units come back late by up to that part of it, and never early. 1024 unless given; in a keyed set as
             many as the capacity has units, at most 1024. It cannot change in a live segment.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
+        refund: Whether what was reserved and not used comes back, by `settle`, `cancel`, or because no one came for it;
+            it does unless given. With `credit` or `fleet`, nothing comes back to windows.
         near_limit: From which percentage of the capacity on an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.

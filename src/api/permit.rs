@@ -92,10 +92,11 @@ impl<'a> Permit<'a> {
     /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
     /// is dropped or released.
     ///
-    /// Less than reserved is refunded where the algorithm allows, but for what time has replenished since: that would
-    /// come out of what others have taken. More is charged although it may exceed the limit.
-    /// A budget is debited. Limits that the permit did not take, and calls limits of which it took only one, are
-    /// skipped; what is not named keeps its reserved cost.
+    /// What was not used comes back, as far as it still [counts](crate::Algorithm#what-comes-back), unless the limit
+    /// says [`refund(false)`](crate::Limit::refund). Nothing comes back of what was reserved before the limit was
+    /// [changed](crate::Segment::apply) or reset. More than reserved is charged although it may exceed the limit.
+    /// A budget is debited. Limits that the permit did not take are skipped; what is not named, calls included, keeps its
+    /// reserved cost.
     ///
     /// # Errors
     ///
@@ -467,12 +468,11 @@ impl<'a> Permit<'a> {
     /// Whether settling the limit means something.
     #[inline]
     fn settles(&self, index: usize) -> bool {
-        let Some(taken) = self.decision.get(index) else {
+        if self.decision.get(index).is_none() {
             return false;
-        };
+        }
         match self.set.engine_set().limits.get(index).map(|limit| limit.kind) {
-            Some(Kind::Rate | Kind::Budget) => true,
-            Some(Kind::Calls) => taken.cost() > 1,
+            Some(Kind::Rate | Kind::Calls | Kind::Budget) => true,
             Some(Kind::Concurrency) | None => false,
         }
     }

@@ -177,10 +177,11 @@
 //!
 //! # Refunds out of order
 //!
-//! A refund gives back no more than what time has not replenished since the reservation. A permit does not learn of refunds
-//! of others: where an earlier one is settled to less, time replenishes a later one sooner than its permit knows, and
+//! Under GCRA, token bucket and leaky bucket a refund gives back no more than what time has not replenished since the
+//! reservation. A permit does not learn of refunds of others: where an earlier one is settled to less, time replenishes a later one sooner than its permit knows, and
 //! settled to less it may be given back what was replenished already. A window may then see more than its bound, by as much
-//! as was refunded ahead of that permit. Reserve close to what is used where the bound must hold to the unit.
+//! as was refunded ahead of that permit. Reserve close to what is used where the bound must hold to the unit, or count in a
+//! window: there a refund comes out of what the window counted of that very reservation, in whatever order.
 //!
 //! # Waiting in the queue
 //!
@@ -192,7 +193,8 @@
 //! give a timeout.
 //!
 //! What a waiter was granted and did not come for, because it was cancelled or killed in that moment, is given back as
-//! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
+//! far as it still [counts](crate::Algorithm#what-comes-back): concurrency always, and what a rate or calls limit was charged
+//! unless that says `refund = false`.
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
 //! abandoned permits and unused batches. It never waits for a lock, so a segment whose lock is stuck does not keep it from others.

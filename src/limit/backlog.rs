@@ -1,8 +1,8 @@
 //! GCRA, the token bucket and the leaky bucket: one rule, with one state.
 
 use super::{
-    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
-    StateMut, load_wide, store_wide,
+    Assessment, CapacityTerms, Charge, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing,
+    State, StateMut, load_wide, store_wide,
 };
 use crate::units::{LATEST_INSTANT, Rounding, UnitPrice, share};
 
@@ -12,7 +12,7 @@ use crate::units::{LATEST_INSTANT, Rounding, UnitPrice, share};
 /// away, and it never goes below zero. All backlogs here are scaled by the price's denominator. GCRA (ITU-T I.371, ATM
 /// Forum TM 4.0) calls it the distance to the theoretical arrival time, a leaky bucket used as a meter (I.371's
 /// continuous-state leaky bucket) its level, and a token bucket (RFC 3290, appendix A) the tokens that are missing. They
-/// admit the same; a leaky bucket gives nothing back.
+/// admit the same.
 ///
 /// State, two words: the theoretical arrival time, scaled, low word first. At or before now, the limit is completely
 /// replenished; the distance from now to it is the backlog. Looking writes nothing, so asking often does not slow
@@ -23,14 +23,12 @@ pub(crate) struct Backlog {
     burst: u64,
     /// The backlog that leaves nothing: `burst` units.
     max: u128,
-    /// Whether what was charged and not used can be given back.
-    refunds: bool,
 }
 
 impl Backlog {
     const ARRIVAL: usize = 0;
 
-    /// A rule that refunds. `window` is in nanoseconds.
+    /// `window` is in nanoseconds.
     ///
     /// An admitted arrival time is at most now + burst, which must be an exact number at the latest instant too. All
     /// windows of up to that many nanoseconds are, and in longer ones bursts of up to 2^63 units.
@@ -46,16 +44,7 @@ impl Backlog {
             price,
             burst,
             max: price.scaled_cost(burst),
-            refunds: true,
         })
-    }
-
-    /// The same rule, which gives nothing back.
-    pub(crate) fn without_refunds(self) -> Self {
-        Self {
-            refunds: false,
-            ..self
-        }
     }
 
     /// What a unit is worth in time.
@@ -119,6 +108,19 @@ impl Backlog {
                 retry_after: Some(self.price.nanos_to_cover(excess)),
             },
         }
+    }
+
+    /// What time has not replenished of a charge. It works off what was there before the charge first; where that is not
+    /// known, it is taken for nothing.
+    pub(super) fn left(&self, now: Now, charge: &Charge) -> u128 {
+        let charged = self.price.scaled_cost(charge.cost);
+        let after = self.price.scaled_cost(charge.units_after);
+        let elapsed = now.monotonic.saturating_sub(charge.instant);
+        charge
+            .mark
+            .map_or(charged, |mark| mark.wide().saturating_sub(after))
+            .saturating_sub(self.price.scaled_nanos(elapsed))
+            .min(charged)
     }
 
     /// The backlog under this rule that leaves what `backlog` left under an `old` one, the same number of units to
@@ -198,58 +200,12 @@ impl RuleOperations for Backlog {
         self.price.nanos_to_cover(charged.saturating_sub(self.max))
     }
 
-    fn refunds(&self) -> bool {
-        self.refunds
-    }
-
-    /// Time works off what was there before the charge first; where that is not known, it is taken for nothing.
-    fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
-        if !self.refunds {
-            return 0;
-        }
-        let charged = self.price.scaled_cost(cost);
-        mark.map_or(charged, Mark::wide)
-            .saturating_sub(self.price.scaled_nanos(elapsed))
-            .min(charged)
-    }
-
-    fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
-        Mark::of_wide(mark.wide().saturating_sub(self.price.scaled_cost(units)))
-    }
-
-    /// The end of the charge is migrated as a backlog is that ends there, so what is given back is what would have
-    /// been given back at the change, less what time has replenished since.
-    fn left_of_former(
-        &self,
-        former: &Self,
-        mark: Option<Mark>,
-        (before, since): (u64, u64),
-        cost: u64,
-    ) -> u128 {
-        if !self.refunds {
-            return 0;
-        }
-        let charged = former.price.scaled_cost(cost);
-        let end = mark
-            .map_or(charged, Mark::wide)
-            .saturating_sub(former.price.scaled_nanos(before));
-        let left = self
-            .price
-            .converted(end.min(charged), former.price, Rounding::Down);
-        self.migrated(former, end, Rounding::Down)
-            .saturating_sub(self.price.scaled_nanos(since))
-            .min(left)
-    }
-
-    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64, left: u128) -> u64 {
-        if !self.refunds {
-            return 0;
-        }
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
         // What time has already replenished is not given back a second time, so nothing rises above the burst.
-        let max = self.backlog(state, now).min(left);
-        let asked = self.price.scaled_cost(amount);
+        let max = self.backlog(state, now).min(self.left(now, charge));
+        let asked = self.price.scaled_cost(unused);
         let (taken_off, units) = if asked <= max {
-            (asked, amount)
+            (asked, unused)
         } else {
             (max, self.price.whole_units(max))
         };
@@ -299,10 +255,7 @@ impl RuleOperations for Backlog {
     fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
         let per_window = terms.rate.unwrap_or(capacity);
         let burst = terms.burst.unwrap_or(capacity);
-        Ok(Self {
-            refunds: self.refunds,
-            ..Self::new(per_window, terms.window, burst)?
-        })
+        Self::new(per_window, terms.window, burst)
     }
 
     /// What remains is kept, at most the new burst, and is replenished at the new rate from now on.

@@ -129,6 +129,29 @@ impl Mark {
     }
 }
 
+/// What was charged, and when: what a refund of it needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// On the monotonic clock.
+    pub(crate) instant: u64,
+    /// How it left the limit; none where that is not known, and less may be given back.
+    pub(crate) mark: Option<Mark>,
+    pub(crate) cost: u64,
+    /// Units that were charged together with it and come after it: with time, it is replenished before them.
+    pub(crate) units_after: u64,
+}
+
+impl Charge {
+    /// With the instant held at the latest that the rules are proven for.
+    #[inline]
+    fn within_proven_range(self) -> Self {
+        Self {
+            instant: self.instant.min(LATEST_INSTANT),
+            ..self
+        }
+    }
+}
+
 /// From which number of a [`Mark`] on a limit is near its end: worked out once for each declaration, so that a
 /// decision only compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

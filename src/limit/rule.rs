@@ -1,9 +1,9 @@
 //! Any rule, behind the one door the engine goes through.
 
 use super::{
-    Adaptive, Assessment, Backlog, Budget, CapacityTerms, Concurrency, FixedWindow, InvalidLimit, Leased,
-    Mark, NearThreshold, Now, OutagePolicy, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter,
-    Standing, State, StateMut, Unlimited,
+    Adaptive, Assessment, Backlog, Budget, CapacityTerms, Charge, Concurrency, FixedWindow, InvalidLimit,
+    Leased, Mark, NearThreshold, Now, OutagePolicy, RuleOperations, Sample, SlidingWindow,
+    SlidingWindowCounter, Standing, State, StateMut, Unlimited,
 };
 
 use super::lease::Units;
@@ -77,19 +77,26 @@ impl Rule {
     }
 
     /// What the units of the rule are to hosts that share it, and what one is worth in time where they come back evenly.
-    fn units(&self) -> (Units, Option<UnitPrice>) {
+    fn units(&self, refunds: bool) -> (Units, Option<UnitPrice>) {
         match self {
             Self::Concurrency(_) => (Units::Held, None),
             Self::Budget(_) => (Units::Debited, None),
-            Self::Backlog(backlog) if backlog.refunds() => (Units::Refunded, Some(backlog.price())),
+            Self::Backlog(backlog) if refunds => (Units::Refunded, Some(backlog.price())),
             Self::Backlog(backlog) => (Units::Spent, Some(backlog.price())),
             _ => (Units::Counted, None),
         }
     }
 
-    /// The rule where hosts share what it decides: leased for `length` nanoseconds at a time.
-    pub(crate) fn leased(&self, length: u64, outage: OutagePolicy, key: u32) -> Result<Leased, InvalidLimit> {
-        let (units, price) = self.units();
+    /// The rule where hosts share what it decides: leased for `length` nanoseconds at a time. `refunds` says whether unused
+    /// units come back, where they can.
+    pub(crate) fn leased(
+        &self,
+        length: u64,
+        outage: OutagePolicy,
+        key: u32,
+        refunds: bool,
+    ) -> Result<Leased, InvalidLimit> {
+        let (units, price) = self.units(refunds);
         Leased::of(self, units, price, (length, outage, key))
     }
 
@@ -98,7 +105,7 @@ impl Rule {
         match (self, old) {
             (Self::Leased(_), Self::Leased(_)) => None,
             (Self::Leased(rule), local) | (local, Self::Leased(rule)) => {
-                Some(rule.is_leased_from(local.units().0, local.state_words()))
+                Some(rule.is_leased_from(local.units(true).0, local.state_words()))
             }
             _ => None,
         }
@@ -188,28 +195,9 @@ impl RuleOperations for Rule {
         dispatch!(self, rule => rule.earliest(state, now.within_proven_range(), amount))
     }
 
-    fn refunds(&self) -> bool {
-        dispatch!(self, rule => rule.refunds())
-    }
-
-    fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
-        dispatch!(self, rule => rule.left(mark, elapsed, cost))
-    }
-
-    fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
-        dispatch!(self, rule => rule.mark_before_last(mark, units))
-    }
-
-    fn left_of_former(&self, former: &Self, mark: Option<Mark>, elapsed: (u64, u64), cost: u64) -> u128 {
-        dispatch!(
-            self, former,
-            (rule, former) => rule.left_of_former(former, mark, elapsed, cost),
-            _ => 0
-        )
-    }
-
-    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64, left: u128) -> u64 {
-        dispatch!(self, rule => rule.refund(state, now.within_proven_range(), amount, left))
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
+        let charge = charge.within_proven_range();
+        dispatch!(self, rule => rule.refund(state, now.within_proven_range(), unused, &charge))
     }
 
     #[inline(always)]

@@ -1,7 +1,9 @@
 //! What every rule can do.
 
 use super::adaptive::sample::Sample;
-use super::{Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
+use super::{
+    Assessment, CapacityTerms, Charge, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut,
+};
 use crate::units::share;
 
 /// What every rule can do. What is not overridden is what a count against a capacity does, of which nothing is held,
@@ -87,33 +89,18 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
         0
     }
 
-    /// Whether what was charged and not used can be given back.
-    fn refunds(&self) -> bool {
-        false
-    }
-
-    /// What is left, scaled, of a cost whose charge left the limit at `mark`, `elapsed` nanoseconds ago: what time has
-    /// not replenished since. Where it is not known how the charge left the limit, never more than that. Zero where the
-    /// algorithm does not refund.
-    fn left(&self, _mark: Option<Mark>, _elapsed: u64, _cost: u64) -> u128 {
-        0
-    }
-
-    /// What the mark was before the last `units` of its charge: that of the units that were charged before them. Of use
-    /// for what is [left](Self::left) of these only, so the mark itself where nothing ever is.
-    fn mark_before_last(&self, mark: Mark, _units: u64) -> Mark {
-        mark
-    }
-
-    /// As [`left`](Self::left), of a cost that was charged by a `former` rule, with its mark, `elapsed` nanoseconds before
-    /// and since this one came in its place. Whether that refunded plays no part.
-    fn left_of_former(&self, _former: &Self, _mark: Option<Mark>, _elapsed: (u64, u64), _cost: u64) -> u128 {
-        0
-    }
-
-    /// Gives back what was charged and not used, at most `left` of it, and returns the whole units by which the limit
-    /// really rose: never above full, and zero, with no change, where the algorithm does not refund.
-    fn refund(&self, _state: &mut (impl StateMut + ?Sized), _now: Now, _amount: u64, _left: u128) -> u64 {
+    /// Gives back `unused` units of a charge, as far as they still count and that is certain, and returns the whole units
+    /// by which the limit really rose: never above full, and zero, with no change, where nothing is certain.
+    ///
+    /// After it the limit never admits more than if it had been charged the rest only. Stores two words at most, a sliding
+    /// window as many as it [may](super::SlidingWindow::refunding_within).
+    fn refund(
+        &self,
+        _state: &mut (impl StateMut + ?Sized),
+        _now: Now,
+        _unused: u64,
+        _charge: &Charge,
+    ) -> u64 {
         0
     }
 

@@ -57,25 +57,20 @@ fn what_was_used_stays_used_and_is_replenished_as_before() {
 }
 
 #[test]
-fn what_is_settled_after_the_change_comes_back_as_the_name_in_force_says() {
+fn nothing_comes_back_of_what_was_reserved_under_another_name() {
     for refunding in [Algorithm::Gcra, Algorithm::TokenBucket] {
-        with_segment(Algorithm::LeakyBucket, |segment, set, clock| {
-            let mut early = take(set, 4);
-            let mut late = take(set, 6);
-            clock.advance_to(MINUTE / 2);
-            segment.apply(&ten_a_minute(refunding)).expect("applies");
-            // Time has replenished the first, and one unit of the second.
-            assert_eq!(refunded(&mut early, 0), 0, "{refunding:?}");
-            assert_eq!(refunded(&mut late, 4), 2, "{refunding:?}");
-            assert_eq!(remaining(set), 7);
-        });
-        with_segment(refunding, |segment, set, _| {
-            let mut permit = take(set, 3);
-            segment
-                .apply(&ten_a_minute(Algorithm::LeakyBucket))
-                .expect("applies");
-            assert_eq!(refunded(&mut permit, 0), 0, "{refunding:?}");
-            assert_eq!(remaining(set), 7);
-        });
+        for (before, after) in [
+            (Algorithm::LeakyBucket, refunding),
+            (refunding, Algorithm::LeakyBucket),
+        ] {
+            with_segment(before, |segment, set, _| {
+                let mut permit = take(set, 3);
+                segment.apply(&ten_a_minute(after)).expect("applies");
+                assert_eq!(refunded(&mut permit, 0), 0, "{before:?}, then {after:?}");
+                let mut permit = take(set, 3);
+                assert_eq!(refunded(&mut permit, 0), 3, "{after:?}");
+                assert_eq!(remaining(set), 7);
+            });
+        }
     }
 }

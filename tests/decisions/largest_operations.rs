@@ -93,3 +93,66 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
         assert_eq!(snapshot.sets[0].counts.cancelled, 1);
     }
 }
+
+/// Settles the one of many permits that was taken after `before` others and before `behind - 1` of them; answers what came
+/// back of each sliding window, and of the others, which are overdrawn.
+fn settle_in_the_middle(limits: usize, logs: usize, before: usize, behind: usize) -> Vec<u64> {
+    let set = (0..limits).fold(SetDeclaration::new("wide"), |set, index| {
+        let limit = Limit::rate(format!("limit {index}"), 1_000_000, MINUTE);
+        set.add_limit(limit.algorithm(match index {
+            _ if index < logs => Algorithm::SlidingWindow,
+            _ if index % 2 == 0 => Algorithm::FixedWindow,
+            _ => Algorithm::SlidingWindowCounter,
+        }))
+    });
+    let (_directory, _segment, wide) = create(set);
+    let names: Vec<String> = wide.limits().map(str::to_owned).collect();
+    let mut request = wide.request();
+    for name in &names {
+        request.set_cost(name, 10).expect("declared");
+    }
+    let take = || expect_permit(wide.try_acquire(&request));
+    for _ in 0..before {
+        drop(take());
+    }
+    let mut permit = take();
+    for _ in 1..behind {
+        drop(take());
+    }
+    let used = |index| if index < logs { 3 } else { 20 };
+    let usage = names.iter().enumerate().map(|(index, name)| (name, used(index)));
+    let settled = permit.settle(usage).expect("room in the journal");
+    names
+        .iter()
+        .take(logs)
+        .map(|name| settled.refunded(name.as_str()))
+        .collect()
+}
+
+#[test]
+fn all_sliding_windows_of_a_set_give_back_in_one_operation_as_far_as_their_share_of_the_journal_goes() {
+    for limits in [1, 2, 3, 9, MAX_LIMITS] {
+        for logs in [1, limits / 2, limits - 1, limits] {
+            if logs == 0 {
+                continue;
+            }
+            let share = (128 - 4 * (limits - logs)) / logs;
+            // Beside both ends of the log.
+            let most = share - 2;
+            for (before, behind, comes_back) in [
+                (most, most + 1, 7),
+                (most + 1, most, 7),
+                (0, 2 * most + 2, 7),
+                (2 * most + 2, 1, 7),
+                (most + 1, most + 1, 0),
+            ] {
+                let came_back = settle_in_the_middle(limits, logs, before, behind);
+                assert_eq!(
+                    came_back,
+                    vec![comes_back; logs],
+                    "{logs} of {limits}, after {before} and before {behind}"
+                );
+            }
+        }
+    }
+}

@@ -12,7 +12,7 @@ use super::{create, create_in, first_set};
 /// So long that nothing is replenished while a test runs.
 pub const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
 
-pub const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+pub const REFUNDING: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
 /// That many calls from the first one on, whatever the date is.
 pub fn calls(capacity: u64, algorithm: Algorithm) -> Limit {

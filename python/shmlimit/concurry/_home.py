@@ -34,6 +34,11 @@ _ALGORITHMS: dict[RateLimitAlgorithm, Algorithm] = {
     RateLimitAlgorithm.GCRA: "gcra",
 }
 
+# Those of which Concurry gives nothing back.
+_WITHOUT_REFUNDS = frozenset(
+    {RateLimitAlgorithm.LeakyBucket, RateLimitAlgorithm.SlidingWindow, RateLimitAlgorithm.FixedWindow}
+)
+
 _swept = False
 
 
@@ -66,12 +71,15 @@ def _declared(limit: Limit) -> DeclaredLimit:
     algorithm = _ALGORITHMS[limit.algorithm]
     # Concurry's windows begin when it is used, not at full minutes.
     align: Literal["first_use"] | None = "first_use" if algorithm == "fixed_window" else None
+    refund = False if limit.algorithm in _WITHOUT_REFUNDS else None
     # No `entries`, which would tie a segment to the number that it was created with.
     places = decimals(limit)
     if isinstance(limit, CallLimit) and places == 0:
-        return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align)
+        return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align, refund=refund)
     unit = f"{10**-places:.{places}f}" if places else None
-    return shmlimit.Rate(limit.key, capacity, limit.window, algorithm=algorithm, align=align, unit=unit)
+    return shmlimit.Rate(
+        limit.key, capacity, limit.window, algorithm=algorithm, align=align, refund=refund, unit=unit
+    )
 
 
 def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segment:

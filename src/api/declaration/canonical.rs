@@ -30,6 +30,10 @@ impl Limit {
         if matches!(self.kind, Kind::Rate | Kind::Budget) {
             limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
         }
+        if matches!(self.kind, Kind::Calls | Kind::Rate) {
+            // What is unlimited has nothing to give back, whatever was written.
+            limit.refund = (!limit.capacity.is_unlimited()).then_some(self.refunds());
+        }
         match algorithm {
             // Beside a rate, the capacity is the bucket.
             Some(Algorithm::LeakyBucket) if self.is_by_rate() => {}

@@ -11,7 +11,7 @@ impl Declaration {
     /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
     ///
     /// Changed are capacities, windows of the same alignment, bursts, the names of one rule, leases, the bounds of adaptive capacities, what
-    /// counts as near, the size of batches, shadows, how hosts share a limit, metadata, and what becomes of keys without room. What is not declared, and depends by
+    /// counts as near, what is given back, the size of batches, shadows, how hosts share a limit, metadata, and what becomes of keys without room. What is not declared, and depends by
     /// default on what can be changed, stays as it is. Path, mode and version play no part.
     ///
     /// # Errors
@@ -131,6 +131,7 @@ impl Limit {
             capacity: capacity.capacity.clone(),
             window: window.window,
             burst: change.burst.clone(),
+            refund: change.refund,
             rate: change.rate.clone(),
             interval: change.interval,
             lease: change.lease,

@@ -8,7 +8,7 @@ use super::Declaration;
 use crate::error::{Assignment, Difference};
 
 /// What `limitctl edit` takes.
-const ASSIGNABLE: [&str; 12] = [
+const ASSIGNABLE: [&str; 13] = [
     "capacity",
     "burst",
     "rate",
@@ -19,6 +19,7 @@ const ASSIGNABLE: [&str; 12] = [
     "lease",
     "latency_limit",
     "near_limit",
+    "refund",
     "shadow",
     "batch",
 ];

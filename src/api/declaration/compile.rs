@@ -34,7 +34,12 @@ impl Limit {
         let rule = match &meant.fleet {
             Some(fleet) => {
                 let length = nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX);
-                let leased = local.leased(length, fleet.outage_policy().into(), fleet.key_number());
+                let leased = local.leased(
+                    length,
+                    fleet.outage_policy().into(),
+                    fleet.key_number(),
+                    self.refunds(),
+                );
                 leased.map_err(|invalid| unsuitable(place, &invalid))?.into()
             }
             None => local,
@@ -44,6 +49,7 @@ impl Limit {
             kind: self.kind.into(),
             rule,
             terms,
+            refunds: self.refunds(),
             lease: nanos(self.lease),
             shadow: self.shadow.unwrap_or_default(),
             // Checked to be a percentage.
@@ -111,11 +117,8 @@ impl Limit {
                 None => Concurrency::new(capacity).map(Rule::Concurrency),
                 Some(rule) => Ok(rule),
             },
-            (_, Some(Algorithm::Gcra | Algorithm::TokenBucket)) => {
+            (_, Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket)) => {
                 Backlog::new(capacity, nanos, burst).map(Rule::Backlog)
-            }
-            (_, Some(Algorithm::LeakyBucket)) => {
-                Backlog::new(capacity, nanos, burst).map(|rule| rule.without_refunds().into())
             }
             (_, Some(Algorithm::FixedWindow)) => self.fixed_window(capacity, nanos).map(Rule::FixedWindow),
             (_, Some(Algorithm::SlidingWindow)) => {

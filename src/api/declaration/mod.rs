@@ -156,6 +156,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
 /// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a keyed set the capacity, at most 1024 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
+/// | `refund` | calls, rate: whether what was reserved and not used comes back, see [`Limit::refund`] | `true`; `false` of windows with `credit` or `fleet` |
 /// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
 /// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
 /// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |

@@ -190,7 +190,7 @@ impl SegmentEngine {
                 // Another thread of this process has drawn meanwhile.
                 decision.admit_from_credit(shard.index(), &drawn, cost, left);
                 return Ok(Answer::Admitted);
-            } else if limit.rule.refunds() && CreditWord::load(word).units() > 0 {
+            } else if limit.refunds && CreditWord::load(word).units() > 0 {
                 // So that no batch and no permit has units of two instants, which time replenishes at different times.
                 locked.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
             }
@@ -492,7 +492,7 @@ impl LockedShard<'_> {
         }
         let (at, units) = (self.at_its_instant(), left.units());
         let refunded = match mark {
-            None => at.refund_dead(transaction, limit, row, units, origin),
+            None => at.refund_drawn(transaction, limit, row, units, origin),
             Some(mark) => {
                 let charged = Decided::charged(mark, units);
                 at.refund_unused(transaction, limit, row, units, &charged, origin)

@@ -9,8 +9,8 @@ use super::plan::{CreditPlan, Kind, LimitPlan};
 use crate::engine::credit::credit_word::CreditWord;
 use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{
-    Answer, Ask, Assessment, CapacityTerms, Installed, LEASE_WORDS, LeaseState, Leased, Mark, NearThreshold,
-    Now, Problem, Rule, RuleOperations, Sample, State, StateMut,
+    Answer, Ask, Assessment, CapacityTerms, Charge, Installed, LEASE_WORDS, LeaseState, Leased, Mark,
+    NearThreshold, Now, Problem, Rule, RuleOperations, Sample, State, StateMut,
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -38,6 +38,8 @@ pub(crate) struct LimitRules {
     pub(crate) kind: Kind,
     /// A cost above this can never be met.
     pub(crate) burst: u64,
+    /// Whether what was charged and not used is given back.
+    pub(crate) refunds: bool,
     pub(crate) lease: Option<u64>,
     pub(crate) credit: Option<CreditPlan>,
     /// Whether it decides and counts, and never refuses.
@@ -67,6 +69,7 @@ impl LimitRules {
             rule: plan.rule,
             kind: plan.kind,
             burst: plan.rule.burst(),
+            refunds: plan.refunds,
             lease: plan.lease,
             credit: plan.credit,
             shadow: plan.shadow,
@@ -259,18 +262,18 @@ impl LimitRules {
             .charge_ahead(&mut StateWords::changing(words, transaction), now, delay, cost);
     }
 
-    /// Gives back what was charged and not used, at most `left` of it; answers the units really given back.
+    /// Gives back `unused` units of a charge by this rule; answers the units really given back.
     pub(crate) fn refund(
         &self,
         row: Row<'_>,
         transaction: &mut Transaction<'_>,
         now: Now,
-        amount: u64,
-        left: u128,
+        unused: u64,
+        charge: &Charge,
     ) -> u64 {
         let words = self.state(row);
         self.rule
-            .refund(&mut StateWords::changing(words, transaction), now, amount, left)
+            .refund(&mut StateWords::changing(words, transaction), now, unused, charge)
     }
 
     /// Tells a limit whose capacity moves how a piece of work went that is about to be given back.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::limit::{CapacityTerms, LEASE_WORDS, Rule, RuleOperations};
+use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
 
 /// How a limit is taken and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,8 @@ pub(crate) struct LimitPlan {
     pub(crate) rule: Rule,
     /// What another capacity of a key means for the rule; none where the capacity moves by itself or is no bound.
     pub(crate) terms: Option<CapacityTerms>,
+    /// Whether what was charged and not used is given back.
+    pub(crate) refunds: bool,
     /// For how long a hold lasts that is not renewed, in nanoseconds.
     pub(crate) lease: Option<u64>,
     /// Whether it decides and counts, and never refuses.
@@ -149,6 +152,31 @@ pub(crate) const MAX_MIGRATED_WORDS: usize = 158;
 
 /// The most words of state that another capacity of a limit rewrites.
 pub(crate) const MAX_WORDS_BY_CAPACITY: usize = 4;
+
+/// Of the words that one transaction may change, those for what a set's limits give back all at once. The others are for
+/// the hold, the ticket and the queue.
+const REFUND_WORDS: usize = 128;
+
+/// The most words that a limit stores when it is charged or gives something back, a sliding window aside.
+const WORDS_OF_A_CHARGE: usize = 4;
+
+const _: () = assert!(REFUND_WORDS + 32 <= JOURNAL_ENTRIES && WORDS_OF_A_CHARGE * MAX_LIMITS < REFUND_WORDS);
+
+/// Says to each sliding window of a set how many words it may store to give something back, so that all limits of the set
+/// can do so in one transaction.
+pub(crate) fn share_refund_words(limits: &mut [LimitPlan]) {
+    let logs = limits
+        .iter()
+        .filter(|limit| matches!(limit.rule, Rule::SlidingWindow(_)))
+        .count();
+    let words = REFUND_WORDS.saturating_sub(WORDS_OF_A_CHARGE * (limits.len() - logs));
+    for limit in limits {
+        if let Rule::SlidingWindow(rule) = limit.rule {
+            // As many as there are of them: not none.
+            limit.rule = rule.refunding_within((words / logs.max(1)) as u32).into();
+        }
+    }
+}
 
 /// What keys of a tier are limited by.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
-use crate::engine::settle::refund::{Origin, ReservedBy};
+use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::set_engine::{Shard, ShardAt};
@@ -435,7 +435,6 @@ impl TicketPlace<'_> {
             definition: Some(self.definition()),
             row: self.row(),
             units_after: 0,
-            capacity: ReservedBy::Unknown,
         }
     }
 

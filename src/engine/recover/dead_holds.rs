@@ -234,7 +234,7 @@ impl<'a> LeftOut<'a> {
                 self.add(limit, amount);
             } else if refunds {
                 let own = limit.of(self.row);
-                let refunded = at.refund_dead(&mut transaction, &own, self.row, amount, hold.origin());
+                let refunded = at.refund_drawn(&mut transaction, &own, self.row, amount, hold.origin());
                 self.add(limit, refunded);
             } else {
                 is_empty &= amount == 0;

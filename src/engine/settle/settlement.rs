@@ -259,7 +259,7 @@ impl<'a> LockedShard<'a> {
                 row,
                 unused,
                 decided,
-                permit.origin(index),
+                permit.origin(),
             );
             let drawn_again = match limit.credit {
                 Some(_) => self.put_back(transaction, &limit, row, permit, settled.refunded),

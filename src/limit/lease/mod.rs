@@ -22,8 +22,8 @@ pub(crate) use record::{LEASE_WORDS, LeaseWord};
 use record::{get, put};
 
 use super::{
-    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
-    StateMut,
+    Assessment, CapacityTerms, Charge, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing,
+    State, StateMut,
 };
 use crate::units::{NANOS_PER_SECOND, UnitPrice};
 
@@ -513,30 +513,22 @@ impl RuleOperations for Leased {
         self.reads_utc
     }
 
-    fn refunds(&self) -> bool {
-        self.units == Units::Refunded
-    }
-
-    /// As of a limit by itself, by what the store counted when it answered last: what hosts have used since can only make
-    /// more be left.
-    fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
+    /// What is left of the charge is given back as of a limit by itself, by what the store counted when it answered last:
+    /// what hosts have used since can only make more be left. What has not been reported comes back to the lease; the rest
+    /// is reported as unused.
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
         if self.units != Units::Refunded {
             return 0;
         }
         let price = self.price;
-        let charged = price.scaled_cost(cost);
-        let end = mark.map_or(0, |mark| price.scaled_nanos(mark.second));
-        end.max(charged)
+        let charged = price.scaled_cost(charge.cost);
+        let end = charge.mark.map_or(0, |mark| price.scaled_nanos(mark.second));
+        let elapsed = now.monotonic.saturating_sub(charge.instant);
+        let left = end
+            .max(charged)
             .saturating_sub(price.scaled_nanos(elapsed))
-            .min(charged)
-    }
-
-    /// What has not been reported comes back to the lease; the rest is reported as unused.
-    fn refund(&self, state: &mut (impl StateMut + ?Sized), _now: Now, amount: u64, left: u128) -> u64 {
-        if self.units != Units::Refunded {
-            return 0;
-        }
-        let units = amount.min(self.price.whole_units(left));
+            .min(charged);
+        let units = unused.min(price.whole_units(left));
         let spent = self.get(state, LeaseWord::Spent);
         let unreported = spent.saturating_sub(self.get(state, LeaseWord::AskedSpent));
         let to_lease = units.min(unreported);

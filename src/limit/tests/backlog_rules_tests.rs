@@ -1,4 +1,4 @@
-//! GCRA, token bucket and leaky bucket: one rule, with refunds or without.
+//! GCRA, token bucket and leaky bucket: one rule.
 
 use num_bigint::BigInt;
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 
 const MINUTE: u64 = 60 * NANOS_PER_SECOND;
 
-/// Each rule that can be declared with the parameters, and whether it refunds: none for bursts that are not exact.
-pub(super) fn each(capacity: u64, window: u64, burst: u64) -> Vec<(Rule, bool)> {
+/// The rule with the parameters; none for bursts that are not exact.
+pub(super) fn each(capacity: u64, window: u64, burst: u64) -> Vec<Rule> {
     match Backlog::new(capacity, window, burst) {
-        Ok(rule) => vec![(rule.into(), true), (rule.without_refunds().into(), false)],
+        Ok(rule) => vec![rule.into()],
         Err(error) => {
             assert!(matches!(error, InvalidLimit::InexactBurst { .. }));
             assert!(window > LATEST_INSTANT && burst > LATEST_INSTANT, "{error}");
@@ -26,7 +26,7 @@ pub(super) fn each(capacity: u64, window: u64, burst: u64) -> Vec<(Rule, bool)> 
 
 fn leaky_bucket(capacity: u64, window: u64, burst: u64) -> Limit {
     let rule = Backlog::new(capacity, window, burst).expect("valid");
-    Limit::new(rule.without_refunds().into())
+    Limit::new(rule.into())
 }
 
 fn start() -> impl Strategy<Value = u64> {
@@ -38,8 +38,8 @@ proptest! {
     fn agree_with_the_arrival_curve(
         capacity in quantity(), window in window(), burst in quantity(), start in start(), trace in everything(),
     ) {
-        for (rule, refunds) in each(capacity, window, burst) {
-            follow(rule, ArrivalCurve::new(capacity, window, burst, refunds), window, start, &trace);
+        for rule in each(capacity, window, burst) {
+            follow(rule, ArrivalCurve::new(capacity, window, burst), window, start, &trace);
         }
     }
 
@@ -47,8 +47,8 @@ proptest! {
     fn never_grant_more_than_the_stated_bound_in_any_window(
         capacity in quantity(), window in window(), burst in quantity(), trace in takes(),
     ) {
-        for (rule, refunds) in each(capacity, window, burst) {
-            let model = ArrivalCurve::new(capacity, window, burst, refunds);
+        for rule in each(capacity, window, burst) {
+            let model = ArrivalCurve::new(capacity, window, burst);
             let grants = follow(rule, model, window, 0, &trace);
             let max = max_granted_within(&grants, u128::from(window));
             prop_assert!(max <= BigInt::from(of_backlog(capacity, window, burst)), "{max}");
@@ -60,7 +60,7 @@ proptest! {
         capacity in 1..20_u64, window in 1..200_u64, burst in 1..20_u64,
         steps in prop::collection::vec((0..60_u64, 1..6_u64, prop_oneof![Just(0), 0..400_u64], 0..50_u64), 1..40),
     ) {
-        for (rule, _) in each(capacity, window, burst) {
+        for rule in each(capacity, window, burst) {
             let mut limit = Limit::new(rule);
             let mut now = 0;
             let mut uses: Vec<(u64, u64)> = Vec::new();
@@ -89,7 +89,7 @@ proptest! {
     fn are_the_same_however_often_they_are_read_in_between(
         capacity in 1..50_u64, window in 1..10_000_u64, waits in prop::collection::vec(0..300_u64, 1..100),
     ) {
-        for (rule, _) in each(capacity, window, capacity) {
+        for rule in each(capacity, window, capacity) {
             let mut polled = Limit::new(rule);
             polled.charge(at(0), capacity);
             let left_alone = polled.clone();
@@ -99,7 +99,7 @@ proptest! {
                 let _ = polled.assess(at(instant), 1);
                 let _ = polled.take(at(instant), 0);
                 polled.charge(at(instant), 0);
-                polled.refund(at(instant), 0);
+                polled.refund_any(at(instant), 0);
             }
             prop_assert_eq!(polled.standing(at(instant)), left_alone.standing(at(instant)));
         }
@@ -108,7 +108,7 @@ proptest! {
 
 #[test]
 fn refuse_the_eleventh_of_ten() {
-    for (rule, _) in each(10, MINUTE, 10) {
+    for rule in each(10, MINUTE, 10) {
         let mut limit = Limit::new(rule);
         for _ in 0..10 {
             assert_eq!(limit.take(at(7), 1), Assessment::Admissible);
@@ -126,7 +126,7 @@ fn refuse_the_eleventh_of_ten() {
 
 #[test]
 fn are_full_from_the_first_instant_after_boot() {
-    for (rule, _) in each(10, MINUTE, 3) {
+    for rule in each(10, MINUTE, 3) {
         for instant in [0, 1, LATEST_INSTANT] {
             assert_eq!(
                 Limit::new(rule).standing(at(instant)),
@@ -142,7 +142,7 @@ fn are_full_from_the_first_instant_after_boot() {
 
 #[test]
 fn do_not_promise_an_instant_to_a_cost_above_the_burst() {
-    for (rule, _) in each(10, MINUTE, 3) {
+    for rule in each(10, MINUTE, 3) {
         let mut limit = Limit::new(rule);
         assert_eq!(limit.assess(at(0), 4), REFUSED_FOR_EVER);
         limit.charge(at(0), 3);
@@ -173,17 +173,8 @@ fn a_leaky_bucket_spaces_requests_when_its_size_is_one() {
 }
 
 #[test]
-fn a_leaky_bucket_gives_nothing_back() {
-    let mut limit = leaky_bucket(10, MINUTE, 10);
-    limit.charge(at(0), 10);
-    let before = limit.words.clone();
-    assert_eq!(limit.refund(at(1), 5), 0);
-    assert_eq!(limit.words, before);
-}
-
-#[test]
 fn an_overdraft_has_to_be_worked_off_first() {
-    for (rule, _) in each(10, 1_000, 10) {
+    for rule in each(10, 1_000, 10) {
         let mut limit = Limit::new(rule);
         limit.charge(at(0), 25);
         assert_eq!(
@@ -202,11 +193,11 @@ fn an_overdraft_has_to_be_worked_off_first() {
 
 #[test]
 fn a_refund_never_rises_above_full() {
-    for (rule, _) in each(10, 1_000, 10).into_iter().filter(|(_, refunds)| *refunds) {
+    for rule in each(10, 1_000, 10) {
         let mut limit = Limit::new(rule);
         limit.charge(at(0), 5);
         // 2.5 of 5 have come back by themselves; of those that are missing 2 are whole.
-        assert_eq!(limit.refund(at(250), 5), 2);
+        assert_eq!(limit.refund_any(at(250), 5), 2);
         assert_eq!(
             limit.standing(at(250)),
             Standing {
@@ -214,24 +205,24 @@ fn a_refund_never_rises_above_full() {
                 reset_after: 0
             }
         );
-        assert_eq!(limit.refund(at(250), u64::MAX), 0);
+        assert_eq!(limit.refund_any(at(250), u64::MAX), 0);
         assert_eq!(limit.remaining(at(250)), 10);
     }
 }
 
 #[test]
 fn a_refund_after_an_overdraft_counts_from_below_zero() {
-    for (rule, _) in each(10, 1_000, 10).into_iter().filter(|(_, refunds)| *refunds) {
+    for rule in each(10, 1_000, 10) {
         let mut limit = Limit::new(rule);
         limit.charge(at(0), 25);
-        assert_eq!(limit.refund(at(0), 10), 10);
+        assert_eq!(limit.refund_any(at(0), 10), 10);
         assert_eq!(limit.assess(at(0), 0), refused_for(500));
     }
 }
 
 #[test]
 fn overdrafts_beyond_all_bounds_stay_refused() {
-    for (rule, _) in each(u64::MAX, NANOS_PER_SECOND, u64::MAX) {
+    for rule in each(u64::MAX, NANOS_PER_SECOND, u64::MAX) {
         let mut limit = Limit::new(rule);
         for _ in 0..5 {
             limit.charge(at(1), u64::MAX);
@@ -248,7 +239,7 @@ fn overdrafts_beyond_all_bounds_stay_refused() {
 
 #[test]
 fn beyond_the_last_proven_instant_time_stands_still() {
-    for (rule, _) in each(10, 1_000, 10) {
+    for rule in each(10, 1_000, 10) {
         let mut limit = Limit::new(rule);
         limit.charge(at(LATEST_INSTANT), 10);
         assert!(!limit.admits(at(u64::MAX), 1));
@@ -257,7 +248,7 @@ fn beyond_the_last_proven_instant_time_stands_still() {
 
 #[test]
 fn reset_fills_up_and_may_be_repeated() {
-    for (rule, _) in each(10, 1_000, 10) {
+    for rule in each(10, 1_000, 10) {
         let mut limit = Limit::new(rule);
         limit.charge(at(5), 30);
         limit.reset();

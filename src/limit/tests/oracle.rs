@@ -18,7 +18,9 @@ pub(super) trait Model {
 
     fn charge(&mut self, now: Now, cost: u64);
 
-    fn refund(&mut self, _now: Now, _amount: u64) -> u64 {
+    /// Gives back units of what was charged at `charged_at`, at most as many as are left of that; answers by how many the
+    /// limit rose.
+    fn refund(&mut self, _now: Now, _charged_at: Now, _units: u64) -> u64 {
         0
     }
 
@@ -43,17 +45,15 @@ pub(super) struct ArrivalCurve {
     pub(super) capacity: u64,
     pub(super) window: u64,
     pub(super) burst: u64,
-    pub(super) refunds: bool,
     pub(super) charges: Vec<(u64, BigInt)>,
 }
 
 impl ArrivalCurve {
-    pub(super) fn new(capacity: u64, window: u64, burst: u64, refunds: bool) -> Self {
+    pub(super) fn new(capacity: u64, window: u64, burst: u64) -> Self {
         Self {
             capacity,
             window,
             burst,
-            refunds,
             charges: Vec::new(),
         }
     }
@@ -93,14 +93,12 @@ impl Model for ArrivalCurve {
         self.charges.push((now.monotonic, big(cost)));
     }
 
-    fn refund(&mut self, now: Now, amount: u64) -> u64 {
-        if !self.refunds {
-            return 0;
-        }
+    /// Of whatever was charged.
+    fn refund(&mut self, now: Now, _charged_at: Now, units: u64) -> u64 {
         let whole = u64::try_from(self.backlog(now) / self.window).unwrap_or(u64::MAX);
         // The backlog has a floor of zero, so a refund of more than it loses the rest by itself.
-        self.charges.push((now.monotonic, -big(amount)));
-        amount.min(whole)
+        self.charges.push((now.monotonic, -big(units)));
+        units.min(whole)
     }
 
     fn can_express(&self, now: Now, cost: u64) -> bool {
@@ -150,6 +148,24 @@ impl Model for Log {
 
     fn charge(&mut self, now: Now, cost: u64) {
         self.charges.push((now.monotonic, cost));
+    }
+
+    fn refund(&mut self, now: Now, charged_at: Now, units: u64) -> u64 {
+        if u128::from(now.monotonic) >= u128::from(charged_at.monotonic) + self.window {
+            return 0;
+        }
+        let mut left = units;
+        for (_, cost) in self
+            .charges
+            .iter_mut()
+            .filter(|(time, _)| *time == charged_at.monotonic)
+        {
+            let taken_off = left.min(*cost);
+            *cost -= taken_off;
+            left -= taken_off;
+        }
+        assert_eq!(left, 0, "not charged then");
+        units
     }
 
     fn can_express(&self, now: Now, cost: u64) -> bool {
@@ -222,6 +238,17 @@ impl Model for Counters {
         *self.counts.entry(self.sub_window(now)).or_default() += cost;
     }
 
+    fn refund(&mut self, now: Now, charged_at: Now, units: u64) -> u64 {
+        let index = self.sub_window(charged_at);
+        if index < self.sub_window(now) - self.buckets {
+            return 0;
+        }
+        let rounded_up = |estimate: BigInt| (estimate + self.window - 1) / self.window;
+        let before = rounded_up(self.estimate(now));
+        *self.counts.get_mut(&index).expect("charged then") -= units;
+        u64::try_from(before - rounded_up(self.estimate(now))).expect("at most the units")
+    }
+
     fn can_express(&self, now: Now, cost: u64) -> bool {
         let counted = self
             .counts
@@ -271,16 +298,24 @@ impl<N: Fn(Now) -> BigInt> Model for Windows<N> {
         *self.counts.entry((self.name)(now)).or_default() += cost;
     }
 
+    fn refund(&mut self, now: Now, charged_at: Now, units: u64) -> u64 {
+        if (self.name)(now) != (self.name)(charged_at) {
+            return 0;
+        }
+        *self.counts.get_mut(&(self.name)(now)).expect("charged then") -= units;
+        units
+    }
+
     fn can_express(&self, now: Now, cost: u64) -> bool {
         self.used(now) + cost <= big(u64::MAX)
     }
 }
 
-/// Windows that open with the first charge: all charges, gone through from the first.
+/// Windows that open with the first charge: each that there ever was, with its start and what is used in it.
 pub(super) struct FirstUse {
     pub(super) capacity: u64,
     pub(super) window: u64,
-    pub(super) charges: Vec<(u64, u64)>,
+    pub(super) windows: Vec<(u64, BigInt)>,
 }
 
 impl FirstUse {
@@ -288,21 +323,19 @@ impl FirstUse {
         Self {
             capacity,
             window,
-            charges: Vec::new(),
+            windows: Vec::new(),
         }
     }
 
+    fn is_over(&self, start: u64, now: Now) -> bool {
+        big(now.monotonic) >= big(start) + self.window
+    }
+
     fn used(&self, now: Now) -> BigInt {
-        let mut open: Option<(u64, BigInt)> = None;
-        let over = |start: u64, time: u64| big(time) >= big(start) + self.window;
-        for (time, cost) in self.charges.iter().filter(|(_, cost)| *cost > 0) {
-            open = match open {
-                Some((start, used)) if !over(start, *time) => Some((start, used + cost)),
-                _ => Some((*time, big(*cost))),
-            };
+        match self.windows.last() {
+            Some((start, used)) if !self.is_over(*start, now) => used.clone(),
+            _ => big(0),
         }
-        open.filter(|(start, _)| !over(*start, now.monotonic))
-            .map_or(big(0), |(_, used)| used)
     }
 }
 
@@ -320,7 +353,24 @@ impl Model for FirstUse {
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
-        self.charges.push((now.monotonic, cost));
+        let is_open = self.used(now) > big(0);
+        match self.windows.last_mut() {
+            Some((_, used)) if is_open => *used += cost,
+            _ if cost > 0 => self.windows.push((now.monotonic, big(cost))),
+            _ => {}
+        }
+    }
+
+    fn refund(&mut self, now: Now, charged_at: Now, units: u64) -> u64 {
+        let Some((start, _)) = self.windows.last() else {
+            return 0;
+        };
+        if self.is_over(*start, now) || *start > charged_at.monotonic {
+            return 0;
+        }
+        let (_, used) = self.windows.last_mut().expect("there is one");
+        *used -= units;
+        units
     }
 
     fn can_express(&self, now: Now, cost: u64) -> bool {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::oracle::Model;
 use super::{Limit, at};
-use crate::limit::{Assessment, Now, Rule, RuleOperations};
+use crate::limit::{Assessment, Charge, Now, Rule, RuleOperations};
 use crate::units::LATEST_INSTANT;
 
 /// A hundred years.
@@ -101,7 +101,8 @@ pub(super) enum Act {
     Take(Amount),
     /// Charge whatever the limit says.
     Overdraw(Amount),
-    Refund(Amount),
+    /// Give back of what was charged, so many charges before the latest.
+    Refund(Amount, usize),
 }
 
 pub(super) type Trace = Vec<(Wait, Act)>;
@@ -111,12 +112,21 @@ pub(super) fn takes() -> impl Strategy<Value = Trace> {
     prop::collection::vec((wait(), amount().prop_map(Act::Take)), 1..60)
 }
 
+/// Takes, of which some is given back.
+pub(super) fn takes_and_refunds() -> impl Strategy<Value = Trace> {
+    let act = prop_oneof![
+        2 => amount().prop_map(Act::Take),
+        1 => (amount(), 0..6_usize).prop_map(|(amount, before)| Act::Refund(amount, before)),
+    ];
+    prop::collection::vec((wait(), act), 1..60)
+}
+
 /// Takes, with overdrafts and refunds in between.
 pub(super) fn everything() -> impl Strategy<Value = Trace> {
     let act = prop_oneof![
         8 => amount().prop_map(Act::Take),
         1 => amount().prop_map(Act::Overdraw),
-        2 => amount().prop_map(Act::Refund),
+        3 => (amount(), 0..6_usize).prop_map(|(amount, before)| Act::Refund(amount, before)),
     ];
     prop::collection::vec((wait(), act), 1..60)
 }
@@ -155,8 +165,36 @@ fn later(now: Now, nanos: u64) -> Option<Now> {
     })
 }
 
-/// Whatever was admitted, as (instant, cost).
+/// Whatever was admitted and used, as (instant, cost).
 pub(super) type Grants = Vec<(u64, u64)>;
+
+/// What was charged and not given back yet.
+struct Outstanding {
+    at: Now,
+    charge: Charge,
+    /// Which of what was admitted it is.
+    grant: Option<usize>,
+}
+
+impl Outstanding {
+    /// What `limit` has been charged just now.
+    fn of(limit: &Limit, at: Now, cost: u64, grant: Option<usize>) -> Self {
+        let charge = Charge {
+            mark: Some(limit.rule.mark(limit.words.as_slice(), at)),
+            ..Limit::unmarked(at, cost)
+        };
+        Self { at, charge, grant }
+    }
+
+    /// Any of whatever was charged: what a backlog is worth belongs to no single charge once several were given back.
+    fn anything(at: Now) -> Self {
+        Self {
+            at,
+            charge: Limit::unmarked(at, u64::MAX),
+            grant: None,
+        }
+    }
+}
 
 /// Follows a trace from `start` with a rule and its model, and demands that they agree about everything.
 pub(super) fn follow(rule: Rule, mut model: impl Model, window: u64, start: u64, trace: &Trace) -> Grants {
@@ -164,6 +202,7 @@ pub(super) fn follow(rule: Rule, mut model: impl Model, window: u64, start: u64,
     let mut grants = Grants::new();
     let mut retry_at = None;
     let mut instant = start;
+    let mut outstanding: Vec<Outstanding> = Vec::new();
     let max = match rule {
         Rule::Budget(_) => limit.remaining(at(0)),
         _ => rule.burst(),
@@ -180,6 +219,7 @@ pub(super) fn follow(rule: Rule, mut model: impl Model, window: u64, start: u64,
                 match limit.take(now, cost) {
                     Assessment::Admissible => {
                         model.charge(now, cost);
+                        outstanding.push(Outstanding::of(&limit, now, cost, Some(grants.len())));
                         grants.push((instant, cost));
                     }
                     Assessment::Refused { retry_after } => {
@@ -192,15 +232,30 @@ pub(super) fn follow(rule: Rule, mut model: impl Model, window: u64, start: u64,
                 if model.can_express(now, cost) {
                     limit.charge(now, cost);
                     model.charge(now, cost);
+                    outstanding.push(Outstanding::of(&limit, now, cost, None));
                 }
             }
-            Act::Refund(amount) => {
-                let back = amount.of(max, remaining);
+            Act::Refund(amount, before) => {
+                let mut any = Outstanding::anything(now);
+                let latest = outstanding.iter_mut().rev();
+                let found = match rule {
+                    Rule::Backlog(_) => Some(&mut any),
+                    _ => latest.filter(|it| it.charge.cost > 0).nth(*before),
+                };
+                let Some(Outstanding { at, charge, grant }) = found else {
+                    continue;
+                };
+                let back = amount.of(max, remaining).min(charge.cost);
                 assert_eq!(
-                    limit.refund(now, back),
-                    model.refund(now, back),
-                    "refund of {back} at {instant}"
+                    limit.refund(now, back, charge),
+                    model.refund(now, *at, back),
+                    "refund of {back} of {charge:?} at {instant}"
                 );
+                charge.cost -= back;
+                if let Some(grant) = grant {
+                    // It was not used, whether the limit could still take it back or not.
+                    grants[*grant].1 -= back;
+                }
             }
         }
         agree_about_standing(&limit, &model, now);

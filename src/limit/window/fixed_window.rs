@@ -1,7 +1,9 @@
 //! The fixed window: a count that starts again when the window turns.
 
 use crate::limit::window::calendar::Calendar;
-use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::limit::{
+    Assessment, CapacityTerms, Charge, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
+};
 
 /// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
 ///
@@ -76,6 +78,24 @@ impl FixedWindow {
             }
         };
         (turns_in > 0).then_some(Open { used, turns_in })
+    }
+
+    /// Whether the window that is open now is the one that the charge was counted in.
+    ///
+    /// Where windows begin with a use, both end at one instant. By the wall clock, a charge comes after the window was
+    /// opened, by the monotonic clock. At that very instant, which may be the last of the window before as well, the mark
+    /// tells: that window has turned by now.
+    fn is_of_open(&self, state: &(impl State + ?Sized), now: Now, charge: &Charge) -> bool {
+        let turned_at = charge
+            .mark
+            .map_or(0, |mark| charge.instant.saturating_add(mark.second));
+        match self.alignment {
+            Alignment::FirstUse(_) => turned_at == self.end(state.load(Self::START)),
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                let opened = state.load(Self::OPENED);
+                opened < charge.instant || (opened == charge.instant && now.monotonic < turned_at)
+            }
+        }
     }
 
     /// Where the wall-clock window that holds `utc` starts.
@@ -204,6 +224,22 @@ impl RuleOperations for FixedWindow {
                 }
             }
         }
+    }
+
+    /// While the window lasts that counted the charge. Where all that it counted is given back, it is over: the next
+    /// charge opens one.
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
+        let Some(open) = self.open(state, now) else {
+            return 0;
+        };
+        if !self.is_of_open(state, now, charge) {
+            return 0;
+        }
+        let units = unused.min(charge.cost).min(open.used);
+        if units > 0 {
+            state.store(Self::USED, open.used - units);
+        }
+        units
     }
 
     fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

@@ -1,6 +1,8 @@
 //! The sliding window: an exact log of what was admitted and when, in a ring of bounded size.
 
-use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::limit::{
+    Assessment, CapacityTerms, Charge, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
+};
 
 /// At most `capacity` units in any window, wherever it starts.
 ///
@@ -24,12 +26,19 @@ use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOpera
 /// made since are crowded and lie in the other cells, at most `entries`. Where all are crowded there are at most
 /// `entries + 1`. A damaged ring may be full all the same, and so may one from before the window changed: then the
 /// newest entry takes the charge, and what it held counts for longer.
+///
+/// **Refunds** are taken out of the first entry at or after the charge: its own, or one that expires no later. Every total
+/// from there on becomes smaller, or every one before it larger, whichever are fewer; where that is more words than a refund
+/// may store, nothing is given back. What was charged from any instant on is then still counted at least as long as it must
+/// be, however charges were merged. The newest entry always holds something, so it says when all of it is replenished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingWindow {
     capacity: u64,
     window: u64,
     entries: u32,
     cell: u64,
+    /// How many words a refund may store.
+    refund_words: u32,
 }
 
 /// The live part of the log at an instant, as read and made safe from the state.
@@ -76,7 +85,16 @@ impl SlidingWindow {
             window,
             entries,
             cell: window.div_ceil(u64::from(entries)),
+            refund_words: 0,
         })
+    }
+
+    /// The same rule, of which a refund stores at most so many words: more, and it gives nothing back.
+    pub(crate) fn refunding_within(self, words: u32) -> Self {
+        Self {
+            refund_words: words,
+            ..self
+        }
     }
 
     /// Reads the ends of the log, makes them safe, and leaves out what has expired.
@@ -230,6 +248,76 @@ impl RuleOperations for SlidingWindow {
     #[inline]
     fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         self.live(state, now).len == 0
+    }
+
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
+        // What has expired counts with a later entry at most.
+        if now.monotonic.saturating_sub(charge.instant) >= self.window {
+            return 0;
+        }
+        let live = self.live(state, now);
+        let time = |index| self.time_at(state, live.head, index);
+        let first = first_where(live.len, |index| time(index) >= charge.instant);
+        if first == live.len {
+            return 0;
+        }
+        let base = match first.checked_sub(1) {
+            Some(before) => self.total_at(state, live.head, before),
+            None => live.before,
+        };
+        // Counted from `base`: what the entries up to one hold together that begin with the first.
+        let held_to = |index: u32| self.total_at(state, live.head, index).wrapping_sub(base);
+        let instant = time(first);
+        // Those of one instant expire together, so it makes no difference which of them is the charge's own.
+        let last = first_where(live.len, |index| index >= first && time(index) > instant).max(first + 1) - 1;
+        let units = unused.min(charge.cost).min(held_to(last)).min(live.sum());
+        if units == 0 {
+            return 0;
+        }
+        let rest = live.sum() - units;
+        let head_sum = base.wrapping_sub(live.before);
+        let sum_to = |index: u32| {
+            if index < first {
+                self.total_at(state, live.head, index).wrapping_sub(live.before)
+            } else {
+                head_sum.wrapping_add(held_to(index).saturating_sub(units))
+            }
+        };
+        // Up to the last entry that holds anything.
+        let len = match rest {
+            0 => 0,
+            _ => live
+                .len
+                .min(first_where(live.len, |index| sum_to(index) >= rest) + 1),
+        };
+        // Entries of the first instant that hold nothing any more, whose totals move if those before them do.
+        let emptied = first_where(len.saturating_sub(first), |index| held_to(first + index) >= units);
+        let (behind, ahead) = (len.saturating_sub(first), (first + emptied).min(len));
+        // Beside the totals, both ends of the log.
+        if behind.min(ahead).saturating_add(2) > self.refund_words {
+            return 0;
+        }
+        let (range, before) = if behind <= ahead {
+            (first..len, live.before)
+        } else {
+            (0..ahead, live.before.wrapping_add(units))
+        };
+        for index in range {
+            let entry = self.entry(live.head, index) + 1;
+            let total = state.load(entry);
+            let held = total.wrapping_sub(base);
+            let moved = if behind <= ahead {
+                base.wrapping_add(held.saturating_sub(units))
+            } else if index < first {
+                total.wrapping_add(units)
+            } else {
+                base.wrapping_add(units)
+            };
+            state.store(entry, moved);
+        }
+        state.store(Self::BEFORE, before);
+        state.store(Self::ENDS, ends(live.head, len));
+        units
     }
 
     fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

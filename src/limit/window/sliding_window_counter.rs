@@ -1,6 +1,8 @@
 //! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
 
-use crate::limit::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::limit::{
+    Assessment, CapacityTerms, Charge, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
+};
 use crate::units::{Rounding, divide, saturate};
 
 /// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
@@ -216,6 +218,36 @@ impl RuleOperations for SlidingWindowCounter {
         // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
         let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
         newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
+    }
+
+    /// In the sub-window that counted the charge, as long as any of it is in view. Of the oldest, only the share that counts
+    /// comes back.
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
+        let Position { sub_window, into } = self.position(now);
+        let charged_in = self
+            .position(Now {
+                monotonic: charge.instant,
+                ..now
+            })
+            .sub_window;
+        let back = sub_window.checked_sub(charged_in);
+        let Some(back) = back.filter(|back| *back <= self.buckets) else {
+            return 0;
+        };
+        let counted = self.count(state, charged_in);
+        let units = unused.min(charge.cost).min(counted);
+        if units == 0 {
+            return 0;
+        }
+        let rest = counted - units;
+        state.store(self.bucket(charged_in) + 1, rest);
+        if back < self.buckets {
+            return units;
+        }
+        let rise = self
+            .weighted(counted, into)
+            .saturating_sub(self.weighted(rest, into));
+        saturate(rise)
     }
 
     fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

@@ -45,7 +45,10 @@ pub enum CreditSize {
 impl Terms {
     /// Whether what is settled under these comes back.
     pub fn refund(self) -> bool {
-        matches!(self.algorithm, Algorithm::Gcra | Algorithm::TokenBucket)
+        matches!(
+            self.algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        )
     }
 
     pub fn window_nanos(self) -> u64 {

@@ -55,6 +55,11 @@ impl Subject {
                     Some(CreditSize::Auto) => limit.credit(Credit::auto()),
                     None => limit,
                 };
+                let limit = match terms.refund() {
+                    true => limit,
+                    // How windows give back is the subject of the models of the rules.
+                    false => limit.refund(false),
+                };
                 match terms.algorithm {
                     Algorithm::FixedWindow if self.rule == Rule::WindowOfFirstUse => {
                         limit.align(Align::FirstUse)

@@ -283,7 +283,7 @@ impl Oracle {
             if used > cost {
                 model.limits[index].charge(now, used - cost);
             } else if !is_void {
-                model.limits[index].refund(cost - used, cost, after, now - reserved.decided_at);
+                model.limits[index].refund(cost - used, cost, after, (reserved.decided_at, now));
             }
         }
     }

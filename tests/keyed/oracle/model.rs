@@ -15,7 +15,6 @@ pub enum Used {
         capacity: u64,
         window: u64,
         burst: u64,
-        refunds: bool,
         level: u128,
         at: u64,
     },
@@ -106,19 +105,35 @@ impl Used {
         }
     }
 
-    /// What is left of a charge of `cost` that left the backlog at `after`, `elapsed` ago.
-    pub fn refund(&mut self, unused: u64, cost: u64, after: u128, elapsed: u64) {
-        if let Self::Backlog {
-            capacity,
-            window,
-            refunds: true,
-            level,
-            ..
-        } = self
-        {
-            let left = after.saturating_sub(u128::from(*capacity) * u128::from(elapsed));
-            let left = left.min(u128::from(cost) * u128::from(*window));
-            *level -= left.min(*level).min(u128::from(unused) * u128::from(*window));
+    /// What still counts of a charge of `cost` that left the backlog at `after`.
+    pub fn refund(&mut self, unused: u64, cost: u64, after: u128, (decided_at, now): (u64, u64)) {
+        match self {
+            Self::Backlog {
+                capacity,
+                window,
+                level,
+                ..
+            } => {
+                let left = after.saturating_sub(u128::from(*capacity) * u128::from(now - decided_at));
+                let left = left.min(u128::from(cost) * u128::from(*window));
+                *level -= left.min(*level).min(u128::from(unused) * u128::from(*window));
+            }
+            Self::Window {
+                is_budget: false,
+                used,
+                start,
+                ..
+            } if *start <= decided_at => *used -= unused.min(*used),
+            Self::Log { entries, .. } => {
+                let mut left = unused;
+                for (_, units) in entries.iter_mut().filter(|(at, _)| *at == decided_at) {
+                    let taken_off = left.min(*units);
+                    *units -= taken_off;
+                    left -= taken_off;
+                }
+                entries.retain(|(_, units)| *units > 0);
+            }
+            Self::Window { .. } | Self::Concurrency { .. } => {}
         }
     }
 
@@ -330,14 +345,12 @@ pub fn limit(
         ),
         _ => {
             let burst = if variant { capacity.div_ceil(2) } else { capacity };
-            let refunds = algorithm != Algorithm::LeakyBucket;
             (
                 limit.burst(burst),
                 Used::Backlog {
                     capacity,
                     window,
                     burst,
-                    refunds,
                     level: 0,
                     at: START,
                 },

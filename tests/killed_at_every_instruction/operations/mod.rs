@@ -364,6 +364,16 @@ pub fn settle_with_refund(victim: &Victim) {
     settle(victim, 20, 5);
 }
 
+/// Everything comes back that was reserved, and what is held.
+fn cancel(victim: &Victim) {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, 2));
+    victim.begins();
+    let cancelled = permit.cancel();
+    victim.ends();
+    cancelled.expect("works");
+}
+
 pub fn settle_with_overdraft(victim: &Victim) {
     settle(victim, 20, 30_000);
 }
@@ -499,6 +509,14 @@ pub const OPERATIONS: &[Operation] = &[
         1,
         settle_with_refund,
     ),
+    operation(
+        "settle with refund, 15 sliding windows",
+        sliding_windows,
+        1,
+        settle_with_refund,
+    ),
+    operation("cancel, 16 limits", sixteen_limits, 1, cancel),
+    operation("cancel, 15 sliding windows", sliding_windows, 1, cancel),
     operation(
         "settle with overdraft, 3 limits",
         three_limits,

@@ -29,7 +29,7 @@ use window::{UtcOffset, Weekday, Window};
 /// |---|---|---|
 /// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
 /// | the same, where there are too many to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and what passes at once is declared |
-/// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule, and gives back what was not used |
+/// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
 /// | a server of one's own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
 /// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, where the bill does |
 /// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
@@ -37,27 +37,57 @@ use window::{UtcOffset, Weekday, Window};
 /// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with one
 /// state, and admit the same for the same capacity, window and burst. The names say what users of each expect:
 ///
-/// | name | what the parameters are called elsewhere | unused cost |
-/// |---|---|---|
-/// | [`Gcra`](Self::Gcra) | a rate, and a burst tolerance | comes back |
-/// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket | comes back |
-/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes them so | stays charged |
+/// | name | what the parameters are called elsewhere |
+/// |---|---|
+/// | [`Gcra`](Self::Gcra) | a rate, and a burst tolerance |
+/// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket |
+/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes them so |
 ///
-/// So a live limit may [change](crate::Segment::apply) from one of these names to another and keeps what was used; what
-/// is settled from then on comes back as the new name says.
+/// So a live limit may [change](crate::Segment::apply) from one of these names to another and keeps what was used.
+///
+/// # What comes back
+///
+/// What a request reserved and did not use comes back when it is [settled](crate::Permit::settle) or
+/// [cancelled](crate::Reservation::cancel), unless the limit says [`refund(false)`](Limit::refund):
+///
+/// | algorithm | comes back |
+/// |---|---|
+/// | [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket), [`LeakyBucket`](Self::LeakyBucket) | but for what time has replenished since |
+/// | [`FixedWindow`](Self::FixedWindow), of the calendar, too | while the window lasts in which it was charged |
+/// | [`SlidingWindow`](Self::SlidingWindow) | until a window after it was charged, where at most a [few dozen](Limit::entries) takings are remembered before it, or after it; otherwise nothing |
+/// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | while the sub-window counts in which it was charged; of the oldest, the share that counts |
+///
+/// So a rate with a [unit](Limit::unit) in a calendar window is a hard budget of money: reserve what a call may cost at
+/// most, and settle what it did cost.
+///
+/// ```
+/// # use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration, Window};
+/// # let directory = tempfile::tempdir()?;
+/// let dollars = Limit::rate("dollars", "20.00", Window::Day).unit("0.01").algorithm(Algorithm::FixedWindow);
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("model").add_limit(dollars));
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// let model = segment.set("model")?;
+/// let at_most = model.request().with("dollars", 1_500)?; // in units of a cent
+/// let mut first = model.try_acquire(&at_most)?.into_result()?;
+/// assert!(!model.try_acquire(&at_most)?.is_admitted(), "more than 20 dollars might be spent");
+/// first.settle([("dollars", 225)])?;
+/// assert!(model.try_acquire(&at_most)?.is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What is admitted
 ///
 /// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Refunds. At most
+    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. At most
     /// capacity + burst - 1 in any window.
     #[default]
     Gcra,
-    /// A bucket that refills continuously, up to the burst. Refunds. At most capacity + burst - 1 in any window.
+    /// A bucket that refills continuously, up to the burst. At most capacity + burst - 1 in any window.
     TokenBucket,
-    /// A bucket that drains continuously and refuses what would overflow it. Never refunds. At most capacity + burst - 1 in
-    /// any window.
+    /// A bucket that drains continuously and refuses what would overflow it. At most capacity + burst - 1 in any window.
     LeakyBucket,
     /// A counter per window; twice the capacity may pass across a boundary.
     FixedWindow,
@@ -151,6 +181,8 @@ pub struct Limit {
     pub(super) buckets: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) entries: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refund: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,6 +280,7 @@ impl Limit {
             week_start: None,
             buckets: None,
             entries: None,
+            refund: None,
             lease: None,
             adaptive: None,
             floor: None,
@@ -313,11 +346,41 @@ impl Limit {
     /// in a window, units come back late by up to that part of it, and never early. Each takes 32 bytes, of each key in a
     /// keyed set.
     ///
+    /// What a request did not use [comes back](Algorithm#what-comes-back) where at most 126 takings are remembered that
+    /// came before it, or as many from it on. That is in a set of one limit: one operation changes a bounded number of words,
+    /// so where all 16 limits of a set are sliding windows, it is 6.
+    ///
     /// Unless declared 1024, which serve any capacity: at most a 1024th of the window is lost. In a keyed set as many as the
     /// largest capacity of any tier has units, at most 1024. The number cannot change in a live segment: declare as many as
     /// the capacity may ever have units, where that is to be [raised](crate::Segment::apply).
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = Some(entries);
+        self
+    }
+
+    /// Whether what a request reserved and did not use comes back to a calls or rate limit: by [`settle`](crate::Permit::settle),
+    /// by [cancelling](crate::Reservation::cancel), or because no process came for it. It does unless declared; the
+    /// [table of algorithms](Algorithm#what-comes-back) says how long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// let day = || Limit::rate("tokens", 1_000, Duration::from_secs(86_400)).algorithm(Algorithm::FixedWindow);
+    /// for (limit, comes_back) in [(day(), 400), (day().refund(false), 0)] {
+    ///     let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
+    ///     let segment = Segment::create(directory.path().join(comes_back.to_string()), &declaration)?;
+    ///     let api = segment.set("api")?;
+    ///     let mut permit = api.try_acquire(&api.request().with("tokens", 1_000)?)?.into_result()?;
+    ///     assert_eq!(permit.settle([("tokens", 600)])?.refunded("tokens"), comes_back);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// With [credit](Self::credit), and where [hosts share](Self::fleet) the limit, nothing comes back to windows, and
+    /// `refund(true)` is a [`DeclarationError`](crate::DeclarationError).
+    pub fn refund(mut self, refund: bool) -> Self {
+        self.refund = Some(refund);
         self
     }
 
@@ -492,6 +555,19 @@ impl Limit {
         }
     }
 
+    /// Whether what was charged and not used is given back.
+    pub(super) fn refunds(&self) -> bool {
+        self.refund.unwrap_or(!self.keeps_windows_charged())
+    }
+
+    /// Whether it counts in windows what processes draw in advance, or hosts together: that stays charged.
+    pub(super) fn keeps_windows_charged(&self) -> bool {
+        let in_windows = self
+            .effective_algorithm()
+            .is_some_and(|algorithm| !algorithm.keeps_backlog());
+        in_windows && (self.credit.is_some() || self.fleet.is_some())
+    }
+
     /// The capacity in whole units, where it has one that can be counted.
     pub(super) fn capacity_units(&self) -> Option<u64> {
         self.units(&self.capacity).ok()?
@@ -519,7 +595,7 @@ impl Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 20] = [
+        let declared: [(&str, Option<&dyn fmt::Debug>); 21] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
             ("unit", shown(&self.unit)),
@@ -531,6 +607,7 @@ impl fmt::Debug for Limit {
             ("week_start", shown(&self.week_start)),
             ("buckets", shown(&self.buckets)),
             ("entries", shown(&self.entries)),
+            ("refund", shown(&self.refund)),
             ("lease", shown(&self.lease)),
             ("adaptive", shown(&self.adaptive)),
             ("floor", shown(&self.floor)),

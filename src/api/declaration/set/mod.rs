@@ -15,7 +15,7 @@ use super::limit::Limit;
 use super::limit::kind::Kind;
 use super::options::fleet::FleetOptions;
 use super::place::{Place, check_label, check_name, check_range};
-use crate::engine::definition::plan::{LimitPlan, SetPlan};
+use crate::engine::definition::plan::{LimitPlan, SetPlan, share_refund_words};
 use crate::error::DeclarationError;
 use crate::table;
 use keyed::Keyed;
@@ -233,6 +233,7 @@ impl SetDeclaration {
             });
         }
         self.check_prefixes(&place)?;
+        share_refund_words(&mut limits);
         let tiers = self.compile_tiers(&place, &limits)?;
         self.check_overrides(&place, &limits)?;
         self.check_credit(&place)?;

@@ -10,7 +10,9 @@ use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_name, check_range};
-use crate::engine::definition::plan::{LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan};
+use crate::engine::definition::plan::{
+    LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan, share_refund_words,
+};
 use crate::error::{DeclarationError, Difference};
 use crate::limit::RuleOperations;
 
@@ -74,6 +76,7 @@ impl SetDeclaration {
                 }
                 (plan.rule, plan.terms) = (rule, terms);
             }
+            share_refund_words(&mut changed);
             tiers.push(TierPlan {
                 name: tier.name.clone(),
                 limits: changed,

@@ -82,6 +82,21 @@ fn a_field_without_meaning_is_refused_with_what_to_do() {
         ),
         (format!("{CALLS}, entries = 2"), "entries: 2", "sliding_window"),
         (
+            "kind = \"concurrency\", capacity = 9, refund = false".to_owned(),
+            "refund: false",
+            "declare kind = \"rate\"",
+        ),
+        (
+            "kind = \"budget\", capacity = 9, window = \"1m\", refund = true".to_owned(),
+            "refund: true",
+            "a budget takes nothing in advance",
+        ),
+        (
+            format!("{CALLS}, algorithm = \"fixed_window\", credit = {{ batch = 3 }}, refund = true"),
+            "refund: true",
+            "stays charged",
+        ),
+        (
             format!("{CALLS}, lease = \"30s\""),
             "lease: \"30s\"",
             "declare kind = \"concurrency\"",

@@ -24,15 +24,15 @@ use crate::units::NANOS_PER_SECOND;
 const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_NANOS: u64 = 60 * NANOS_PER_SECOND;
 
-/// The rule of GCRA and of the token bucket.
+/// The rule of GCRA, the token bucket and the leaky bucket.
 fn backlog(capacity: u64, window: u64, burst: u64) -> Rule {
     Backlog::new(capacity, window, burst).expect("valid").into()
 }
 
-/// The rule of the leaky bucket.
-fn leaky_bucket(capacity: u64, window: u64, size: u64) -> Rule {
-    let rule = Backlog::new(capacity, window, size).expect("valid");
-    rule.without_refunds().into()
+/// The rule of a sliding window in a set of its own, whose refunds have all the words that there are for them.
+fn sliding_window(capacity: u64, window: u64, entries: u32) -> Rule {
+    let rule = SlidingWindow::new(capacity, window, entries).expect("valid");
+    rule.refunding_within(128).into()
 }
 
 /// The example of the specification, as far as this version goes.

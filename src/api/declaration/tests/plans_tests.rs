@@ -42,7 +42,7 @@ fn every_algorithm_compiles_to_its_rule() {
     assert_eq!(rule_of(CALLS), backlog(9, MINUTE_NANOS, 9));
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"leaky_bucket\"")),
-        leaky_bucket(9, MINUTE_NANOS, 9),
+        backlog(9, MINUTE_NANOS, 9),
     );
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"fixed_window\"")),
@@ -56,17 +56,17 @@ fn every_algorithm_compiles_to_its_rule() {
     );
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"sliding_window\"")),
-        Rule::SlidingWindow(SlidingWindow::new(9, MINUTE_NANOS, 1024).expect("valid")),
+        sliding_window(9, MINUTE_NANOS, 1024),
     );
     assert_eq!(
         rule_of("kind = \"calls\", capacity = 5000, window = \"1m\", algorithm = \"sliding_window\""),
-        Rule::SlidingWindow(SlidingWindow::new(5000, MINUTE_NANOS, 1024).expect("valid")),
+        sliding_window(5000, MINUTE_NANOS, 1024),
     );
     assert_eq!(
         rule_of(&format!(
             "{CALLS}, algorithm = \"sliding_window\", entries = 65536"
         )),
-        Rule::SlidingWindow(SlidingWindow::new(9, MINUTE_NANOS, 65_536).expect("valid")),
+        sliding_window(9, MINUTE_NANOS, 65_536),
     );
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"sliding_window_counter\"")),

@@ -88,7 +88,7 @@ fn a_leaky_bucket_by_rate_and_interval_has_tiers_in_its_words() {
           limits = { l = { rate = 20 } }
     "#;
     let read = Declaration::from_toml(text).expect("valid");
-    assert_eq!(rules(&read.sets()[0]), [leaky_bucket(20, NANOS_PER_SECOND, 4)]);
+    assert_eq!(rules(&read.sets()[0]), [backlog(20, NANOS_PER_SECOND, 4)]);
     let limit = Limit::calls("l", 2, Duration::from_secs(1))
         .algorithm(Algorithm::LeakyBucket)
         .burst(4);

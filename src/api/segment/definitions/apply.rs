@@ -34,7 +34,7 @@ impl Segment {
     /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
     /// changed.
     ///
-    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
+    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, `refund`, what becomes of
     /// new keys of a full table, the bounds of an adaptive limit, and which of the names of one rule
     /// ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
     /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. Whatever else differs is refused, all of it named,

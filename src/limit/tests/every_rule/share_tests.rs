@@ -39,7 +39,7 @@ proptest! {
         cost in amount(), elapsed in 0..1_u64 << 40,
     ) {
         let cost = cost.of(burst, burst);
-        for (rule, _) in backlog_rules_tests::each(capacity, window, burst) {
+        for rule in backlog_rules_tests::each(capacity, window, burst) {
             let mut limit = Limit::new(rule);
             limit.charge(at(0), cost);
             let used = BigInt::from(cost) * window - BigInt::from(elapsed) * capacity;

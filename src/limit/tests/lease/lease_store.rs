@@ -32,7 +32,7 @@ pub(super) fn backlog(capacity: u64, burst: u64) -> Rule {
 }
 
 pub(super) fn leased(rule: &Rule, outage: OutagePolicy) -> Rule {
-    Rule::Leased(rule.leased(LEASE, outage, 7).expect("valid"))
+    Rule::Leased(rule.leased(LEASE, outage, 7, true).expect("valid"))
 }
 
 /// What the store knows of a host.

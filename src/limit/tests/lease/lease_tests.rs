@@ -8,9 +8,9 @@ use crate::limit::tests::every_rule::damaged_state_tests::anything;
 use super::lease_store::{
     Host, LEASE, MILLISECOND, OUT, SCALE, SECOND, SLOWEST, Store, answered, backlog, leased, stale,
 };
-use crate::limit::tests::at;
+use crate::limit::tests::{Limit, at};
 use crate::limit::{
-    Answer, Budget, Concurrency, FixedWindow, LEASE_WORDS, OutagePolicy, Rule, RuleOperations,
+    Answer, Budget, Charge, Concurrency, FixedWindow, LEASE_WORDS, OutagePolicy, Rule, RuleOperations,
 };
 
 #[derive(Clone, Debug)]
@@ -168,8 +168,9 @@ proptest! {
         let _ = rule.assess(state, now, cost);
         let _ = rule.take(state, now, cost);
         let mark = rule.mark(state, now);
-        let _ = (rule.standing(mark), rule.left(Some(mark), cost, cost));
-        let _ = rule.refund(state, now, cost, u128::MAX);
+        let _ = rule.standing(mark);
+        let charge = Charge { mark: Some(mark), ..Limit::unmarked(now, cost) };
+        let _ = rule.refund(state, now, cost, &charge);
         rule.give_back(state, cost);
         let _ = lease.due_at(state, now);
         let _ = lease.ask(state, now);
@@ -222,13 +223,13 @@ fn what_is_unused_and_not_reported_comes_back_to_the_lease() {
     host.install(time, time, answer);
     let before = host.limit.remaining(at(time));
     assert!(host.take(time, 100));
-    assert_eq!(host.limit.refund(at(time), 60), 60);
+    assert_eq!(host.limit.refund_any(at(time), 60), 60);
     assert_eq!(host.limit.remaining(at(time)), before - 40);
     // Once it is reported, the store takes it back.
     host.take(time, 1000);
     let ask = host.ask(time).expect("due");
     assert_eq!((ask.spent, ask.refunded), (40, 0));
-    assert_eq!(host.limit.refund(at(time), 30), 30);
+    assert_eq!(host.limit.refund_any(at(time), 30), 30);
     let answer = store.answer(0, ask, time).expect("answers");
     host.install(time, time, answer);
     host.take(time, 1000);

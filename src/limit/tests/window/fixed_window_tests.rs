@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use crate::limit::tests::oracle::{Debited, FirstUse, Model, Windows};
 use crate::limit::tests::trace_tests::{
-    Trace, everything, follow, max_granted_within, quantity, takes, window,
+    Trace, everything, follow, max_granted_within, quantity, takes_and_refunds, window,
 };
 use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window::window_bound::{of_aligned_window, of_window_from_first_use};
@@ -55,7 +55,7 @@ proptest! {
 
     #[test]
     fn grants_at_most_twice_the_capacity_across_a_boundary(
-        capacity in quantity(), window in window(), trace in takes(),
+        capacity in quantity(), window in window(), trace in takes_and_refunds(),
     ) {
         let aligned = follow(utc(capacity, window), divided(capacity, window), window, 0, &trace);
         let bound = BigInt::from(of_aligned_window(capacity, window));

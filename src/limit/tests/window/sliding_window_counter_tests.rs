@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use crate::limit::tests::oracle::{Counters, Log, Model};
 use crate::limit::tests::trace_tests::{
-    amount, everything, follow, max_granted_within, quantity, takes, window,
+    amount, everything, follow, max_granted_within, quantity, takes_and_refunds, window,
 };
 use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window::window_bound::of_sliding_counter;
@@ -30,7 +30,7 @@ proptest! {
 
     #[test]
     fn grants_less_than_twice_the_capacity_and_no_more_than_it_in_a_window_less_a_bucket(
-        capacity in quantity(), (window, buckets) in divided_window(), trace in takes(),
+        capacity in quantity(), (window, buckets) in divided_window(), trace in takes_and_refunds(),
     ) {
         let model = Counters::new(capacity, window, buckets);
         let grants = follow(counter(capacity, window, buckets), model, window, 0, &trace);

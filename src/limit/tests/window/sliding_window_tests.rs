@@ -3,17 +3,21 @@ use proptest::prelude::*;
 
 use crate::limit::tests::oracle::{Log, Model};
 use crate::limit::tests::trace_tests::{
-    Act, after, everything, follow, max_granted_within, quantity, takes, window,
+    Act, after, everything, follow, max_granted_within, quantity, takes_and_refunds, window,
 };
 use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
-use crate::limit::{Assessment, Rule, SlidingWindow, Standing};
+use crate::limit::{Assessment, Charge, Rule, SlidingWindow, Standing};
 use crate::units::LATEST_INSTANT;
 
 /// More entries than any trace has charges.
 const PLENTY: u32 = 200;
 
 fn sliding(capacity: u64, window: u64, entries: u32) -> Rule {
-    Rule::SlidingWindow(SlidingWindow::new(capacity, window, entries).expect("positive"))
+    Rule::SlidingWindow(
+        SlidingWindow::new(capacity, window, entries)
+            .expect("positive")
+            .refunding_within(u32::MAX),
+    )
 }
 
 proptest! {
@@ -27,7 +31,7 @@ proptest! {
 
     #[test]
     fn never_grants_more_than_the_capacity_in_any_window(
-        capacity in quantity(), window in window(), trace in takes(),
+        capacity in quantity(), window in window(), trace in takes_and_refunds(),
     ) {
         let model = Log::new(capacity, u128::from(window));
         let grants = follow(sliding(capacity, window, PLENTY), model, window, 0, &trace);
@@ -51,7 +55,7 @@ proptest! {
             let remaining = limit.remaining(now);
             prop_assert!(remaining <= exact.remaining(now));
             prop_assert!(remaining >= longer.remaining(now));
-            let (Act::Take(amount) | Act::Overdraw(amount) | Act::Refund(amount)) = act;
+            let (Act::Take(amount) | Act::Overdraw(amount) | Act::Refund(amount, _)) = act;
             let cost = amount.of(capacity, remaining);
             match limit.assess(now, cost) {
                 Assessment::Admissible => prop_assert!(exact.admits(now, cost)),
@@ -71,7 +75,7 @@ proptest! {
                 Act::Take(_) => admitted,
                 // The longest memory must be able to hold it.
                 Act::Overdraw(_) => longer.can_express(now, cost),
-                Act::Refund(_) => false,
+                Act::Refund(..) => false,
             };
             if charged {
                 limit.charge(now, cost);
@@ -80,6 +84,47 @@ proptest! {
             }
             let length = limit.words[0] >> 32;
             prop_assert!(length <= 2 * u64::from(entries));
+        }
+    }
+
+    /// Whatever was merged, and however few words a refund may store: a unit counts as long as it must, all that is given back
+    /// together is no more than was charged, and what is not given back changes nothing.
+    #[test]
+    fn a_refund_never_lets_in_more_than_the_exact_log_would(
+        capacity in 1..60_u64, window in 1..80_u64, entries in 1..8_u32, words in 0..8_u32,
+        acts in prop::collection::vec((0..9_u64, 1..9_u64, prop::option::of(0..20_usize)), 1..120),
+    ) {
+        let rule = SlidingWindow::new(capacity, window, entries).expect("positive").refunding_within(words);
+        let mut limit = Limit::new(rule.into());
+        let mut exact = Log::new(capacity, u128::from(window));
+        let mut charges: Vec<Charge> = Vec::new();
+        let mut instant = 0;
+        for (wait, units, refund) in acts {
+            instant += wait.saturating_sub(4);
+            let now = at(instant);
+            let found = refund.and_then(|before| charges.iter_mut().rev().nth(before));
+            match found {
+                None if limit.admits(now, units) => {
+                    limit.charge(now, units);
+                    exact.charge(now, units);
+                    charges.push(Limit::unmarked(now, units));
+                }
+                None => {}
+                Some(charge) => {
+                    let units = units.min(charge.cost);
+                    let before = limit.clone();
+                    let remaining = limit.remaining(now);
+                    let given = limit.refund(now, units, charge);
+                    prop_assert_eq!(limit.remaining(now), remaining + given);
+                    prop_assert!(given > 0 || limit.words == before.words);
+                    exact.refund(now, at(charge.instant), units);
+                    charge.cost -= units;
+                }
+            }
+            for ahead in [0, 1, window / 3, window / 2, window - 1, window] {
+                let later = at(instant + ahead);
+                prop_assert!(limit.remaining(later) <= exact.remaining(later), "{} ns later", ahead);
+            }
         }
     }
 
@@ -191,6 +236,33 @@ fn totals_may_wrap_without_anyone_noticing() {
             limit.remaining(now),
             if round == 0 { u64::MAX - u64::MAX / 2 } else { 1 }
         );
+    }
+}
+
+#[test]
+fn of_the_two_sides_of_an_entry_the_shorter_is_moved_and_no_more_than_there_are_words_for() {
+    for words in [2, 5, 8, 22] {
+        let rule = SlidingWindow::new(100, 1_000, 40)
+            .expect("positive")
+            .refunding_within(words);
+        for (index, from_it_on) in (0..20).zip((1..=20).rev()) {
+            let mut limit = Limit::new(rule.into());
+            let charges: Vec<Charge> = (0..20)
+                .map(|instant| {
+                    limit.charge(at(instant), 2);
+                    Limit::unmarked(at(instant), 2)
+                })
+                .collect();
+            let before = limit.words.clone();
+            let given = limit.refund(at(20), 1, &charges[index as usize]);
+            let fits = u32::min(index, from_it_on) + 2 <= words;
+            assert_eq!(given, u64::from(fits), "entry {index} of 20, in {words} words");
+            let changed = before
+                .iter()
+                .zip(&limit.words)
+                .filter(|(before, now)| before != now);
+            assert!(changed.count() <= words as usize);
+        }
     }
 }
 

@@ -79,15 +79,6 @@ fn of_a_backlog_is_reached_and_never_exceeded() {
 }
 
 #[test]
-fn of_a_backlog_does_not_depend_on_refunds() {
-    for (capacity, window, burst) in [(3, 7, 2), (5, 4, 3)] {
-        let rule = Backlog::new(capacity, window, burst).expect("valid");
-        let max = overall_max(&rule.into(), window);
-        assert_eq!(overall_max(&rule.without_refunds().into(), window), max);
-    }
-}
-
-#[test]
 fn of_fixed_windows_is_reached_and_never_exceeded() {
     for window in 1..=5 {
         for capacity in 1..=4 {

@@ -67,12 +67,12 @@ impl Limit {
     ///   process count as two processes, and a forked child draws a batch of its own.
     /// - **A queue is not overtaken.** A request that has to wait first takes the batches of all processes back, of stopped ones
     ///   too, and no process draws another while one waits.
-    /// - **A request that needs more than is left of a batch** has the rest given back and draws anew, where the algorithm
-    ///   refunds; where it does not, the rest is spent with it. A refusal says after how long the limit admits all of it.
-    /// - **Unspent units come back** where the algorithm refunds (see [`Permit::settle`](crate::Permit::settle)): when
-    ///   the process has not used its batch for one to two seconds, when it closes the last of its handles, and when it
-    ///   dies, then counted as [`reclaimed`](crate::LimitCounts::reclaimed). Where it does not refund, they stay charged.
-    /// - **A permit that is settled** with less than it took gets back what any permit does, where the algorithm refunds:
+    /// - **A request that needs more than is left of a batch** has the rest given back and draws anew, where unspent units come
+    ///   back; where they do not, the rest is spent with it. A refusal says after how long the limit admits all of it.
+    /// - **Unspent units come back** of GCRA, token bucket and leaky bucket, unless the limit says
+    ///   [`refund(false)`](Self::refund), but for what time has replenished: when the process has not used its batch for one to two seconds, when it closes the last of its handles, and when it
+    ///   dies, then counted as [`reclaimed`](crate::LimitCounts::reclaimed). Of windows they stay charged.
+    /// - **A permit that is settled** with less than it took gets back what any permit does, where unspent units come back:
     ///   what time has not replenished since the batch was drawn. Up to batch - 1 of it is left in that batch, if that is
     ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
     /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them: automatic

@@ -133,6 +133,20 @@ impl Limit {
             "only a sliding_window has entries; remove it, or declare that algorithm",
         )?;
         demand(
+            "refund",
+            written(&self.refund),
+            chooses,
+            "what a concurrency limit lent always comes back, and a budget takes nothing in advance; remove it, or declare kind \
+             = \"rate\"",
+        )?;
+        demand(
+            "refund",
+            written(&self.refund),
+            self.refund != Some(true) || !self.keeps_windows_charged(),
+            "what processes draw in advance from a window, or hosts count together in one, stays charged; remove it, or \
+             `credit` or `fleet`, or declare algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
+        )?;
+        demand(
             "lease",
             written(&self.lease),
             !windowed,

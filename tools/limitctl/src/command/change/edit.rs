@@ -48,7 +48,7 @@ pub struct Edit {
 
     /// What to change, such as capacity=200
     ///
-    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false), and batch (the units of a batch of a limit with credit, or auto). None as a value, such as lease=none, is what holds where nothing is declared.
+    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), refund and shadow (true or false), and batch (the units of a batch of a limit with credit, or auto). None as a value, such as lease=none, is what holds where nothing is declared.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
 
@@ -76,7 +76,7 @@ enum Form {
     Truth,
 }
 
-const FIELDS: [(&str, Form); 12] = [
+const FIELDS: [(&str, Form); 13] = [
     ("capacity", Form::Amount),
     ("burst", Form::Amount),
     ("rate", Form::Amount),
@@ -87,6 +87,7 @@ const FIELDS: [(&str, Form); 12] = [
     ("lease", Form::Time),
     ("latency_limit", Form::Time),
     ("near_limit", Form::Percentage),
+    ("refund", Form::Truth),
     ("shadow", Form::Truth),
     (BATCH, Form::Amount),
 ];
