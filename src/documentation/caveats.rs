@@ -217,18 +217,19 @@
 //! the share of rows that are filled when the table is full: 84 to 88 % for 100,000 keys and more, and less for small
 //! tables. All of it is allocated when the segment is created.
 //!
-//! Where the set declares [tiers](crate::Tier), a row has one word more: with one GCRA limit it takes 128 bytes in place of
-//! 64, and with one concurrency limit 64 as before. What a key has used migrates when its tier changes, and each change
-//! rounds in favour of the limit; a window whose length differs by tier may remember usage for longer after each change,
-//! up to the longer window from then on, so a full key that changes between them more often than that stays full. A key that was [assigned](crate::Key::assign) to another tier than `default` keeps its row like one that has
-//! something used. Where `when_full` evicts, it may lose both; where a request names the tier of its key each time, nothing
-//! is lost with the row. Tiers change neither networks, nor adaptive or unlimited limits, nor those with [credit](crate::Limit::credit).
+//! Where the set declares [tiers](crate::Tier), what a key has used migrates when its tier changes, and each change
+//! rounds in favour of the limit; what was reserved before stays charged, whatever its permit settles. A window whose
+//! length differs by tier may remember usage for longer after each change, up to the longer window from then on, so a
+//! full key that changes between them more often than that stays full. A key that was [assigned](crate::Key::assign) to
+//! another tier than `default` keeps its row like one that has something used. Where `when_full` evicts, it may lose
+//! both; where a request names the tier of its key each time, nothing is lost with the row. Tiers change neither
+//! networks, nor adaptive or unlimited limits, nor those with [credit](crate::Limit::credit).
 //!
 //! Where keys can have [capacities of their own](crate::Keyed::overrides), a row has a word more for each limit that such
-//! a capacity makes sense for, and the one word of tiers: with one GCRA limit or one concurrency limit it takes 128 bytes
-//! in place of 64, and with both of them 128 as before. Deciding on a key that has such a capacity takes longer, because its
-//! rule is worked out anew each time. Each change rounds in favour of the limit. What a key reserved before a change is
-//! refunded where its permit saw that change only, and not where its process died. A key that has such a capacity keeps its
+//! a capacity makes sense for: with one GCRA limit it takes 128 bytes in place of 64, with one concurrency limit 64 as
+//! before, and with both of them 128 as before. Deciding on a key that has such a capacity takes longer, because its
+//! rule is worked out anew each time. Each change rounds in favour of the limit. What a key reserved before a change
+//! stays charged, whatever its permit settles. A key that has such a capacity keeps its
 //! row like one that is assigned to a tier, and loses both to `when_full` alike: with `evict_least_used` only where no other
 //! row of its two places may be evicted, and with `evict_oldest` by its age. One key may have no more concurrency, added
 //! up over its limits, than its shard has holds, or than was declared. Where a concurrency limit is raised for many keys,

@@ -20,6 +20,10 @@ use crate::shm::layout::row::{Row, RowReference};
 
 /// A limit as the key of a row has it.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "lives on the stack, where nothing is allocated under the lock"
+)]
 pub(crate) enum RowLimit<'a> {
     /// As its tier.
     Shared(&'a LimitRules),

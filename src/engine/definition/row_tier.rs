@@ -1,11 +1,10 @@
 //! Which tier of its set a key is in: by which rules its row decides.
 //!
 //! The tier is in the word `generation` of the row, of which the lower half alone is the generation. A
-//! [change](super::change::row_change) of tier, or of capacities of the key's own, begins a generation, because what was reserved
-//! before was reserved by other rules; when it began, and by which rules, is known of the last one, so that what was
-//! reserved just before it can be [refunded](crate::engine::settle::refund).
+//! [change](super::change::row_change) of tier, or of capacities of the key's own, begins a generation, because what was
+//! reserved before was reserved by other rules, and nothing of it is [refunded](crate::engine::settle::refund).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::set_rules::SetRules;
 use crate::engine::admit::acquire::Target;
@@ -14,73 +13,46 @@ use crate::engine::definition::definition_bits::TierIndex;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::RuledShard;
 use crate::error::Error;
-use crate::shm::layout::row::{Row, RowReference};
+use crate::shm::layout::row::Row;
 
 /// The upper half of the word `generation` of a key's row.
 ///
 /// | bits | meaning |
 /// |---|---|
 /// | 32 to 39 | the tier: its position in the definition plus one; zero for `default` |
-/// | 40 to 48 | the tier before, plus one, where the row's generation came of a change of tier or of capacities of its own; zero where it did not |
-/// | 49 | whether the key was assigned to the tier, so that the row is not given to another key while there is a choice |
-/// | 50 | whether all capacities that the key has of its own were named by requests, which name them again: no reason to keep the row |
-/// | 51 | whether that change was one of capacities of its own, be it of the tier as well |
+/// | 40 | whether the key was assigned to the tier, so that the row is not given to another key while there is a choice |
+/// | 41 | whether all capacities that the key has of its own were named by requests, which name them again: no reason to keep the row |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowTier {
     pub(crate) tier: TierIndex,
-    pub(in crate::engine) former: Option<TierIndex>,
     pub(crate) is_assigned: bool,
     pub(in crate::engine) capacities_by_request: bool,
-    pub(in crate::engine) capacities_changed: bool,
 }
 
 const TIER_SHIFT: u32 = 32;
-const FORMER_SHIFT: u32 = 40;
-const FORMER_MASK: u64 = 0x1ff;
-const ASSIGNED_BIT: u64 = 1 << 49;
-const CAPACITIES_BY_REQUEST_BIT: u64 = 1 << 50;
-const CAPACITIES_CHANGED_BIT: u64 = 1 << 51;
+const ASSIGNED_BIT: u64 = 1 << 40;
+const CAPACITIES_BY_REQUEST_BIT: u64 = 1 << 41;
 
 impl RowTier {
     #[inline]
     fn from_word(word: u64) -> Self {
-        let former = (word >> FORMER_SHIFT) & FORMER_MASK;
         Self {
             tier: TierIndex((word >> TIER_SHIFT) as u8),
-            former: former.checked_sub(1).map(|former| TierIndex(former as u8)),
             is_assigned: word & ASSIGNED_BIT != 0,
             capacities_by_request: word & CAPACITIES_BY_REQUEST_BIT != 0,
-            capacities_changed: word & CAPACITIES_CHANGED_BIT != 0,
         }
     }
 
     pub(in crate::engine) fn to_word(self, generation: u32) -> u64 {
-        let former = self.former.map_or(0, |former| u64::from(former.0) + 1);
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         u64::from(generation)
             | u64::from(self.tier.0) << TIER_SHIFT
-            | former << FORMER_SHIFT
             | bit(self.is_assigned, ASSIGNED_BIT)
             | bit(self.capacities_by_request, CAPACITIES_BY_REQUEST_BIT)
-            | bit(self.capacities_changed, CAPACITIES_CHANGED_BIT)
     }
 }
 
-/// What has become of a row since something was decided on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum RowAge {
-    Present,
-    /// Its key is limited otherwise since, by one change.
-    Former {
-        tier: TierIndex,
-        /// Whether capacities of its own were others as well.
-        capacities_changed: bool,
-    },
-    /// It has been reset, or is another key's, or its key has come to be limited otherwise more than once.
-    Void,
-}
-
-impl<'a> Row<'a> {
+impl Row<'_> {
     #[inline]
     pub(crate) fn tier(self) -> RowTier {
         self.generation().map_or_else(RowTier::default, |word| {
@@ -90,35 +62,7 @@ impl<'a> Row<'a> {
 
     /// What the word `generation` becomes in another generation of the row, in which its key stays in its tier.
     pub(in crate::engine) fn generation_word(self, generation: u32) -> u64 {
-        let tier = RowTier {
-            former: None,
-            capacities_changed: false,
-            ..self.tier()
-        };
-        tier.to_word(generation)
-    }
-
-    pub(in crate::engine) fn age_of(self, reference: RowReference) -> RowAge {
-        let present = self.reference();
-        if present == reference {
-            return RowAge::Present;
-        }
-        let previous = RowReference {
-            generation: present.generation.wrapping_sub(1),
-            ..present
-        };
-        let RowTier {
-            former,
-            capacities_changed,
-            ..
-        } = self.tier();
-        match former {
-            Some(tier) if previous == reference => RowAge::Former {
-                tier,
-                capacities_changed,
-            },
-            _ => RowAge::Void,
-        }
+        self.tier().to_word(generation)
     }
 }
 
@@ -176,11 +120,6 @@ impl<'a> RuledShard<'a> {
             _ => self.of(row),
         }
     }
-
-    /// When the tier of the row's key changed last, or a capacity of its own, on the segment clock.
-    pub(in crate::engine) fn changed_at<'r>(&self, row: Row<'r>) -> Option<&'r AtomicU64> {
-        row.state(self.set.changed_word?, 1).first()
-    }
 }
 
 impl SegmentEngine {
@@ -200,15 +139,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_of_a_tier_is_read_back(
-            generation: u32, tier: u8, former in proptest::option::of(any::<u8>()), is_assigned: bool,
-            capacities_by_request: bool, capacities_changed: bool,
+            generation: u32, tier: u8, is_assigned: bool, capacities_by_request: bool,
         ) {
             let tier = RowTier {
                 tier: TierIndex(tier),
-                former: former.map(TierIndex),
                 is_assigned,
                 capacities_by_request,
-                capacities_changed,
             };
             let word = tier.to_word(generation);
             prop_assert_eq!(RowTier::from_word(word), tier);

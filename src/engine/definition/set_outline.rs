@@ -27,9 +27,6 @@ pub(crate) struct SetOutline {
     pub(in crate::engine) reads_utc: bool,
     /// The prefix lengths whose networks the limits count, the shortest first; none where keys are any bytes.
     pub(crate) levels: Vec<PrefixLengths>,
-    /// Which word of a row's state says when the key changed its tier or a capacity of its own; none where keys have
-    /// neither.
-    pub(in crate::engine) changed_word: Option<usize>,
     has_tiers: bool,
     has_overrides: bool,
     /// Whether any limit has room for a lease, whether or not hosts share it now.
@@ -131,7 +128,6 @@ impl SetOutline {
                 .any(|limit| matches!(limit.rule, Rule::Adaptive(_))),
             reads_utc: plan.limits.iter().any(|limit| limit.rule.reads_utc()),
             levels: plan.levels(),
-            changed_word: plan.changed_word(),
             has_tiers: !plan.tiers.is_empty(),
             has_overrides: plan.keyed.is_some_and(|keyed| keyed.overrides),
             has_lease_room: plan.limits.iter().any(|limit| limit.has_lease_room),
@@ -156,7 +152,7 @@ impl SetOutline {
     /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
     #[inline]
     pub(in crate::engine) fn differs_by_key(&self) -> bool {
-        self.changed_word.is_some()
+        self.has_tiers || self.has_overrides
     }
 
     /// The name of a limit.

@@ -79,16 +79,10 @@ impl SetPlan {
         self.limits.iter().map(LimitPlan::state_words).sum()
     }
 
-    /// Where the first word of a row lies that is no limit's: behind those of the limits, the instant of the last change
-    /// of tier or of a capacity of its own, where there are such.
-    pub(in crate::engine) fn changed_word(&self) -> Option<usize> {
-        self.differs_by_key().then(|| self.words_of_limits())
-    }
-
-    /// Where a row says which capacity its key has of its own: behind that, a word for each limit that can have such, in
-    /// their order.
+    /// Where a row says which capacity its key has of its own: behind the words of the limits, one for each limit that can
+    /// have such, in their order.
     fn override_words(&self) -> impl Iterator<Item = Option<usize>> {
-        let mut next = self.words_of_limits() + 1;
+        let mut next = self.words_of_limits();
         let has_overrides = self.has_overrides();
         self.limits.iter().map(move |limit| {
             let word = (has_overrides && limit.terms.is_some()).then_some(next)?;
@@ -118,9 +112,7 @@ impl SetPlan {
         SetShape {
             definition_room,
             limits: self.limits.len() as u64,
-            state_words: (self.words_of_limits()
-                + usize::from(self.differs_by_key())
-                + self.override_words().flatten().count()) as u64,
+            state_words: (self.words_of_limits() + self.override_words().flatten().count()) as u64,
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
             labels: if self.labels {

@@ -17,7 +17,6 @@ use crate::engine::admit::decision::Decision;
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::row_tier::RowAge;
 use crate::engine::shard::set_engine::ShardAt;
 use crate::limit::Charge;
 use crate::shm::layout::places::HoldPlace;
@@ -100,7 +99,7 @@ impl ShardAt<'_> {
         charge: &Charge,
         origin: Origin,
     ) -> u64 {
-        if !limit.refunds || self.was_forgotten(limit, row, origin) || !self.is_by_present_rule(row, origin) {
+        if !limit.refunds || self.was_reset(limit, origin) || !self.is_by_present_rule(row, origin) {
             return 0;
         }
         limit.refund(row, transaction, self.now, unused, charge)
@@ -111,7 +110,7 @@ impl ShardAt<'_> {
     /// The instants tell definitions apart whose generations have the same lowest bits. Where there are no such bits, what
     /// was reserved at the very instant of a change counts as reserved before it.
     fn is_by_present_rule(&self, row: Row<'_>, origin: Origin) -> bool {
-        if row.age_of(origin.row) != RowAge::Present {
+        if row.reference() != origin.row {
             return false;
         }
         let generation = self.shard.rules.generation;
@@ -126,11 +125,11 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Whether what was reserved counts no longer: by a reset of all rows (at zero there was none), or of this one, or with a
-    /// row that is another by now.
-    pub(in crate::engine) fn was_forgotten(&self, limit: &LimitRules, row: Row<'_>, origin: Origin) -> bool {
+    /// Whether a reset of all rows (at zero there was none) has replenished it since. One of this row alone begins another
+    /// generation of it.
+    fn was_reset(&self, limit: &LimitRules, origin: Origin) -> bool {
         let reset_at = self.shard.counters(limit.index).reset_at.load(Ordering::Relaxed);
-        (origin.instant <= reset_at && reset_at > 0) || row.age_of(origin.row) == RowAge::Void
+        reset_at > 0 && origin.instant <= reset_at
     }
 }
 

@@ -318,8 +318,6 @@ shared_records! {
         lock_waits: AtomicU64,
         /// Tickets taken back from dead processes, or found given up.
         reclaimed_tickets: AtomicU64,
-        /// When the definition before the latest came into force here, on the segment clock.
-        former_applied_at: AtomicU64,
         /// Requests refused because no row was left for their key.
         refused_table_full: AtomicU64,
         /// Requests refused because the set, or their key, was throttled.
@@ -331,7 +329,7 @@ shared_records! {
         wait_times: [AtomicU64; WAIT_BUCKETS],
         /// How long they had waited, all together, in nanoseconds.
         wait_time: AtomicU64,
-        reserved: [AtomicU64; 7],
+        reserved: [AtomicU64; 8],
     }
 
     /// One word as it was before the operation in progress.

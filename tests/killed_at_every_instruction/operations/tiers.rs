@@ -66,7 +66,7 @@ fn request_in_another_tier(victim: &Victim) {
     request_in_a_tier(victim);
 }
 
-/// What was reserved before is refunded by the rules of the tier before.
+/// Nothing comes back of what was reserved before.
 fn settle_after_a_change(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 20));
@@ -195,7 +195,7 @@ fn reuse_of_a_row_with_capacities(victim: &Victim) {
     first_acquire(victim);
 }
 
-/// What was reserved before is refunded by the capacity before.
+/// Nothing comes back of what was reserved before, here neither.
 fn settle_after_an_override(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 20));

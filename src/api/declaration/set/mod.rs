@@ -93,9 +93,8 @@ impl SetDeclaration {
         self
     }
 
-    /// Adds a tier of the keys of a [keyed](Self::keyed) set, of at most 255: other quotas for those that are in it. Where
-    /// there is one, the row of each key has one word more, which is 8 bytes before its size is rounded up to a multiple of
-    /// 64; where there is none, tiers cost nothing.
+    /// Adds a tier of the keys of a [keyed](Self::keyed) set, of at most 255: other quotas for those that are in it. They
+    /// take no memory in the rows of keys.
     pub fn add_tier(mut self, tier: Tier) -> Self {
         self.tiers.push(tier);
         self

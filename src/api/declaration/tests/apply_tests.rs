@@ -172,7 +172,7 @@ fn metadata_changes_entry_by_entry() {
 }
 
 #[test]
-fn shadow_and_what_is_near_change() {
+fn shadow_refunds_and_what_is_near_change() {
     let limit = |name: &str| Limit::calls(name, 5, MINUTE);
     let stored = sets([SetDeclaration::new("s")
         .add_limit(limit("a"))
@@ -189,6 +189,10 @@ fn shadow_and_what_is_near_change() {
     assert_eq!(
         limit_changes(near, limit("l")),
         ["near_limit: declared 95, in the segment 80"]
+    );
+    assert_eq!(
+        limit_changes(limit("l").refund(false), limit("l")),
+        ["refund: declared false, in the segment true"]
     );
 }
 
@@ -472,7 +476,7 @@ fn memory(declaration: &Declaration) -> Vec<Memory> {
 }
 
 /// Changes what can be changed, where `pick` says so.
-fn changed(stored: &Declaration, pick: &[bool; 6], number: u32) -> Declaration {
+fn changed(stored: &Declaration, pick: &[bool; 7], number: u32) -> Declaration {
     let mut new = stored.clone();
     let amount = u64::from(number);
     for set in &mut new.sets {
@@ -496,6 +500,9 @@ fn changed(stored: &Declaration, pick: &[bool; 6], number: u32) -> Declaration {
             if pick[5] {
                 limit.near_limit = Some(number % 100 + 1);
             }
+            if pick[6] && matches!(limit.kind, Kind::Calls | Kind::Rate) {
+                limit.refund = Some(number.is_multiple_of(3));
+            }
         }
     }
     new
@@ -505,7 +512,7 @@ proptest! {
     #[test]
     fn what_is_applied_is_then_declared_and_needs_no_other_memory(
         stored in declarations(),
-        pick: [bool; 6],
+        pick: [bool; 7],
         number: u32,
     ) {
         let new = changed(&stored, &pick, number);

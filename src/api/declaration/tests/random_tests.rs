@@ -96,9 +96,12 @@ pub(super) fn limits() -> impl Strategy<Value = Limit> {
         limit,
         proptest::option::of(any::<bool>()),
         proptest::option::of(1_u8..=100),
+        proptest::option::of(any::<bool>()),
     );
-    tried.prop_map(|(limit, shadow, near)| {
+    tried.prop_map(|(limit, shadow, near, refund)| {
         let limit = shadow.into_iter().fold(limit, Limit::shadow);
+        let refund = refund.filter(|_| matches!(limit.kind, Kind::Calls | Kind::Rate));
+        let limit = refund.into_iter().fold(limit, Limit::refund);
         near.into_iter().fold(limit, Limit::near_limit)
     })
 }

@@ -236,10 +236,6 @@ impl SegmentEngine {
         let mut transaction = shard.memory.journal().begin();
         transaction.store(&control.generation, generation);
         transaction.store(&control.migrated, 0);
-        transaction.store(
-            &control.former_applied_at,
-            control.applied_at.load(Ordering::Relaxed),
-        );
         transaction.store(&control.applied_at, now.monotonic);
         shard.commit(&mut transaction)?;
         locked.shard = shard.unruled().by(rules);

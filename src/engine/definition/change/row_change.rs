@@ -1,7 +1,7 @@
 //! What a key is limited by, changed: its tier and capacities of its own, by name or by a request, as one step.
 //!
 //! One transaction: of each limit that is another by the two of them together, the state goes on by the new rule as with
-//! a new [definition](super::definitions), and the row begins a generation, which knows its former tier and when it began.
+//! a new [definition](super::definitions), and the row begins a generation.
 
 use std::num::NonZeroU64;
 
@@ -76,7 +76,6 @@ impl RowChange<'_> {
             tier,
             is_assigned: is_by_name && tier != TierIndex::default(),
             capacities_by_request: !is_by_name && self.gives_any(),
-            ..RowTier::default()
         }
     }
 }
@@ -213,7 +212,6 @@ impl RuledShard<'_> {
             tier: change.tier.unwrap_or(before.tier),
             is_assigned,
             capacities_by_request: by_request && self.limits.iter().any(will_have),
-            ..before
         }
     }
 }
@@ -258,15 +256,7 @@ impl LockedShard<'_> {
                 transaction.store(word, has.map_or(0, NonZeroU64::get));
             }
         }
-        let after = RowTier {
-            former: Some(before.tier),
-            capacities_changed: gives_others,
-            ..after
-        };
         transaction.store(word, after.to_word(generation.wrapping_add(1)));
-        if let Some(changed_at) = shard.changed_at(row) {
-            transaction.store(changed_at, self.now.monotonic);
-        }
         shard.commit(&mut transaction)?;
         // It stands, whatever is wrong with the queue: the next operation says that.
         let _ = self.serve_next(row.index);
