@@ -204,8 +204,10 @@
 //! Both threads block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
 //! forked child until it needs them.
 //!
-//! A process that is stopped while it is first in the queue holds up those behind it until it goes on or dies: it
-//! lives, and no one overtakes. What it is granted meanwhile it holds as if it went on; a lease ends that.
+//! A process that is stopped while it is first in the queue, or whose event loop does not turn, holds up those behind it
+//! for a second: what it was granted and does not collect is taken back then, rates included, and its requests are passed
+//! over. They keep their places, and wait on when it looks again. What a process held before it was stopped it keeps;
+//! a lease ends that. Where nobody else waits, a grant stays until somebody comes.
 //!
 //! # Keys
 //!

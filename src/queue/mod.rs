@@ -83,6 +83,9 @@ pub(crate) enum Phase {
     Waiting,
     /// Out of the queue, with everything taken that it asked for; its owner has not come for it yet.
     Granted,
+    /// Out of the queue, because its owner was silent when its turn came; it has its number, and with that its place,
+    /// until its owner looks.
+    PassedOver,
 }
 
 /// The state word of a ticket: phase in the low two bits, number above.
@@ -95,7 +98,6 @@ pub(crate) struct TicketState {
 impl TicketState {
     const MAX_SERIAL: u64 = u64::MAX >> 2;
 
-    /// A phase that no process writes reads as free.
     #[inline]
     pub(crate) fn from_word(word: u64) -> Self {
         Self {
@@ -103,6 +105,7 @@ impl TicketState {
             phase: match word & 3 {
                 1 => Phase::Waiting,
                 2 => Phase::Granted,
+                3 => Phase::PassedOver,
                 _ => Phase::Free,
             },
         }
@@ -114,6 +117,7 @@ impl TicketState {
             Phase::Free => 0,
             Phase::Waiting => 1,
             Phase::Granted => 2,
+            Phase::PassedOver => 3,
         };
         (self.serial << 2) | phase
     }
@@ -252,13 +256,79 @@ pub(crate) fn leave(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<
     Ok(())
 }
 
-/// Frees a granted ticket.
+/// Frees a ticket that is out of the queue: granted, or passed over.
 pub(crate) fn claim(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+    let TicketState { serial, phase } = state(queue, index);
+    if index >= queue.capacity() || !matches!(phase, Phase::Granted | Phase::PassedOver) {
+        return Err(Damaged);
+    }
+    free(queue, index, serial);
+    Ok(())
+}
+
+/// Takes a waiting ticket out of the queue until its owner looks.
+pub(crate) fn pass_over(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+    let serial = unlink(queue, index)?;
+    store_passed_over(queue, index, serial);
+    Ok(())
+}
+
+/// Takes back what a ticket was granted, which is passed over from now on.
+pub(crate) fn lapse(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let TicketState { serial, phase } = state(queue, index);
     if index >= queue.capacity() || phase != Phase::Granted {
         return Err(Damaged);
     }
-    free(queue, index, serial);
+    store_passed_over(queue, index, serial);
+    Ok(())
+}
+
+fn store_passed_over(queue: &mut (impl QueueMut + ?Sized), index: u64, serial: u64) {
+    let passed_over = TicketState {
+        serial,
+        phase: Phase::PassedOver,
+    };
+    queue.store_ticket(index, TicketWord::State, passed_over.to_word());
+}
+
+/// Puts a ticket that was passed over back into its queue, before those that came after it.
+pub(crate) fn resume(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+    let TicketState { serial, phase } = state(queue, index);
+    let own_queue = queue.queue_of(index);
+    if index >= queue.capacity() || phase != Phase::PassedOver || own_queue >= queue.queues() {
+        return Err(Damaged);
+    }
+    let mut before = 0;
+    let mut behind = queue.load_end(own_queue, QueueEnd::Head);
+    // Bounded by the size of the table, whatever the links say.
+    for _ in 0..=queue.capacity() {
+        let Some(other) = behind.checked_sub(1) else { break };
+        let ticket = state(queue, other);
+        if other >= queue.capacity() || ticket.phase != Phase::Waiting {
+            return Err(Damaged);
+        }
+        if ticket.serial > serial {
+            break;
+        }
+        before = behind;
+        behind = queue.load_ticket(other, TicketWord::Next);
+    }
+    let waiting = TicketState {
+        serial,
+        phase: Phase::Waiting,
+    };
+    queue.store_ticket(index, TicketWord::Previous, before);
+    queue.store_ticket(index, TicketWord::Next, behind);
+    queue.store_ticket(index, TicketWord::State, waiting.to_word());
+    match before.checked_sub(1) {
+        Some(before) => queue.store_ticket(before, TicketWord::Next, index + 1),
+        None => queue.store_end(own_queue, QueueEnd::Head, index + 1),
+    }
+    match behind.checked_sub(1) {
+        Some(behind) => queue.store_ticket(behind, TicketWord::Previous, index + 1),
+        None => queue.store_end(own_queue, QueueEnd::Tail, index + 1),
+    }
+    queue.store(TableWord::Length, queue.load(TableWord::Length).saturating_add(1));
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod deadlines;
 mod fairness;
 mod futures;
 mod futures_meet_errors;
+mod lapses;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
 mod no_polling;

@@ -139,8 +139,9 @@ impl LimitSet {
     /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
     /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
-    /// As long as it is in the queue it must be polled when it is woken: a future that is not polled delays the requests
-    /// behind it, until its timeout is over. Nothing is granted after that, whether it is polled or not.
+    /// As long as it is in the queue it must be polled when it is woken: what it was granted and does not collect is taken
+    /// back after a second if others wait, and it waits on in its place when it is polled again. Nothing is granted after
+    /// its timeout, whether it is polled or not.
     ///
     /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
     /// to wait. A future that is carried over a fork begins anew in the child, with a place in the queue of the child's

@@ -32,6 +32,8 @@ pub struct SetCounts {
     pub timed_out: u64,
     /// Requests that were given up while they waited.
     pub cancelled: u64,
+    /// Grants that were taken back because they were not collected while others waited.
+    pub lapsed: u64,
     pub settled: u64,
     /// Holds given back for dead processes.
     pub reclaimed: u64,
@@ -125,6 +127,7 @@ impl SetCounts {
                 waited,
                 timed_out,
                 cancelled,
+                lapsed,
                 settled,
                 reclaimed,
                 reclaimed_tickets,

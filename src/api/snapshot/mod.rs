@@ -294,6 +294,9 @@ pub struct TicketSnapshot {
     pub owner_alive: bool,
     /// It has what it asked for and has not come for it yet.
     pub granted: bool,
+    /// Its process did not collect what it, or another request of that process, was granted: it is out of the queue, and
+    /// goes back to its place as soon as it looks.
+    pub passed_over: bool,
     /// The key in whose queue it is, where the set is keyed.
     pub key: Option<KeyLabel>,
     /// How long it has been waiting.
@@ -601,6 +604,7 @@ impl SnapshotSource<'_> {
             owner_namespace: process.and_then(|process| process.namespace),
             owner_alive: self.owners.is_alive(ticket.owner),
             granted: ticket.is_granted,
+            passed_over: ticket.is_passed_over,
             key: KeyLabel::of_row(shard, ticket.row),
             waiting_for: Duration::from_nanos(now.monotonic.saturating_sub(ticket.enqueued_at)),
             costs: ticket

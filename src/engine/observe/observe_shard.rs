@@ -121,6 +121,7 @@ impl ShardObservation<'_> {
                     owner: ticket.owner().load(Ordering::Relaxed),
                     row: ticket.row().index,
                     is_granted: state.phase == Phase::Granted,
+                    is_passed_over: state.phase == Phase::PassedOver,
                     enqueued_at: ticket.enqueued_at().load(Ordering::Relaxed),
                     costs: self.shard().costs_of(ticket).iter().collect(),
                 })
@@ -157,6 +158,7 @@ pub(crate) struct ObservedTicket {
     pub(crate) owner: u64,
     pub(crate) row: u64,
     pub(crate) is_granted: bool,
+    pub(crate) is_passed_over: bool,
     pub(crate) enqueued_at: u64,
     /// What it asks of each limit.
     pub(crate) costs: Vec<(usize, u64)>,

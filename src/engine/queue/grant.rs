@@ -132,6 +132,7 @@ impl<'a> LockedShard<'a> {
             return Ok(Served::NoWaiters);
         }
         self.read_clock();
+        self.lapse_if_due(row)?;
         let mut has_another_head = false;
         for _ in 0..MAX_PASSED {
             let Some(index) = self.head(row)? else {
@@ -143,6 +144,10 @@ impl<'a> LockedShard<'a> {
             if ticket.is_expired(self.now.monotonic) {
                 // Its owner finds it gone and its time up, whenever it looks: nothing behind it waits for that.
                 self.take_back_ticket(index, &self.shard.memory.control().timed_out)?;
+                has_another_head = true;
+                continue;
+            }
+            if self.pass_over_if_silent(index, ticket)? {
                 has_another_head = true;
                 continue;
             }
@@ -317,6 +322,7 @@ impl<'a> LockedShard<'a> {
         transaction.count(&control.wait_time, waited);
         at.count_on_rows(row.into(), true);
         row.pin(&mut transaction);
+        self.note_lapse(ticket);
         shard.commit(&mut transaction)?;
         self.notify(index, ticket);
         Ok(Served::Granted)
@@ -355,6 +361,12 @@ impl<'a> LockedShard<'a> {
         match queue::state(&QueueWords::reading(shard.memory), index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => self.change_queue(Some(counter), |queue| queue::leave(queue, index)),
+            Phase::PassedOver => self.change_queue(Some(counter), |queue| {
+                if let Some(ticket) = shard.memory.ticket(index) {
+                    shard.row(ticket.row().index).unpin(queue.store);
+                }
+                queue::claim(queue, index)
+            }),
             Phase::Granted => self.change_queue(Some(counter), |queue| {
                 if let Some(ticket) = shard.memory.ticket(index) {
                     self.undo_grant(queue.store, ticket);
@@ -366,7 +378,7 @@ impl<'a> LockedShard<'a> {
     }
 
     /// Gives back what a granted ticket took: no process has made use of it.
-    fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
+    pub(in crate::engine) fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let row = self.shard.row(ticket.row().index);
         self.at_its_instant()
             .refund_grant(transaction, row, ticket, |transaction, limit, refunded| {
@@ -457,6 +469,7 @@ impl TicketPlace<'_> {
             }
         }
         self.enqueued_at().store(now, Ordering::Relaxed);
+        self.looked_at().store(now, Ordering::Relaxed);
         self.deadline()
             .store(deadline.on_segment_clock(), Ordering::Relaxed);
     }

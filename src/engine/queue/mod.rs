@@ -3,6 +3,8 @@
 pub(super) mod deadline;
 pub(super) mod deaths;
 pub(super) mod grant;
+pub(super) mod lapse;
+pub(super) mod next_look;
 pub(super) mod notify;
 pub(super) mod own_ticket;
 pub(super) mod pending_wake;

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::deaths::{Deaths, SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
+use super::deaths::{Deaths, SHORT_WAIT, UNWATCHED_SLICE};
 use super::grant::{Blocked, Served};
+use super::lapse::LookAfter;
 use super::queue_words::QueueWords;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
@@ -17,7 +18,7 @@ use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::file::region::load_acquire;
@@ -36,6 +37,14 @@ pub(crate) enum WaitBy {
     ProcessFutex,
 }
 
+/// Who looks at a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LookedAtBy {
+    Owner,
+    /// The thread that sleeps for its owner, which collects nothing.
+    Another,
+}
+
 /// How a request waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitAs {
@@ -48,8 +57,10 @@ enum Standing {
     /// It is another process's.
     Lost,
     Granted,
+    /// Out of the queue until its owner looks.
+    PassedOver,
     First(Blocked),
-    Behind,
+    Behind(Option<LookAfter>),
 }
 
 /// What became of a request that could wait.
@@ -311,7 +322,8 @@ impl SegmentEngine {
             // Before it waits: what others have drawn would overtake it.
             locked.take_batches_back(row)?;
         }
-        locked.serve_head(row.index)?;
+        locked.lapse_if_due(row.index)?;
+        let served = locked.serve_head(row.index)?;
         if shard.has_no_waiters(row) {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(WaitStart::Decided(true))),
@@ -357,20 +369,16 @@ impl SegmentEngine {
             let (blocked, instant) = (locked.blocked(row, costs), locked.now.monotonic);
             drop(locked);
             self.set_wake_at(shard, &mut waiting, blocked, instant);
+        } else {
+            let first = match served {
+                Served::Blocked(blocked) => blocked,
+                Served::Granted | Served::NoWaiters => Blocked::default(),
+            };
+            let (looks_after, instant) = (locked.looks_after(ticket.index, first), locked.now.monotonic);
+            drop(locked);
+            self.set_wake_behind(shard, &mut waiting, looks_after, instant);
         }
         Ok(Some(WaitStart::Waiting(waiting)))
-    }
-
-    /// Sleeps until there may be something to see, at most until its time is up.
-    fn sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
-        let Some(place) = shard.memory.ticket(waiting.ticket.index) else {
-            return;
-        };
-        let until = waiting.next_look().min(waiting.deadline.on_boot_clock());
-        let left = until.saturating_sub(boot_nanos());
-        if left > 0 {
-            futex::wait(place.waiter_futex(), waiting.seen, Duration::from_nanos(left));
-        }
     }
 
     /// Serves the first waiter of a queue: for the thread that sleeps for others and checks the queue now and then.
@@ -406,13 +414,13 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         self.check_liveness_if_due(shard, waiting, wait)?;
         let mut locked = self.lock_within(shard, wait)?;
-        let standing = locked.stand(waiting)?;
+        let standing = locked.stand(waiting, LookedAtBy::Another)?;
         let (shard, instant) = (locked.shard, locked.now.monotonic);
         drop(locked);
         match standing {
-            Standing::Lost | Standing::Granted => return Ok(true),
+            Standing::Lost | Standing::Granted | Standing::PassedOver => return Ok(true),
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
-            Standing::Behind => self.set_wake_behind(waiting),
+            Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
         }
         Ok(false)
     }
@@ -449,7 +457,7 @@ impl SegmentEngine {
         }
         let mut locked = self.lock(shard)?;
         let shard = locked.shard;
-        let standing = locked.stand(waiting)?;
+        let standing = locked.stand(waiting, LookedAtBy::Owner)?;
         let is_expired = is_expired || waiting.deadline.on_segment_clock() <= locked.now.monotonic;
         match standing {
             Standing::Lost if is_expired => return locked.refuse_late(target.key, costs, decision),
@@ -463,99 +471,21 @@ impl SegmentEngine {
                 });
                 return Ok(PollResult::Admitted);
             }
-            Standing::First(_) | Standing::Behind if is_expired => {
+            Standing::First(_) | Standing::Behind(_) if is_expired => {
                 let is_first = matches!(standing, Standing::First(_));
                 return locked.leave_late(waiting.row, costs, decision, waiting.ticket.index, is_first);
             }
-            Standing::First(_) | Standing::Behind => {}
+            Standing::First(_) | Standing::Behind(_) | Standing::PassedOver => {}
         }
         let instant = locked.now.monotonic;
         drop(locked);
         match standing {
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
-            _ => self.set_wake_behind(waiting),
+            Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
+            // It looks again at once.
+            _ => waiting.wake_at = 0,
         }
         Ok(PollResult::Waiting)
-    }
-
-    /// For a waiter that was blocked at an instant of the segment clock. Not under the lock: there may be many leases to
-    /// read.
-    fn set_wake_at(&self, shard: RuledShard<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
-        let now = boot_nanos();
-        // No process can predict when a virtual clock reaches an instant, so it is checked at intervals.
-        let is_by_virtual_clock =
-            (blocked.wait > 0 || waiting.deadline.is_finite()) && self.clock.is_virtual();
-        waiting.wake_at = match blocked.wait {
-            0 => u64::MAX,
-            _ if is_by_virtual_clock => u64::MAX,
-            wait => self.boot_instant(instant.saturating_add(wait)),
-        };
-        let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
-        let slice = match blocked.by_others {
-            _ if is_by_virtual_clock => UNWATCHED_SLICE,
-            _ if waiting.slice == u64::MAX => u64::MAX,
-            true if is_new => SHORT_WAIT,
-            true => waiting.slice,
-            false => WATCHED_SLICE,
-        };
-        let mut liveness_check = now.saturating_add(slice);
-        if blocked.by_others && shard.has_leases {
-            // A lease that runs out is found by looking for it, which is not done too often.
-            let earliest = self.earliest_expiry(shard).max(shard.next_reclaim());
-            liveness_check = liveness_check.min(earliest);
-        }
-        waiting.next_liveness_check = liveness_check;
-    }
-
-    /// For a waiter that has others before it.
-    fn set_wake_behind(&self, waiting: &mut Waiting) {
-        let ends_by_virtual_clock = waiting.deadline.is_finite() && self.clock.is_virtual();
-        waiting.wake_at = if ends_by_virtual_clock {
-            boot_nanos().saturating_add(UNWATCHED_SLICE)
-        } else {
-            u64::MAX
-        };
-    }
-
-    /// Looks after those before a ticket, if it is time to: the dead are not woken, and wake no process.
-    pub(crate) fn check_liveness_if_due(
-        &self,
-        shard: Shard<'_>,
-        waiting: &mut Waiting,
-        wait: LockWait,
-    ) -> Result<(), Box<Error>> {
-        let now = boot_nanos();
-        if now < waiting.next_liveness_check {
-            return Ok(());
-        }
-        waiting.next_liveness_check = now.saturating_add(waiting.slice);
-        // Each looks after the one before it, and the first after those who hold something. Each of the dead leaves the
-        // queue, so this comes to an end; where one does not, the queue is damaged, and the look to come sees to that.
-        let mut last = None;
-        loop {
-            let queue = QueueWords::reading(shard.memory);
-            let before = queue::predecessor(&queue, waiting.ticket.index);
-            if before.is_some() && before == last {
-                return Ok(());
-            }
-            last = before;
-            let owner = before
-                .and_then(|before| shard.memory.ticket(before))
-                .map(|before| before.owner().load(Ordering::Relaxed));
-            match owner {
-                Some(owner) if self.is_owner_alive(owner) => return Ok(()),
-                Some(owner) => self.reclaim_from(shard, owner, wait, |_| {})?,
-                None => {
-                    if shard.reclaim_is_due() {
-                        self.reclaim_if_due(shard, wait)?;
-                    } else {
-                        // Another thread looked a moment ago, and what it saw may have changed since.
-                        waiting.next_liveness_check = waiting.next_liveness_check.min(shard.next_reclaim());
-                    }
-                    return Ok(());
-                }
-            };
-        }
     }
 
     /// Leaves the queue before time is up, or gives back what was granted and not claimed. Where the lock is not to be
@@ -609,7 +539,7 @@ impl SegmentEngine {
 
 impl LockedShard<'_> {
     /// Serves the queue of a ticket, and says how the ticket stands then.
-    fn stand(&mut self, waiting: &mut Waiting) -> Result<Standing, Box<Error>> {
+    fn stand(&mut self, waiting: &mut Waiting, by: LookedAtBy) -> Result<Standing, Box<Error>> {
         let shard = self.shard;
         let row = waiting.row;
         let TicketReference { index, serial } = waiting.ticket;
@@ -623,6 +553,17 @@ impl LockedShard<'_> {
             let is_own = state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner;
             is_own.then_some(state.phase)
         };
+        if by == LookedAtBy::Owner && state().is_some() {
+            self.read_clock();
+            if state() == Some(Phase::PassedOver) {
+                if place.is_expired(self.now.monotonic) {
+                    self.take_back_ticket(index, &shard.memory.control().timed_out)?;
+                } else {
+                    self.resume(index, place)?;
+                }
+            }
+            place.looked_at().store(self.now.monotonic, Ordering::Relaxed);
+        }
         let mut served = Served::Granted;
         if state() == Some(Phase::Waiting) {
             served = self.serve_head(row)?;
@@ -634,11 +575,15 @@ impl LockedShard<'_> {
         Ok(match state() {
             None | Some(Phase::Free) => Standing::Lost,
             Some(Phase::Granted) => Standing::Granted,
+            Some(Phase::PassedOver) => Standing::PassedOver,
             Some(Phase::Waiting) if self.head(row)? == Some(index) => Standing::First(match served {
                 Served::Blocked(blocked) => blocked,
                 Served::Granted | Served::NoWaiters => Blocked::default(),
             }),
-            Some(Phase::Waiting) => Standing::Behind,
+            Some(Phase::Waiting) => Standing::Behind(match served {
+                Served::Blocked(blocked) => self.looks_after(index, blocked),
+                Served::Granted | Served::NoWaiters => self.looks_after(index, Blocked::default()),
+            }),
         })
     }
 

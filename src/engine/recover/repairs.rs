@@ -247,7 +247,10 @@ impl<'a> RuledShard<'a> {
         }
         let queue = QueueWords::reading(self.memory);
         for index in 0..self.memory.touched_tickets() {
-            if queue::state(&queue, index).phase == Phase::Granted {
+            if matches!(
+                queue::state(&queue, index).phase,
+                Phase::Granted | Phase::PassedOver
+            ) {
                 tallies.entry(queue.queue_of(index)).or_default().pins += 1;
             }
         }

@@ -183,6 +183,7 @@ fn counter_words<'a>(shard: &RuledShard<'a>) -> impl Iterator<Item = &'a AtomicU
         &control.timed_out,
         &control.cancelled,
         &control.reclaimed_tickets,
+        &control.lapsed,
         &control.expired,
         &control.queued_high_water,
         &control.settled,

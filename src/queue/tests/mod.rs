@@ -103,6 +103,9 @@ enum Step {
     GrantHead(u64),
     Leave(u64, usize),
     Claim(usize),
+    PassOver(u64),
+    Lapse(usize),
+    Resume(usize),
     Rebuild,
 }
 
@@ -112,6 +115,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..QUEUES as u64).prop_map(Step::GrantHead),
         2 => (0..QUEUES as u64, 0..8_usize).prop_map(|(queue, nth)| Step::Leave(queue, nth)),
         2 => (0..8_usize).prop_map(Step::Claim),
+        1 => (0..QUEUES as u64).prop_map(Step::PassOver),
+        1 => (0..8_usize).prop_map(Step::Lapse),
+        2 => (0..8_usize).prop_map(Step::Resume),
         1 => Just(Step::Rebuild),
     ];
     prop::collection::vec(step, 0..80)
@@ -123,12 +129,13 @@ proptest! {
         let mut queue = PlainQueue::new(capacity);
         let mut queues: [VecDeque<TicketReference>; QUEUES] = Default::default();
         let mut granted: Vec<TicketReference> = Vec::new();
+        let mut passed_over: Vec<(u64, TicketReference)> = Vec::new();
         let mut latest = 0;
         for step in steps {
             match step {
                 Step::Enqueue(own_queue) => {
                     let ticket = queue.add(own_queue, 7);
-                    let in_use = granted.len() + queues.iter().map(VecDeque::len).sum::<usize>();
+                    let in_use = granted.len() + passed_over.len() + queues.iter().map(VecDeque::len).sum::<usize>();
                     let is_full = in_use as u64 == capacity;
                     prop_assert_eq!(ticket.is_none(), is_full);
                     if let Some(ticket) = ticket {
@@ -156,7 +163,25 @@ proptest! {
                     prop_assert_eq!(claim(&mut queue, ticket.index), Ok(()));
                 }
                 Step::Rebuild => rebuild(&mut queue),
-                Step::Claim(_) => {}
+                Step::PassOver(own_queue) => {
+                    if let Some(ticket) = queues[own_queue as usize].pop_front() {
+                        prop_assert_eq!(pass_over(&mut queue, ticket.index), Ok(()));
+                        passed_over.push((own_queue, ticket));
+                    }
+                }
+                Step::Lapse(nth) if nth < granted.len() => {
+                    let ticket = granted.remove(nth);
+                    prop_assert_eq!(lapse(&mut queue, ticket.index), Ok(()));
+                    passed_over.push((queue.queue_of(ticket.index), ticket));
+                }
+                Step::Resume(nth) if nth < passed_over.len() => {
+                    let (own_queue, ticket) = passed_over.remove(nth);
+                    prop_assert_eq!(resume(&mut queue, ticket.index), Ok(()));
+                    let waiting = &mut queues[own_queue as usize];
+                    let place = waiting.partition_point(|other| other.serial < ticket.serial);
+                    waiting.insert(place, ticket);
+                }
+                Step::Claim(_) | Step::Lapse(_) | Step::Resume(_) => {}
             }
             prop_assert!(is_consistent(&queue));
             let waiting: usize = queues.iter().map(VecDeque::len).sum();
@@ -191,6 +216,9 @@ proptest! {
         for index in 0..6 {
             let _ = leave(&mut queue.clone(), index);
             let _ = claim(&mut queue.clone(), index);
+            let _ = pass_over(&mut queue.clone(), index);
+            let _ = lapse(&mut queue.clone(), index);
+            let _ = resume(&mut queue.clone(), index);
             let _ = predecessor(&queue, index);
         }
         rebuild(&mut queue);

@@ -141,6 +141,11 @@ impl<'a> TicketPlace<'a> {
         &self.words[offset_of!(Ticket, deadline) / 8]
     }
 
+    /// When its owner looked at it last, on the segment clock.
+    pub(crate) fn looked_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, looked_at) / 8]
+    }
+
     /// The hold that was granted, plus one.
     pub(crate) fn hold(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, hold) / 8]

@@ -194,7 +194,9 @@ shared_records! {
         wake_count: AtomicU64,
         /// The PID namespace that `pid` is of, by its inode; zero where the process could not tell.
         pid_namespace: AtomicU64,
-        reserved: [AtomicU64; 4],
+        /// When a grant of the process lapsed last, on the segment clock.
+        lapsed_at: AtomicU64,
+        reserved: [AtomicU64; 3],
         /// The tickets that the process futex was advanced for: see [`wake_list`](crate::shm::wake::wake_list).
         wake_list: [AtomicU64; WAKE_LIST],
     }
@@ -329,7 +331,11 @@ shared_records! {
         wait_times: [AtomicU64; WAIT_BUCKETS],
         /// How long they had waited, all together, in nanoseconds.
         wait_time: AtomicU64,
-        reserved: [AtomicU64; 8],
+        /// Grants that were undone because they were not collected in time.
+        lapsed: AtomicU64,
+        /// No grant lapses before this, on the segment clock; zero where none is known. Never journalled.
+        lapse_at: AtomicU64,
+        reserved: [AtomicU64; 6],
     }
 
     /// One word as it was before the operation in progress.
@@ -435,6 +441,8 @@ shared_records! {
         row: AtomicU64,
         /// On the segment clock: from here on it is not granted. The end of time where it waits as long as it takes.
         deadline: AtomicU64,
+        /// When its owner looked at it last, on the segment clock.
+        looked_at: AtomicU64,
     }
 
     /// What a ticket asks of one limit.

@@ -160,6 +160,13 @@ impl ParticipantTable {
         Some(&record.process_futex)
     }
 
+    /// When a grant of a participant lapsed last, on the segment clock. The process that has the slot now is passed
+    /// over for what it waited with before, which does no more than make it look.
+    pub(crate) fn lapsed_at(&self, id: ParticipantId) -> Option<&AtomicU64> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        Some(&record.lapsed_at)
+    }
+
     /// The tickets that the process futex of a participant was advanced for.
     pub(crate) fn wake_list(&self, id: ParticipantId) -> Option<WakeList<'_>> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;

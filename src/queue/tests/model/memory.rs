@@ -4,7 +4,7 @@ use crate::queue::{Queue, QueueEnd, TableWord, TicketWord};
 
 const QUEUE_WORDS: u8 = 7;
 const ENTRIES: u8 = 16;
-const TICKET_WORDS: u8 = 9;
+const TICKET_WORDS: u8 = 10;
 const HOLD_WORDS: u8 = 4;
 
 /// What is in use of the limit.
@@ -33,6 +33,8 @@ pub(super) enum RequestWord {
     HoldSerial = 7,
     /// From this instant on it is not granted; [`NEVER`] where it waits as long as it takes.
     Deadline = 8,
+    /// Not zero: it was granted, and has been kept for its owner for as long as grants are kept while others wait.
+    Overdue = 9,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +114,7 @@ impl Memory {
             "hold serial",
             "journal",
         ];
-        const TICKET: [&str; 9] = [
+        const TICKET: [&str; 10] = [
             "owner",
             "state",
             "next",
@@ -122,6 +124,7 @@ impl Memory {
             "hold",
             "hold serial",
             "deadline",
+            "overdue",
         ];
         const HOLD: [&str; 4] = ["owner", "serial", "amount", "next free"];
         let first_hold = self.hold_place(0, HoldWord::Owner);

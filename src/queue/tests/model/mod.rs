@@ -57,6 +57,9 @@ enum Granularity {
 /// Something done wrong, to show that it would be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
+    ClaimsWhatLapsed,
+    LapseKeepsWhatWasTaken,
+    NothingLapses,
     ChangeBeforeCount,
     ClaimLosesTheWakeOfAnother,
     ClaimServesNone,
@@ -84,6 +87,10 @@ struct Bounds {
     tickets: u8,
     /// How many may die.
     deaths: u8,
+    /// How many may be stopped, and may go on.
+    stops: u8,
+    /// How often a process that lives may be too slow to collect what it was granted.
+    graces: u8,
     /// How often time passes.
     ticks: u8,
     /// Whether sleepers look by themselves now and then, once a process has died.
@@ -162,6 +169,8 @@ impl Bounds {
             capacity,
             tickets: scripts.len() as u8,
             deaths: 0,
+            stops: 0,
+            graces: 0,
             ticks: 0,
             liveness_check: false,
             rebuilds: false,
@@ -186,6 +195,16 @@ impl Bounds {
     fn deaths(self, deaths: u8) -> Self {
         Self {
             deaths,
+            liveness_check: true,
+            ..self
+        }
+    }
+
+    /// One may be stopped, and one of them be slow.
+    fn stops(self) -> Self {
+        Self {
+            stops: 1,
+            graces: 1,
             liveness_check: true,
             ..self
         }
@@ -253,6 +272,19 @@ fn time_may_be_up_for_one_or_two_before_another() {
     nothing_is_wrong(&bounds(&three).by_section(), 5_000);
     let by_time = [waiting_for(1, SPEND), SPEND, SPEND];
     nothing_is_wrong(&Bounds::rate(1, &by_time).by_section(), 2_000);
+}
+
+#[test]
+fn a_process_that_is_stopped_or_slow_keeps_nothing_from_others() {
+    nothing_is_wrong(&Bounds::new(1, &[ONCE, ONCE]).stops(), 2_000);
+    nothing_is_wrong(&Bounds::rate(1, &[SPEND, SPEND]).stops(), 900);
+    nothing_is_wrong(&Bounds::new(1, &[ONCE, ONCE, ONCE]).by_section().stops(), 10_000);
+    let in_time = Bounds {
+        ticks: 1,
+        ..Bounds::new(1, &[ONCE, waiting_for(1, ONCE)]).by_section()
+    };
+    nothing_is_wrong(&in_time.stops(), 900);
+    nothing_is_wrong(&Bounds::new(1, &[ONCE, ONCE]).deaths(1).stops(), 20_000);
 }
 
 #[test]
@@ -411,6 +443,27 @@ fn a_grant_after_the_time_was_up_is_found() {
     };
     let what = "a request is granted after its time was up";
     is_found(Mistake::GrantsWhoseTimeIsUp, bounds, what);
+}
+
+#[test]
+fn grants_that_do_not_lapse_or_lapse_in_part_are_found() {
+    let bounds = || Bounds::new(1, &[ONCE, ONCE, ONCE]).by_section().stops();
+    is_found(
+        Mistake::NothingLapses,
+        bounds(),
+        "whatever happens from here on, not all come to an end",
+    );
+    is_found(Mistake::LapseKeepsWhatWasTaken, bounds(), UNACCOUNTED);
+}
+
+#[test]
+fn a_claim_of_what_lapsed_is_found() {
+    let bounds = Bounds::new(1, &[ONCE, ONCE, ONCE]).by_section().stops();
+    is_found(
+        Mistake::ClaimsWhatLapsed,
+        bounds,
+        "what a living process holds was given back",
+    );
 }
 
 #[test]

@@ -278,6 +278,9 @@ impl<'a> Section<'a> {
     }
 
     fn serve_head(&mut self) -> Served {
+        if !self.has_no_waiters() {
+            self.lapse_what_is_due();
+        }
         loop {
             let Some(index) = self.head() else {
                 return Served::NoWaiters;
@@ -288,6 +291,45 @@ impl<'a> Section<'a> {
             }
             return self.try_grant(index);
         }
+    }
+
+    /// Undoes what was granted and not collected in time.
+    fn lapse_what_is_due(&mut self) {
+        if self.has(Mistake::NothingLapses) {
+            return;
+        }
+        for index in self.memory.tickets() {
+            let is_due = queue::state(&self.memory, index).phase == Phase::Granted
+                && self.memory.request(index, RequestWord::Overdue) != 0
+                && self.owner(index) != 0;
+            if !is_due {
+                continue;
+            }
+            let is_over = self.is_expired(index);
+            if !self.has(Mistake::LapseKeepsWhatWasTaken) {
+                self.undo_grant(index);
+            }
+            let lapsed = if is_over {
+                queue::claim(&mut Journalled(self), index)
+            } else {
+                queue::lapse(&mut Journalled(self), index)
+            };
+            if lapsed.is_err() {
+                self.forbid("the queue is damaged");
+            }
+            self.commit();
+            if !is_over {
+                self.notify(index);
+            }
+        }
+    }
+
+    /// Puts a ticket back into its place that was passed over, for its owner.
+    fn resume(&mut self, index: u64) {
+        if queue::resume(&mut Journalled(self), index).is_err() {
+            self.forbid("the queue is damaged");
+        }
+        self.commit();
     }
 
     fn is_expired(&self, index: u64) -> bool {
@@ -324,6 +366,7 @@ impl<'a> Section<'a> {
         let (granted, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial));
         self.store(Memory::request_place(index, RequestWord::Hold), granted);
         self.store(Memory::request_place(index, RequestWord::HoldSerial), serial);
+        self.store(Memory::request_place(index, RequestWord::Overdue), 0);
         if self.has(Mistake::GrantWithoutUnlink) {
             // The owner is notified, and stays first in the queue.
         } else if queue::grant(&mut Journalled(self), index).is_err() {
@@ -393,6 +436,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn take_ticket(&mut self, owner: u8, cost: u8, patience: Option<u8>) -> Outcome {
+        self.lapse_what_is_due();
         let served = self.serve_head();
         if self.has_no_waiters()
             && let Some(admitted) = self.take_at_once(owner, cost)
@@ -438,6 +482,16 @@ impl<'a> Section<'a> {
         if !is_own(&self.memory) || queue::state(&self.memory, index).phase == Phase::Free {
             return self.lost(time_is_up);
         }
+        if queue::state(&self.memory, index).phase == Phase::PassedOver {
+            if self.has(Mistake::ClaimsWhatLapsed) {
+                return self.claim(ticket);
+            }
+            if time_is_up {
+                self.take_back_ticket(index);
+                return Outcome::TimedOut;
+            }
+            self.resume(index);
+        }
         let mut served = Served::Granted;
         let waits = |memory: &Memory| queue::state(memory, index).phase == Phase::Waiting;
         if waits(&self.memory) && !self.has(Mistake::LookServesNone) {
@@ -445,6 +499,8 @@ impl<'a> Section<'a> {
         }
         match queue::state(&self.memory, index).phase {
             Phase::Granted => return self.claim(ticket),
+            // Another had its turn, and it looks again.
+            Phase::PassedOver => self.resume(index),
             // Its time was up, by the clock of the queue.
             Phase::Free => return self.lost(time_is_up),
             Phase::Waiting => {}
@@ -543,6 +599,7 @@ impl<'a> Section<'a> {
         let outcome = match queue::state(&self.memory, index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => queue::leave(&mut Journalled(self), index),
+            Phase::PassedOver => queue::claim(&mut Journalled(self), index),
             Phase::Granted => {
                 self.undo_grant(index);
                 queue::claim(&mut Journalled(self), index)

@@ -2,6 +2,7 @@
 
 mod invariants;
 mod step;
+mod stops;
 
 use std::rc::Rc;
 
@@ -23,6 +24,8 @@ enum Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Life {
     Lives,
+    /// It lives and does nothing, until it goes on, if ever.
+    Stopped,
     /// It does nothing any more, and the kernel has not release its byte of the file yet.
     Dies,
     Dead,
@@ -116,6 +119,9 @@ pub(super) struct System {
     processes: Vec<Process>,
     now: u8,
     deaths: u8,
+    stops: u8,
+    /// How many grants of processes that were only slow were kept for as long as grants are kept.
+    graces: u8,
     /// Whether a process could not have the lock in time and went away without it.
     was_given_up: bool,
     /// What must never happen, where it happened on the way here.
@@ -140,6 +146,8 @@ impl explorer::System for System {
             processes: vec![process; bounds.scripts.len()],
             now: 0,
             deaths: 0,
+            stops: 0,
+            graces: 0,
             was_given_up: false,
             violation: None,
         };
@@ -163,6 +171,26 @@ impl explorer::System for System {
                             system: next,
                         });
                     }
+                    // What it holds, it keeps, and others may not get that for ever.
+                    if self.stops < bounds.stops
+                        && process.holds.is_empty()
+                        && self.lock != Lock::Held(number as u8)
+                    {
+                        let mut next = self.clone();
+                        next.stop(number);
+                        steps.push(Step {
+                            label: Label::Stops { number },
+                            system: next,
+                        });
+                    }
+                }
+                Life::Stopped => {
+                    let mut next = self.clone();
+                    next.processes[number].life = Life::Lives;
+                    steps.push(Step {
+                        label: Label::GoesOn { number },
+                        system: next,
+                    });
                 }
                 Life::Dies => {
                     let mut next = self.clone();
@@ -175,6 +203,7 @@ impl explorer::System for System {
                 Life::Dead => {}
             }
         }
+        self.grace_steps(bounds, &mut steps);
         if self.now < bounds.ticks {
             let mut next = self.clone();
             next.now += 1;
@@ -207,7 +236,7 @@ impl System {
         owner
             .checked_sub(1)
             .and_then(|number| self.processes.get(usize::from(number)))
-            .is_some_and(|process| process.life == Life::Lives)
+            .is_some_and(|process| matches!(process.life, Life::Lives | Life::Stopped))
     }
 
     /// Whether a probe says that the owner lives.
@@ -226,7 +255,7 @@ impl System {
 
     /// Whether anything was left that its owner does not look after.
     fn something_was_left(&self) -> bool {
-        self.deaths > 0 || self.was_given_up
+        self.deaths > 0 || self.was_given_up || self.stops > 0 || self.graces > 0
     }
 
     /// Begins the next action of a process that has nothing left to do for the last one.
@@ -621,14 +650,7 @@ impl System {
     }
 
     fn die(&mut self, number: usize) {
-        // The process that it was to wake finds out by itself.
-        for sleeper in 0..self.processes.len() {
-            if let Some(waiting) = self.overdue(sleeper)
-                && self.is_about_to_wake(number, waiting.ticket.index)
-            {
-                self.processes[sleeper].is_excused = true;
-            }
-        }
+        self.excuse_who_waits_for(number);
         let process = &mut self.processes[number];
         process.life = Life::Dies;
         process.frames.clear();

@@ -15,6 +15,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     sets.flat_map(|set| {
         let mut found = left_behind(look, set, remedies);
         found.extend(standing(look, set, remedies));
+        found.extend(silent(look, set));
         found
     })
     .collect()
@@ -57,10 +58,43 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
         .collect()
 }
 
+/// Processes that did not collect what they were granted: stopped, or with futures on an event loop that does not turn.
+fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
+    let mut processes: HashMap<u64, Vec<u64>> = HashMap::new();
+    for ticket in set.tickets.iter().filter(|it| it.passed_over && it.owner_alive) {
+        if let Some(pid) = ticket.owner_pid {
+            processes.entry(pid).or_default().push(ticket.number);
+        }
+    }
+    let mut found: Vec<Finding> = processes
+        .into_iter()
+        .map(|(pid, tickets)| {
+            let count = human::quantity(tickets.len() as u64, "request", "requests");
+            let first = tickets.iter().min().copied().unwrap_or(0);
+            Finding::new(
+                Severity::Warning,
+                "grant_not_collected",
+                format!(
+                    "{} did not collect what it was granted; {count} of it passed over",
+                    look.process(pid)
+                ),
+                "it is stopped, or a future is not polled: its event loop is blocked, idle or closed; the requests keep their \
+                 places until it looks",
+            )
+            .of_set(&set.name)
+            .of_process(Some(pid))
+            .twice(first.to_string())
+        })
+        .collect();
+    found.sort_by_key(|finding| finding.pid);
+    found
+}
+
 /// Queues whose head is not served although it could be, or does not come for what it was granted.
 fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let mut queues: HashMap<Option<&KeyLabel>, Vec<&TicketSnapshot>> = HashMap::new();
-    for ticket in set.tickets.iter().filter(|ticket| ticket.owner_alive) {
+    let in_queue = |ticket: &&TicketSnapshot| ticket.owner_alive && !ticket.passed_over;
+    for ticket in set.tickets.iter().filter(in_queue) {
         queues.entry(ticket.key.as_ref()).or_default().push(ticket);
     }
     let mut found = Vec::new();
@@ -93,12 +127,12 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
     let (severity, meaning) = if behind > 0 {
         (
             Severity::Error,
-            "no one overtakes a process that lives: those behind it wait until it goes on or dies",
+            "those behind it wait for what it does not collect, for a second at most",
         )
     } else {
         (
             Severity::Warning,
-            "it keeps its place, and what it is granted, until it goes on or dies",
+            "it keeps its place, and what it is granted, until others wait or it dies",
         )
     };
     let finding = Finding::new(

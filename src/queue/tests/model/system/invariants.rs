@@ -7,6 +7,13 @@ use super::{Frame, Life, Lock, Process, System};
 use crate::queue::{self, Phase, TicketWord};
 
 impl System {
+    fn is_stopped(&self, owner: u8) -> bool {
+        let process = owner
+            .checked_sub(1)
+            .and_then(|number| self.processes.get(usize::from(number)));
+        process.is_some_and(|process| process.life == Life::Stopped)
+    }
+
     pub(super) fn violation_of_wakes(&self) -> Option<&'static str> {
         (0..self.processes.len()).find_map(|number| {
             let waiting = self.overdue(number)?;
@@ -112,7 +119,7 @@ impl System {
     /// Whether every process that lives is done, and nothing is left once the dead are cleared away.
     pub(super) fn has_ended_well(&self, bounds: &Bounds) -> bool {
         let is_done = |(number, process): (usize, &Process)| {
-            process.life == Life::Dead
+            matches!(process.life, Life::Dead | Life::Stopped)
                 || (process.life == Life::Lives
                     && usize::from(process.position) == bounds.scripts[number].actions.len())
         };
@@ -130,11 +137,18 @@ impl System {
             section.take_back_tickets(owner, u8::MAX);
             section.take_back_holds(owner, if owner == 0 { 0 } else { u8::MAX });
         }
-        let nothing_waits = section
+        let nothing_waits = section.memory.tickets().all(|index| {
+            queue::state(&section.memory, index).phase == Phase::Free
+                || self.is_stopped(small(queue::Queue::load_ticket(
+                    &section.memory,
+                    index,
+                    TicketWord::Owner,
+                )))
+        });
+        let nothing_held = section
             .memory
-            .tickets()
-            .all(|index| queue::state(&section.memory, index).phase == Phase::Free);
-        let nothing_held = section.memory.taken_holds().next().is_none();
+            .taken_holds()
+            .all(|index| self.is_stopped(section.memory.hold(index, HoldWord::Owner)));
         section.is_consistent() && nothing_waits && nothing_held
     }
 }

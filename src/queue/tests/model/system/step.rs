@@ -28,6 +28,16 @@ pub(super) enum Label {
     IsSeenToBeDead {
         number: usize,
     },
+    Stops {
+        number: usize,
+    },
+    GoesOn {
+        number: usize,
+    },
+    GraceEnds {
+        ticket: u8,
+        is_stopped: bool,
+    },
     GivesUp {
         number: usize,
     },
@@ -38,7 +48,17 @@ impl explorer::Step for Step {
     type System = System;
 
     fn is_death(&self) -> bool {
-        matches!(self.label, Label::Dies { .. } | Label::DiesWithTheLock { .. })
+        matches!(
+            self.label,
+            Label::Dies { .. }
+                | Label::DiesWithTheLock { .. }
+                | Label::Stops { .. }
+                | Label::GoesOn { .. }
+                | Label::GraceEnds {
+                    is_stopped: false,
+                    ..
+                }
+        )
     }
 
     fn system(&self) -> &System {
@@ -76,6 +96,11 @@ impl fmt::Display for Step {
             }
             Label::Dies { number } => write!(formatter, "process {number} dies"),
             Label::IsSeenToBeDead { number } => write!(formatter, "process {number} is seen to be dead"),
+            Label::Stops { number } => write!(formatter, "process {number} is stopped"),
+            Label::GoesOn { number } => write!(formatter, "process {number} goes on"),
+            Label::GraceEnds { ticket, .. } => {
+                write!(formatter, "what ticket {ticket} was granted is kept no longer")
+            }
             Label::GivesUp { number } => {
                 write!(formatter, "process {number} gives its ticket up without the lock")
             }

@@ -444,6 +444,7 @@ fn counted(counts: &SetCounts) -> String {
         ("after a wait", counts.waited),
         ("timed out", counts.timed_out),
         ("given up", counts.cancelled),
+        ("granted and not collected", counts.lapsed),
         ("settled", counts.settled),
         ("reclaimed from the dead", counts.reclaimed),
         ("places in the queue of the dead", counts.reclaimed_tickets),

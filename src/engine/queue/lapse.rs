@@ -1,0 +1,253 @@
+//! What was granted and is not collected is not kept from others: it is undone, and the ticket passed over until its owner
+//! looks.
+//!
+//! A process whose grant has lapsed is *silent*: its tickets that were not looked at since are passed over as their turn
+//! comes, without a grant that would have to lapse too. So it costs those behind it one grace, however many tickets it
+//! has. Each keeps its number, and with that its place, and is put back there when its owner looks.
+//!
+//! Who waits looks once a second in any case, which is not longer than a grant is kept, and then sleeps to the instant at
+//! which it lapses. So nothing depends on the process that was granted something, and it need not be told by anyone.
+
+use std::sync::atomic::Ordering;
+
+use super::grant::Blocked;
+use super::queue_words::QueueWords;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::error::Error;
+use crate::queue::{self, Phase};
+use crate::shm::layout::places::TicketPlace;
+use crate::shm::process::participant::ParticipantId;
+
+/// How long a grant is kept for its owner while others wait, in nanoseconds.
+const COLLECT_WITHIN: u64 = 1_000_000_000;
+
+/// How long it is kept at least, where the time of its owner is up before that.
+const AT_LEAST: u64 = 50_000_000;
+
+/// In place of a row.
+const EVERY_ROW: u64 = u64::MAX;
+
+/// How much later than the first of a queue, for each process before it, a waiter looks that looks after it.
+const STAGGER: u64 = 50_000_000;
+
+/// How many of those before it a waiter looks at to find out which processes they are.
+const MAX_COUNTED: usize = 64;
+
+/// A waiter behind more processes than this leaves it to the others to look early.
+const MAX_RANK: u64 = 4;
+
+/// That a waiter looks after those before it, in case their processes do not look themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LookAfter {
+    /// What the first of the queue waits for.
+    pub(in crate::engine) first: Blocked,
+    /// How many processes are before it.
+    pub(in crate::engine) rank: u64,
+}
+
+impl LookAfter {
+    /// How much later than the first it looks, in nanoseconds.
+    pub(in crate::engine) fn stagger(self) -> u64 {
+        self.rank.saturating_mul(STAGGER)
+    }
+}
+
+impl<Rules> Shard<'_, Rules> {
+    /// When the first grant may lapse, on the segment clock, if any may. Takes no lock.
+    pub(in crate::engine) fn first_lapse(&self) -> Option<u64> {
+        match self.memory.control().lapse_at.load(Ordering::Relaxed) {
+            0 => None,
+            instant => Some(instant),
+        }
+    }
+}
+
+impl RuledShard<'_> {
+    /// When a grant lapses, on the segment clock.
+    fn lapses_at(&self, ticket: TicketPlace<'_>, granted_at: u64) -> u64 {
+        let time_is_up = ticket.deadline().load(Ordering::Relaxed);
+        let soonest = granted_at.saturating_add(AT_LEAST);
+        granted_at
+            .saturating_add(COLLECT_WITHIN)
+            .min(time_is_up.max(soonest))
+    }
+}
+
+impl SegmentEngine {
+    /// Whether a grant of the owner lapsed after it had looked at this ticket last.
+    fn is_silent(&self, ticket: TicketPlace<'_>, owner: u64, now: u64) -> bool {
+        let lapsed_at = ParticipantId::from_word(owner)
+            .and_then(|id| self.membership.table().lapsed_at(id))
+            .map_or(0, |word| word.load(Ordering::Relaxed));
+        // An instant that is yet to come is damage, or of a shard whose time is ahead.
+        ticket.looked_at().load(Ordering::Relaxed) < lapsed_at && lapsed_at <= now
+    }
+}
+
+impl<'a> LockedShard<'a> {
+    /// Before a grant is committed: notes when it lapses.
+    pub(in crate::engine) fn note_lapse(&self, ticket: TicketPlace<'_>) {
+        let lapses_at = self.shard.lapses_at(ticket, self.now.monotonic);
+        let known = self.shard.first_lapse();
+        if known.is_none_or(|known| lapses_at < known) {
+            self.set_first_lapse(Some(lapses_at));
+        }
+    }
+
+    fn set_first_lapse(&self, instant: Option<u64>) {
+        let word = &self.shard.memory.control().lapse_at;
+        word.store(instant.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Undoes what was granted and not collected for too long, for one who waits, or would, in the queue of `row`.
+    #[inline]
+    pub(in crate::engine) fn lapse_if_due(&mut self, row: u64) -> Result<(), Box<Error>> {
+        let Some(first) = self.shard.first_lapse() else {
+            return Ok(());
+        };
+        let left = first.saturating_sub(self.now.monotonic);
+        // Further ahead than a grant is kept is damage.
+        if left == 0 || left > COLLECT_WITHIN {
+            self.lapse_what_is_due(row)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn lapse_what_is_due(&mut self, row: u64) -> Result<(), Box<Error>> {
+        let now = self.now.monotonic;
+        // Not zero before the end: a process that dies on the way leaves it to the next. And not now: who is served
+        // below asks as well.
+        let provisional = now.saturating_add(COLLECT_WITHIN);
+        self.set_first_lapse(Some(provisional));
+        let mut first = None;
+        let mut has_served = false;
+        for index in 0..self.shard.memory.touched_tickets() {
+            let state = queue::state(&QueueWords::reading(self.shard.memory), index);
+            let Some(ticket) = self
+                .shard
+                .memory
+                .ticket(index)
+                .filter(|_| state.phase == Phase::Granted)
+            else {
+                continue;
+            };
+            let of_row = ticket.row().index;
+            let granted_at = ticket.granted_at().load(Ordering::Relaxed);
+            let mut lapses_at = self.shard.lapses_at(ticket, granted_at);
+            if lapses_at <= now {
+                let others_wait = of_row == row
+                    || row == EVERY_ROW
+                    || !self.shard.has_no_waiters(self.shard.row(of_row))
+                    || self.shard.memory.has_no_free_hold();
+                if others_wait {
+                    self.lapse(index, ticket)?;
+                    if of_row != row && row != EVERY_ROW {
+                        self.serve_next(of_row)?;
+                        has_served = true;
+                    }
+                    continue;
+                }
+                // It stays until somebody comes.
+                lapses_at = now.saturating_add(AT_LEAST);
+            }
+            first = Some(first.map_or(lapses_at, |first: u64| first.min(lapses_at)));
+        }
+        // What was granted to others meanwhile may lie before where the look has come to.
+        if has_served {
+            let noted = self.shard.first_lapse().unwrap_or(provisional);
+            first = Some(first.map_or(noted, |first: u64| first.min(noted)));
+        }
+        self.set_first_lapse(first);
+        Ok(())
+    }
+
+    /// For one who was refused, whatever its row is.
+    pub(in crate::engine) fn lapse_in_every_row(&mut self) -> Result<(), Box<Error>> {
+        self.lapse_if_due(EVERY_ROW)?;
+        self.serve_every_queue()
+    }
+
+    fn lapse(&self, index: u64, ticket: TicketPlace<'a>) -> Result<(), Box<Error>> {
+        let now = self.now.monotonic;
+        let owner = ticket.owner().load(Ordering::Relaxed);
+        // First: where the process that has the lock dies, the tickets of the owner are passed over once more.
+        if let Some(word) =
+            ParticipantId::from_word(owner).and_then(|id| self.engine.membership.table().lapsed_at(id))
+        {
+            word.store(now, Ordering::Relaxed);
+        }
+        let control = self.shard.memory.control();
+        let is_over = ticket.is_expired(now);
+        self.change_queue(Some(&control.lapsed), |queue| {
+            self.undo_grant(queue.store, ticket);
+            if !is_over {
+                return queue::lapse(queue, index);
+            }
+            queue.store.count(&control.timed_out, 1);
+            self.shard.row(ticket.row().index).unpin(queue.store);
+            queue::claim(queue, index)
+        })?;
+        if !is_over {
+            self.notify(index, ticket);
+        }
+        Ok(())
+    }
+
+    /// Passes the first of a queue over if its process is silent; answers whether it did.
+    pub(in crate::engine) fn pass_over_if_silent(
+        &self,
+        index: u64,
+        ticket: TicketPlace<'a>,
+    ) -> Result<bool, Box<Error>> {
+        let owner = ticket.owner().load(Ordering::Relaxed);
+        if !self.engine.is_silent(ticket, owner, self.now.monotonic) {
+            return Ok(false);
+        }
+        self.change_queue(None, |queue| {
+            self.shard.row(ticket.row().index).pin(queue.store);
+            queue::pass_over(queue, index)
+        })?;
+        // Its owner may look: another part of its process did not collect.
+        self.notify(index, ticket);
+        Ok(true)
+    }
+
+    /// Puts a ticket that was passed over back into its place, for its owner, which looks.
+    pub(in crate::engine) fn resume(&self, index: u64, ticket: TicketPlace<'_>) -> Result<(), Box<Error>> {
+        self.change_queue(None, |queue| {
+            self.shard.row(ticket.row().index).unpin(queue.store);
+            queue::resume(queue, index)
+        })
+    }
+
+    /// Whether the owner of a ticket that is not the first looks after those before it: it has the second place, or the
+    /// one before it is of another process.
+    pub(in crate::engine) fn looks_after(&self, index: u64, first: Blocked) -> Option<LookAfter> {
+        let queue = QueueWords::reading(self.shard.memory);
+        let owner_of = |index: u64| {
+            let ticket = self.shard.memory.ticket(index);
+            ticket.map_or(0, |ticket| ticket.owner().load(Ordering::Relaxed))
+        };
+        let mut at = queue::predecessor(&queue, index)?;
+        let is_second = queue::predecessor(&queue, at).is_none();
+        if !is_second && owner_of(at) == owner_of(index) {
+            return None;
+        }
+        let mut rank = 1;
+        for _ in 0..MAX_COUNTED {
+            let Some(before) = queue::predecessor(&queue, at) else {
+                return Some(LookAfter { first, rank });
+            };
+            rank += u64::from(owner_of(before) != owner_of(at));
+            if rank > MAX_RANK {
+                break;
+            }
+            at = before;
+        }
+        None
+    }
+}

@@ -1,0 +1,150 @@
+//! When a waiter looks again: at the instant at which time serves it, when it is to look after others, and now and then.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::deaths::{SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
+use super::grant::Blocked;
+use super::lapse::LookAfter;
+use super::own_ticket::Waiting;
+use super::queue_words::QueueWords;
+use crate::engine::shard::locked_shard::LockWait;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::error::Error;
+use crate::queue;
+use crate::shm::time::clock::boot_nanos;
+use crate::shm::wake::futex;
+
+/// The shortest pause between two looks at what lapses.
+const SHORTEST_PAUSE: u64 = 1_000_000;
+
+impl SegmentEngine {
+    /// Sleeps until there may be something to see, at most until its time is up.
+    pub(super) fn sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
+        let Some(place) = shard.memory.ticket(waiting.ticket.index) else {
+            return;
+        };
+        let until = waiting.next_look().min(waiting.deadline.on_boot_clock());
+        let left = until.saturating_sub(boot_nanos());
+        if left > 0 {
+            futex::wait(place.waiter_futex(), waiting.seen, Duration::from_nanos(left));
+        }
+    }
+
+    /// For a waiter that was blocked at an instant of the segment clock. Not under the lock: there may be many leases to
+    /// read.
+    pub(super) fn set_wake_at(
+        &self,
+        shard: RuledShard<'_>,
+        waiting: &mut Waiting,
+        blocked: Blocked,
+        instant: u64,
+    ) {
+        let now = boot_nanos();
+        // No process can predict when a virtual clock reaches an instant, so it is checked at intervals.
+        let is_by_virtual_clock =
+            (blocked.wait > 0 || waiting.deadline.is_finite()) && self.clock.is_virtual();
+        waiting.wake_at = match blocked.wait {
+            0 => u64::MAX,
+            _ if is_by_virtual_clock => u64::MAX,
+            wait => self.boot_instant(instant.saturating_add(wait)),
+        };
+        let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
+        let slice = match blocked.by_others {
+            _ if is_by_virtual_clock => UNWATCHED_SLICE,
+            _ if waiting.slice == u64::MAX => u64::MAX,
+            true if is_new => SHORT_WAIT,
+            true => waiting.slice,
+            false => WATCHED_SLICE,
+        };
+        let mut liveness_check = now.saturating_add(slice);
+        if blocked.by_others && shard.has_leases {
+            // A lease that runs out is found by looking for it, which is not done too often.
+            let earliest = self.earliest_expiry(shard).max(shard.next_reclaim());
+            liveness_check = liveness_check.min(earliest);
+        }
+        if let Some(lapse) = shard.first_lapse() {
+            liveness_check = liveness_check.min(self.lapse_on_boot_clock(lapse, now));
+        }
+        waiting.next_liveness_check = liveness_check;
+    }
+
+    /// When to look after a grant that lapses at an instant of the segment clock; not too often where many do.
+    fn lapse_on_boot_clock(&self, lapse: u64, now: u64) -> u64 {
+        if self.clock.is_virtual() {
+            return now.saturating_add(UNWATCHED_SLICE);
+        }
+        self.boot_instant(lapse).max(now.saturating_add(SHORTEST_PAUSE))
+    }
+
+    /// For a waiter that has others before it.
+    pub(super) fn set_wake_behind(
+        &self,
+        shard: RuledShard<'_>,
+        waiting: &mut Waiting,
+        looks_after: Option<LookAfter>,
+        instant: u64,
+    ) {
+        let now = boot_nanos();
+        let is_by_virtual_clock =
+            self.clock.is_virtual() && (waiting.deadline.is_finite() || looks_after.is_some());
+        waiting.wake_at = match looks_after {
+            _ if is_by_virtual_clock => now.saturating_add(UNWATCHED_SLICE),
+            None => u64::MAX,
+            Some(looks_after) => {
+                let lapse = shard
+                    .first_lapse()
+                    .map_or(u64::MAX, |lapse| self.lapse_on_boot_clock(lapse, now));
+                let turn = match looks_after.first.wait {
+                    0 => u64::MAX,
+                    wait => self.boot_instant(instant.saturating_add(wait)),
+                };
+                // Also where it cannot be known: what the first waits for may be given to it in the meantime.
+                let unknown = now.saturating_add(WATCHED_SLICE);
+                lapse.min(turn).saturating_add(looks_after.stagger()).min(unknown)
+            }
+        };
+    }
+
+    /// Looks after those before a ticket, if it is time to: the dead are not woken, and wake no process.
+    pub(crate) fn check_liveness_if_due(
+        &self,
+        shard: Shard<'_>,
+        waiting: &mut Waiting,
+        wait: LockWait,
+    ) -> Result<(), Box<Error>> {
+        let now = boot_nanos();
+        if now < waiting.next_liveness_check {
+            return Ok(());
+        }
+        waiting.next_liveness_check = now.saturating_add(waiting.slice);
+        // Each looks after the one before it, and the first after those who hold something. Each of the dead leaves the
+        // queue, so this comes to an end; where one does not, the queue is damaged, and the look to come sees to that.
+        let mut last = None;
+        loop {
+            let queue = QueueWords::reading(shard.memory);
+            let before = queue::predecessor(&queue, waiting.ticket.index);
+            if before.is_some() && before == last {
+                return Ok(());
+            }
+            last = before;
+            let owner = before
+                .and_then(|before| shard.memory.ticket(before))
+                .map(|before| before.owner().load(Ordering::Relaxed));
+            match owner {
+                Some(owner) if self.is_owner_alive(owner) => return Ok(()),
+                Some(owner) => self.reclaim_from(shard, owner, wait, |_| {})?,
+                None => {
+                    if shard.reclaim_is_due() {
+                        self.reclaim_if_due(shard, wait)?;
+                    } else {
+                        // Another thread looked a moment ago, and what it saw may have changed since.
+                        waiting.next_liveness_check = waiting.next_liveness_check.min(shard.next_reclaim());
+                    }
+                    return Ok(());
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What is granted and not collected passes on to those who wait, and its owner keeps its place.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use crate::scene::clock::Scene;
+use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
+use crate::scene::{create, create_in, expect_permit, first_set, queued};
+use nix::sys::signal::Signal;
+use shmlimit::{AcquireFuture, Algorithm, Limit, LimitSet, Permit, SetDeclaration};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn places(capacity: u64) -> SetDeclaration {
+    SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
+}
+
+type Waiting<'a> = Pin<Box<AcquireFuture<'a>>>;
+
+/// Polls once; nothing says when to poll again.
+fn poll<'a>(waiting: &mut Waiting<'a>) -> Option<Permit<'a>> {
+    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => Some(expect_permit(outcome)),
+        Poll::Pending => None,
+    }
+}
+
+/// A future that has taken its place in the queue.
+fn waiting(set: &LimitSet) -> Waiting<'_> {
+    let mut waiting = Box::pin(set.acquire_async(&set.request(), None));
+    assert!(poll(&mut waiting).is_none(), "it waits");
+    waiting
+}
+
+#[test]
+fn threads_of_a_stopped_process_cost_those_behind_one_grace_and_keep_their_places() {
+    in_own_process(
+        "lapses::threads_of_a_stopped_process_cost_those_behind_one_grace_and_keep_their_places",
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create_in(directory, places(1));
+            let permit = expect_permit(set.try_acquire(&set.request()));
+            let child = Child::fork(|| {
+                thread::scope(|scope| {
+                    for _ in 0..8 {
+                        scope.spawn(|| drop(expect_permit(set.acquire(&set.request(), TIMEOUT))));
+                    }
+                });
+            });
+            eventually("all of them wait", || queued(&segment) == 8);
+            child.send(Signal::SIGSTOP);
+            child.wait_until_stopped();
+            drop(permit);
+            // The first is granted the place, and does not come for it.
+            let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+            let seen = first_set(&segment);
+            assert_eq!((seen.counts.lapsed, seen.tickets.len()), (1, 8), "{seen:?}");
+            drop(permit);
+            for _ in 0..3 {
+                // Those who do not look keep nothing from those who come.
+                drop(expect_permit(set.acquire(&set.request(), TIMEOUT)));
+            }
+            assert_eq!(first_set(&segment).counts.lapsed, 1);
+            child.send(Signal::SIGCONT);
+            child.succeed();
+            let seen = first_set(&segment);
+            assert_eq!((seen.tickets.len(), seen.holds.len()), (0, 0), "{seen:?}");
+        },
+    );
+}
+
+#[test]
+fn futures_that_nobody_polls_cost_those_behind_one_grace_and_are_served_in_order() {
+    let (_directory, segment, set) = create(places(1));
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let mut left: Vec<_> = (0..6).map(|_| waiting(&set)).collect();
+    drop(permit);
+    let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+    assert_eq!(first_set(&segment).counts.lapsed, 1);
+    // From the last to the first: each takes its place again.
+    for future in left.iter_mut().rev() {
+        assert!(poll(future).is_none());
+    }
+    assert_eq!(queued(&segment), 6);
+    drop(permit);
+    for mut future in left {
+        let mut permit = poll(&mut future);
+        eventually("it is its turn", || {
+            permit = permit.take().or_else(|| poll(&mut future));
+            permit.is_some()
+        });
+    }
+    let seen = first_set(&segment);
+    assert_eq!((seen.tickets.len(), seen.holds.len()), (0, 0), "{seen:?}");
+}
+
+#[test]
+fn what_a_lapsed_grant_took_of_a_rate_comes_back() {
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
+        let limit = Limit::calls("calls", 1, 10 * SECOND).algorithm(algorithm);
+        let scene = Scene::new(SetDeclaration::new("set").add_limit(limit));
+        let set = scene.set();
+        drop(expect_permit(set.try_acquire(&set.request())));
+        let mut silent = waiting(&set);
+        let mut behind = waiting(&set);
+        scene.pass(10 * SECOND);
+        assert!(!set.try_acquire(&set.request()).expect("works").is_admitted());
+        scene.pass(2 * SECOND);
+        // Looked at now and then: nothing says when a virtual clock moves. The charge is undone, so it is admitted.
+        eventually("who is behind is admitted", || poll(&mut behind).is_some());
+        assert_eq!(scene.snapshot().counts.lapsed, 1);
+        assert!(poll(&mut silent).is_none());
+        scene.pass(10 * SECOND);
+        assert!(poll(&mut silent).is_some());
+    }
+}
+
+#[test]
+fn a_grant_that_nobody_else_waits_for_stays_until_it_is_collected() {
+    let scene = Scene::new(places(1));
+    let set = scene.set();
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let mut late = waiting(&set);
+    drop(permit);
+    scene.pass(3600 * SECOND);
+    assert!(poll(&mut late).is_some());
+    assert_eq!(scene.snapshot().counts.lapsed, 0);
+}
+
+#[test]
+fn who_asks_once_gets_what_a_silent_process_was_granted_long_ago() {
+    let scene = Scene::new(places(1));
+    let set = scene.set();
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let mut silent = waiting(&set);
+    drop(permit);
+    scene.pass(2 * SECOND);
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    assert!(poll(&mut silent).is_none());
+    drop(permit);
+    assert!(poll(&mut silent).is_some());
+}
+
+#[test]
+fn a_ticket_that_was_passed_over_can_be_given_up() {
+    let scene = Scene::new(places(1));
+    let set = scene.set();
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let silent = waiting(&set);
+    drop(permit);
+    scene.pass(2 * SECOND);
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    drop(silent);
+    let seen = scene.snapshot();
+    assert_eq!((seen.tickets.len(), seen.counts.cancelled), (0, 1));
+    drop(permit);
+}
