@@ -69,6 +69,7 @@ impl SetSnapshot {
                 .absolute(limit.counts.near);
         }
         gauge!("shmlimit_queued", labels(&[])).set(self.queued() as f64);
+        counter!("shmlimit_lapsed_total", labels(&[])).absolute(self.counts.lapsed);
         counter!("shmlimit_reclaimed_total", labels(&[])).absolute(self.counts.reclaimed);
         counter!("shmlimit_recoveries_total", labels(&[])).absolute(self.counts.recoveries);
         if let Some(keys) = &self.keys {

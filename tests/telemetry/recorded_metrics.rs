@@ -110,6 +110,7 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
             "shmlimit_requests_total set=tenants,limit=requests,result=admitted",
             1,
         ),
+        ("shmlimit_lapsed_total set=chat", 0),
         ("shmlimit_reclaimed_total set=chat", 0),
         ("shmlimit_recoveries_total set=chat", 0),
         ("shmlimit_evicted_total set=tenants,kind=in_use", 0),

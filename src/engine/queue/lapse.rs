@@ -151,7 +151,7 @@ impl<'a> LockedShard<'a> {
                     }
                     continue;
                 }
-                // It stays until somebody comes.
+                // It stays until another request comes.
                 lapses_at = now.saturating_add(AT_LEAST);
             }
             first = Some(first.map_or(lapses_at, |first: u64| first.min(lapses_at)));

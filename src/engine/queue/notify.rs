@@ -42,7 +42,7 @@ impl<'a> LockedShard<'a> {
             && !std::ptr::eq(earlier.futex, futex)
         {
             // Hardly ever are two to be woken after one operation; the first does not wait for the second.
-            futex::wake(earlier.futex);
+            futex::wake_all(earlier.futex);
         }
     }
 
@@ -88,7 +88,7 @@ impl SegmentEngine {
         });
         let mut next = Some(pending_wake);
         while let Some(pending_wake) = next.take() {
-            let is_awake = futex::wake(pending_wake.futex)
+            let is_awake = futex::wake_all(pending_wake.futex)
                 || self.membership.is_current(pending_wake.owner)
                 // A thread that serves many tickets is seldom asleep: its process is not asked for too often.
                 || (pending_wake.is_process_futex && !shard.reclaim_is_due());
@@ -104,7 +104,7 @@ impl SegmentEngine {
                 if let Some(earlier) = next.replace(pending_wake)
                     && !std::ptr::eq(earlier.futex, pending_wake.futex)
                 {
-                    futex::wake(earlier.futex);
+                    futex::wake_all(earlier.futex);
                 }
             });
         }

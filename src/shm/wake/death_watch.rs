@@ -168,7 +168,7 @@ impl State {
             watch.has_fired.store(true, Ordering::Release);
             if let Some(futex) = watch.futex.first() {
                 futex::bump(futex);
-                futex::wake(futex);
+                futex::wake_all(futex);
             }
         }
     }

@@ -41,11 +41,23 @@ pub(crate) fn bump(futex: &AtomicU64) {
     futex.fetch_add(1, Ordering::Release);
 }
 
-/// Wakes one thread that sleeps on the waiter futex; answers whether there was one.
+/// Wakes one thread that sleeps on the futex; answers whether there was one.
 pub(crate) fn wake(futex: &AtomicU64) -> bool {
+    wake_up_to(1, futex)
+}
+
+/// Wakes all threads that sleep on a ticket's waiter futex; answers whether there was one.
+///
+/// There may be two: one whose ticket has left the queue because its time was up, and who is about to find that out or is
+/// stopped, and the owner of the ticket that came into its place. To wake one of them could be to wake the former.
+pub(crate) fn wake_all(futex: &AtomicU64) -> bool {
+    wake_up_to(i32::MAX, futex)
+}
+
+fn wake_up_to(count: i32, futex: &AtomicU64) -> bool {
     // SAFETY: FUTEX_WAKE takes an address and a count; the address is that of an aligned four-byte word that the
     // reference keeps mapped, and the kernel does not write to it.
-    let woken = unsafe { libc::syscall(libc::SYS_futex, low_half(futex), libc::FUTEX_WAKE, 1) };
+    let woken = unsafe { libc::syscall(libc::SYS_futex, low_half(futex), libc::FUTEX_WAKE, count) };
     woken > 0
 }
 

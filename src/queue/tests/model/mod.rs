@@ -29,7 +29,7 @@ use Action::{Acquire, Release};
 struct Script {
     actions: &'static [Action],
     /// For how many ticks each of its requests waits at most.
-    patience: Option<u8>,
+    timeout: Option<u8>,
     /// Whether its time may be up at any moment.
     has_deadline: bool,
     /// Whether it may give up while another process has the lock, and leave without it.
@@ -104,21 +104,21 @@ struct Bounds {
 /// Takes a unit and gives it back.
 const ONCE: Script = Script {
     actions: &[Acquire(1), Release],
-    patience: None,
+    timeout: None,
     has_deadline: false,
     gives_up: false,
 };
 
 const TWICE: Script = Script {
     actions: &[Acquire(1), Release, Acquire(1), Release],
-    patience: None,
+    timeout: None,
     has_deadline: false,
     gives_up: false,
 };
 
 const BOTH_AT_ONCE: Script = Script {
     actions: &[Acquire(2), Release],
-    patience: None,
+    timeout: None,
     has_deadline: false,
     gives_up: false,
 };
@@ -126,7 +126,7 @@ const BOTH_AT_ONCE: Script = Script {
 /// Holds a unit while it waits for another.
 const ONE_AFTER_THE_OTHER: Script = Script {
     actions: &[Acquire(1), Acquire(1), Release, Release],
-    patience: None,
+    timeout: None,
     has_deadline: false,
     gives_up: false,
 };
@@ -134,7 +134,7 @@ const ONE_AFTER_THE_OTHER: Script = Script {
 /// Takes a unit that does not come back by its doing.
 const SPEND: Script = Script {
     actions: &[Acquire(1)],
-    patience: None,
+    timeout: None,
     has_deadline: false,
     gives_up: false,
 };
@@ -147,9 +147,9 @@ const fn in_time(script: Script) -> Script {
 }
 
 /// For so many ticks.
-const fn waiting_for(patience: u8, script: Script) -> Script {
+const fn waiting_for(timeout: u8, script: Script) -> Script {
     Script {
-        patience: Some(patience),
+        timeout: Some(timeout),
         ..script
     }
 }
@@ -271,7 +271,7 @@ fn time_may_be_up_for_one_or_two_before_another() {
     let three = [ONCE, waiting_for(1, ONCE), ONCE];
     nothing_is_wrong(&bounds(&three).by_section(), 5_000);
     let by_time = [waiting_for(1, SPEND), SPEND, SPEND];
-    nothing_is_wrong(&Bounds::rate(1, &by_time).by_section(), 2_000);
+    nothing_is_wrong(&Bounds::rate(1, &by_time).by_section(), 1_500);
 }
 
 #[test]

@@ -435,7 +435,7 @@ impl<'a> Section<'a> {
             .unwrap_or(Outcome::RetryAfterReclaim)
     }
 
-    pub(super) fn take_ticket(&mut self, owner: u8, cost: u8, patience: Option<u8>) -> Outcome {
+    pub(super) fn take_ticket(&mut self, owner: u8, cost: u8, timeout: Option<u8>) -> Outcome {
         self.lapse_what_is_due();
         let served = self.serve_head();
         if self.has_no_waiters()
@@ -447,7 +447,7 @@ impl<'a> Section<'a> {
             return Outcome::QueueFull;
         };
         let place = free.index;
-        let deadline = patience.map_or(NEVER, |patience| self.now + patience);
+        let deadline = timeout.map_or(NEVER, |timeout| self.now + timeout);
         self.store(Memory::request_place(place, RequestWord::Cost), cost);
         self.store(Memory::request_place(place, RequestWord::Deadline), deadline);
         let Ok(TicketReference { index, serial }) =

@@ -470,7 +470,7 @@ impl System {
         }
         let outcome = match frame {
             Frame::TakeTicket { .. } => {
-                section.take_ticket(owner, self.cost(number, bounds), bounds.scripts[number].patience)
+                section.take_ticket(owner, self.cost(number, bounds), bounds.scripts[number].timeout)
             }
             Frame::Look(waiting, time_is_up) => {
                 section.look(owner, waiting.ticket, time_is_up == TimeIsUp::Yes)
@@ -608,8 +608,9 @@ impl System {
             .request(u64::from(ticket.index), RequestWord::WaiterFutex)
     }
 
-    /// Wakes who sleeps by the waiter futex of the ticket; answers whether any process did.
+    /// Wakes all that sleep by the waiter futex of the ticket; answers whether any process did.
     fn wake(&mut self, index: u8) -> bool {
+        let mut has_woken = false;
         for process in &mut self.processes {
             if let Some(Frame::Asleep(waiting)) = process.frames.last()
                 && waiting.ticket.index == index
@@ -618,10 +619,10 @@ impl System {
                 process.frames.pop();
                 process.frames.push(awake);
                 process.is_excused = false;
-                return true;
+                has_woken = true;
             }
         }
-        false
+        has_woken
     }
 
     fn tickets_of(&self, owner: u8) -> u8 {

@@ -127,6 +127,12 @@ const FAMILIES: &[Family] = &[
         write: permit_seconds,
     },
     Family {
+        name: "shmlimit_lapsed_total",
+        kind: "counter",
+        help: "Grants that were taken back because they were not collected while others waited.",
+        write: |samples| samples.add(&[], samples.set.counts.lapsed),
+    },
+    Family {
         name: "shmlimit_reclaimed_total",
         kind: "counter",
         help: "Permits of dead processes that were given back.",
