@@ -275,6 +275,8 @@ class LimitSet(_Declared):
         holds: How many permits with something to give back may be out.
         labels: Whether what is held has the label of its request (`Limits.labelled`), for all processes to see: in
             snapshots and in `limitctl inspect`. Each hold takes 72 bytes more then.
+        collect_within: For how long what is granted to a request that waits is kept for it while others wait: from 0.1 s to
+            an hour, 1 s unless given. A process that is stopped, or whose event loop is blocked, does not collect it.
         shadow: Whether its limits decide and count, but never refuse.
         tiers: Other quotas for some keys of a keyed set; at most 255.
     """
@@ -286,6 +288,7 @@ class LimitSet(_Declared):
     waiters: int | None = field(default=None, kw_only=True)
     holds: int | None = field(default=None, kw_only=True)
     labels: bool | None = field(default=None, kw_only=True)
+    collect_within: Window | None = field(default=None, kw_only=True)
     shadow: bool | None = field(default=None, kw_only=True)
     tiers: Sequence[Tier] = field(default=(), kw_only=True)
 
@@ -412,7 +415,7 @@ def _table(keyed: object, place: str) -> object:
 
 
 _LIMITS = (Rate, Calls, Budget, Concurrency)
-_SPANS = frozenset({"window", "interval", "lease", "latency_limit"})
+_SPANS = frozenset({"window", "interval", "lease", "latency_limit", "collect_within"})
 _AMOUNTS = frozenset({"capacity", "burst", "rate", "floor", "ceiling"})
 _MAX = 2**64 - 1
 

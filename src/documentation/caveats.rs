@@ -205,7 +205,7 @@
 //! forked child until it needs them.
 //!
 //! A process that is stopped while it is first in the queue, or whose event loop does not turn, holds up those behind it
-//! for a second: what it was granted and does not collect is taken back then, rates included, and its requests are passed
+//! for a second ([`collect_within`](crate::SetDeclaration::collect_within)): what it was granted and does not collect is taken back then, rates included, and its requests are passed
 //! over. They keep their places, and wait on when it looks again. What a process held before it was stopped it keeps;
 //! a lease ends that. Where no other request waits, a grant stays until another request comes.
 //!

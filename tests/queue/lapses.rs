@@ -10,7 +10,7 @@ use crate::scene::clock::Scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, first_set, queued};
 use nix::sys::signal::Signal;
-use shmlimit::{AcquireFuture, Algorithm, Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::{AcquireFuture, Algorithm, Declaration, Limit, LimitSet, Permit, SetDeclaration};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -116,6 +116,25 @@ fn what_a_lapsed_grant_took_of_a_rate_comes_back() {
         scene.pass(10 * SECOND);
         eventually("its turn has come again", || poll(&mut silent).is_some());
     }
+}
+
+#[test]
+fn a_grant_is_kept_for_as_long_as_is_declared_then() {
+    let kept = |seconds| Declaration::new().add_set(places(1).collect_within(seconds * SECOND));
+    let scene = Scene::new(places(1).collect_within(60 * SECOND));
+    let set = scene.set();
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let mut silent = waiting(&set);
+    drop(permit);
+    scene.pass(59 * SECOND);
+    assert!(!set.try_acquire(&set.request()).expect("works").is_admitted());
+    scene.segment.apply(&kept(120)).expect("a live change");
+    scene.pass(2 * SECOND);
+    assert!(!set.try_acquire(&set.request()).expect("works").is_admitted());
+    scene.segment.apply(&kept(3)).expect("a live change");
+    drop(expect_permit(set.try_acquire(&set.request())));
+    assert_eq!(scene.snapshot().counts.lapsed, 1);
+    eventually("its turn has come again", || poll(&mut silent).is_some());
 }
 
 #[test]

@@ -11,7 +11,8 @@ impl Declaration {
     /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
     ///
     /// Changed are capacities, windows of the same alignment, bursts, the names of one rule, leases, the bounds of adaptive capacities, what
-    /// counts as near, what is given back, the size of batches, shadows, how hosts share a limit, metadata, and what becomes of keys without room. What is not declared, and depends by
+    /// counts as near, what is given back, the size of batches, shadows, how hosts share a limit, for how long grants are kept, metadata, and
+    /// what becomes of keys without room. What is not declared, and depends by
     /// default on what can be changed, stays as it is. Path, mode and version play no part.
     ///
     /// # Errors
@@ -98,6 +99,7 @@ impl SetDeclaration {
                 }),
                 (keyed, _) => keyed.clone(),
             },
+            collect_within: change.collect_within,
             metadata: change.metadata.clone(),
             limits: limits.collect(),
             tiers: self.tiers_changed_to(change),

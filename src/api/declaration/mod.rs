@@ -139,6 +139,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
 /// | `waiters` | how many requests may wait in the queue, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
 /// | `labels` | whether what is held says what its request was labelled with: see [`SetDeclaration::labels`] | `false` |
+/// | `collect_within` | for how long a grant that is not collected is kept while others wait: `"100ms"` to `"1h"`, see [`SetDeclaration::collect_within`] | `"1s"` |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///
 /// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |

@@ -208,6 +208,8 @@ pub(crate) struct SetPlan {
     pub(crate) hold_capacity: u32,
     /// Whether each hold says what its request was labelled with.
     pub(crate) labels: bool,
+    /// For how long a grant is kept for its owner while others wait, in nanoseconds.
+    pub(crate) collect_within: u64,
     /// How many requests may wait at once, in each shard of a keyed set.
     pub(crate) waiters: u32,
     /// The version of the declaration that it comes from, if that has one.

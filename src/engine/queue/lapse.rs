@@ -5,8 +5,8 @@
 //! comes, without a grant that would have to lapse too. So it costs those behind it one grace, however many tickets it
 //! has. Each keeps its number, and with that its place, and is put back there when its owner looks.
 //!
-//! Who waits looks once a second in any case, which is not longer than a grant is kept, and then sleeps to the instant at
-//! which it lapses. So nothing depends on the process that was granted something, and it need not be told by anyone.
+//! Who waits looks once a second in any case, and as often as a grant is kept where that is shorter, and then sleeps to the
+//! instant at which it lapses. So nothing depends on the process that was granted something, and it need not be told by anyone.
 
 use std::sync::atomic::Ordering;
 
@@ -20,10 +20,7 @@ use crate::queue::{self, Phase};
 use crate::shm::layout::places::TicketPlace;
 use crate::shm::process::participant::ParticipantId;
 
-/// How long a grant is kept for its owner while others wait, in nanoseconds.
-const COLLECT_WITHIN: u64 = 1_000_000_000;
-
-/// How long it is kept at least, where the time of its owner is up before that.
+/// How long a grant is kept at least, in nanoseconds, where the time of its owner is up before that.
 const AT_LEAST: u64 = 50_000_000;
 
 /// In place of a row.
@@ -70,7 +67,7 @@ impl RuledShard<'_> {
         let time_is_up = ticket.deadline().load(Ordering::Relaxed);
         let soonest = granted_at.saturating_add(AT_LEAST);
         granted_at
-            .saturating_add(COLLECT_WITHIN)
+            .saturating_add(self.plan.collect_within)
             .min(time_is_up.max(soonest))
     }
 }
@@ -108,8 +105,8 @@ impl<'a> LockedShard<'a> {
             return Ok(());
         };
         let left = first.saturating_sub(self.now.monotonic);
-        // Further ahead than a grant is kept is damage.
-        if left == 0 || left > COLLECT_WITHIN {
+        // Further ahead than a grant is kept is damage, or noted when grants were kept longer.
+        if left == 0 || left > self.shard.plan.collect_within {
             self.lapse_what_is_due(row)
         } else {
             Ok(())
@@ -121,7 +118,7 @@ impl<'a> LockedShard<'a> {
         let now = self.now.monotonic;
         // Not zero before the end: a process that dies on the way leaves it to the next. And not now: who is served
         // below asks as well.
-        let provisional = now.saturating_add(COLLECT_WITHIN);
+        let provisional = now.saturating_add(self.shard.plan.collect_within);
         self.set_first_lapse(Some(provisional));
         let mut first = None;
         let mut has_served = false;

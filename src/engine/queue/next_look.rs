@@ -101,7 +101,7 @@ impl SegmentEngine {
                     wait => self.boot_instant(instant.saturating_add(wait)),
                 };
                 // Also where it cannot be known: what the first waits for may be given to it in the meantime.
-                let unknown = now.saturating_add(WATCHED_SLICE);
+                let unknown = now.saturating_add(WATCHED_SLICE.min(shard.plan.collect_within));
                 lapse.min(turn).saturating_add(looks_after.stagger()).min(unknown)
             }
         };

@@ -1,6 +1,8 @@
 //! Declarations, and with room for the crew: as much more of everything as it holds, so that the victim finds what it
 //! finds alone.
 
+use std::time::Duration;
+
 use shmlimit::{Declaration, LockKind, SetDeclaration};
 use toml::{Table, Value};
 
@@ -30,7 +32,13 @@ pub fn declaring(set: SetDeclaration) -> Declaration {
     } else {
         declaration
     };
-    declaration.add_set(set)
+    declaration.add_set(keeping_grants(set))
+}
+
+/// The same set, in which no grant lapses: those who wait beside a victim are stopped while it is stepped, which may take
+/// longer than grants are kept.
+pub fn keeping_grants(set: SetDeclaration) -> SetDeclaration {
+    set.collect_within(Duration::from_secs(3600))
 }
 
 /// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.

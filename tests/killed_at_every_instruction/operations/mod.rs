@@ -15,7 +15,7 @@ use std::time::Duration;
 use shmlimit::fleet::Fleet;
 use shmlimit::{Algorithm, Align, Amount, Limit, LimitSet, Permit, Request, Segment, SetDeclaration};
 
-use crate::beside::room::{declaration, with_room};
+use crate::beside::room::{declaration, keeping_grants, with_room};
 use crate::report::Way;
 use crate::state::stage::PARTICIPANTS;
 use crate::stepping::tracee::mark;
@@ -158,7 +158,9 @@ impl Victim {
     /// Brings another definition of the set into force.
     pub fn apply(&self, set: SetDeclaration) {
         let set = if self.has_crew { with_room(set) } else { set };
-        let declaration = declaration().participants(PARTICIPANTS).add_set(set);
+        let declaration = declaration()
+            .participants(PARTICIPANTS)
+            .add_set(keeping_grants(set));
         self.begins();
         let applied = self
             .segment

@@ -8,11 +8,13 @@ mod tiers_of_set;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::limit::Limit;
 use super::limit::kind::Kind;
+use super::limit::window::Window;
 use super::options::fleet::FleetOptions;
 use super::place::{Place, check_label, check_name, check_range};
 use crate::engine::definition::plan::{LimitPlan, SetPlan, share_refund_words};
@@ -36,6 +38,11 @@ const MIN_HOLDS: u64 = 64;
 const MAX_HOLDS_OF_A_SHARD: u64 = 4096;
 /// The holds of what has no capacity to derive them from.
 const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
+
+/// For how long a grant is kept for who waited for it, unless declared.
+const COLLECT_WITHIN: Duration = Duration::from_secs(1);
+const MIN_COLLECT_WITHIN: Duration = Duration::from_millis(100);
+const MAX_COLLECT_WITHIN: Duration = Duration::from_secs(3600);
 
 /// Limits that are taken together, in one atomic step.
 ///
@@ -62,6 +69,8 @@ pub struct SetDeclaration {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) labels: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) collect_within: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) keyed: Option<Keyed>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,
@@ -80,6 +89,7 @@ impl SetDeclaration {
             holds: None,
             waiters: None,
             labels: None,
+            collect_within: None,
             keyed: None,
             metadata: BTreeMap::new(),
             limits: Vec::new(),
@@ -173,6 +183,17 @@ impl SetDeclaration {
         self
     }
 
+    /// For how long what is granted to a request that waits is kept for it while others wait, from 100 ms to an hour; a
+    /// second unless declared. A process that is stopped, or whose event loop does not turn, does not collect it: then it is
+    /// taken back, what it took of rates included, the other requests of that process are passed over until it looks, and
+    /// those behind them are served. Longer than any pause of a process that is healthy, such as one for garbage collection.
+    ///
+    /// [`apply`](crate::Segment::apply) changes it in a segment that is in use, also for what was granted before.
+    pub fn collect_within(mut self, collect_within: Duration) -> Self {
+        self.collect_within = Some(Window::Span(collect_within));
+        self
+    }
+
     /// The set's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -244,6 +265,7 @@ impl SetDeclaration {
             keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
             labels: self.keeps_labels(&place)?,
+            collect_within: self.checked_collect_within(&place)?,
             version: None,
             is_edited: false,
             on_demand: None,
@@ -304,6 +326,21 @@ impl SetDeclaration {
         Ok(labels)
     }
 
+    /// For how long a grant is kept, in nanoseconds.
+    fn checked_collect_within(&self, place: &Place<'_>) -> Result<u64, DeclarationError> {
+        match self.collect_within.unwrap_or(Window::Span(COLLECT_WITHIN)) {
+            // At most an hour.
+            Window::Span(time) if (MIN_COLLECT_WITHIN..=MAX_COLLECT_WITHIN).contains(&time) => {
+                Ok(time.as_nanos() as u64)
+            }
+            given => Err(place.value(
+                "collect_within",
+                given,
+                "is no time for which a grant is kept: choose from \"100ms\" to \"1h\"",
+            )),
+        }
+    }
+
     /// Zero exactly where nothing gives back.
     fn default_holds(&self) -> u32 {
         let held = self
@@ -359,6 +396,9 @@ impl SetDeclaration {
             holds: Some(self.holds.unwrap_or_else(|| self.default_holds())),
             waiters: Some(self.effective_waiters()),
             labels: self.labels.filter(|labels| *labels),
+            collect_within: self
+                .collect_within
+                .filter(|time| *time != Window::Span(COLLECT_WITHIN)),
             keyed: self.keyed.as_ref().map(Keyed::canonical),
             metadata: self.metadata.clone(),
             limits: self.limits.iter().map(limit).collect(),

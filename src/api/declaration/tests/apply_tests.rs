@@ -172,6 +172,25 @@ fn metadata_changes_entry_by_entry() {
 }
 
 #[test]
+fn how_long_a_grant_is_kept_changes() {
+    let set = || SetDeclaration::new("s").add_limit(Limit::calls("l", 5, MINUTE));
+    let kept = |millis| sets([set().collect_within(Duration::from_millis(millis))]);
+    assert_eq!(
+        changes(&kept(250), &sets([set()])),
+        [r#"set "s" / collect_within: declared "250ms", in the segment absent"#]
+    );
+    assert_eq!(
+        changes(&sets([set()]), &kept(250)),
+        [r#"set "s" / collect_within: declared absent, in the segment "250ms""#]
+    );
+    assert_eq!(changes(&kept(1000), &sets([set()])), [""; 0]);
+    for refused in [99, 3_600_001] {
+        let error = kept(refused).validate().expect_err("out of range").to_string();
+        assert!(error.contains("choose from \"100ms\" to \"1h\""), "{error}");
+    }
+}
+
+#[test]
 fn shadow_refunds_and_what_is_near_change() {
     let limit = |name: &str| Limit::calls(name, 5, MINUTE);
     let stored = sets([SetDeclaration::new("s")

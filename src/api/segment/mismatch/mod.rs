@@ -197,7 +197,7 @@ pub(crate) enum Author {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Unchanged,
-    Change { to: StoredSet, mismatch: Mismatch },
+    Change { to: Box<StoredSet>, mismatch: Mismatch },
     Keep(Mismatch),
 }
 
@@ -314,7 +314,7 @@ fn step_of_program(stored: &StoredSet, declared: StoredSet, mut differences: Vec
     let mismatch = mismatch(stored, &declared, outcome, differences);
     if matches!(outcome, MismatchOutcome::Upgraded | MismatchOutcome::Replaced) {
         Step::Change {
-            to: declared,
+            to: Box::new(declared),
             mismatch,
         }
     } else {
@@ -332,7 +332,10 @@ fn step_of_operator(stored: &StoredSet, edited: StoredSet, mut differences: Vec<
         return Step::Unchanged;
     }
     let mismatch = mismatch(stored, &edited, MismatchOutcome::Replaced, differences);
-    Step::Change { to: edited, mismatch }
+    Step::Change {
+        to: Box::new(edited),
+        mismatch,
+    }
 }
 
 fn mismatch(
