@@ -344,8 +344,10 @@ mod tests {
         }
 
         fn era(&self) -> u64 {
-            // As in a child, which has none before it asks.
-            self.era.set(self.era.get().max(3));
+            // As in a child, which has none before it asks, and then one that no ancestor had.
+            if self.era.get() == 0 {
+                self.era.set(3);
+            }
             self.era.get()
         }
     }
