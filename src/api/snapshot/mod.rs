@@ -349,7 +349,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NotFound`](crate::OpenError::NotFound), [`OpenError::Denied`](crate::OpenError::Denied), and what else the system
+    /// [`OpenError::NotFound`], [`OpenError::Denied`], and what else the system
     /// says.
     pub fn is_segment(path: impl AsRef<Path>) -> Result<bool, Error> {
         is_segment(path.as_ref())

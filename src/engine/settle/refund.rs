@@ -5,7 +5,7 @@
 //!
 //! | made | given back |
 //! |---|---|
-//! | on the row as it is, by the definition of the shard | what the algorithm [says](RuleOperations::refund) still counts of it |
+//! | on the row as it is, by the definition of the shard | what the algorithm [says](crate::limit::RuleOperations::refund) still counts of it |
 //! | by an earlier definition, or for a key of another tier or with another capacity of its own | nothing: no process prices what another rule charged |
 //! | before a reset, or on a row that has been given to another key since | nothing: it was replenished with the row |
 //! | of a limit with `refund = false` | nothing |
