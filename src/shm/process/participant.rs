@@ -422,7 +422,11 @@ impl Membership {
         })?;
         let process = page.current();
         let (id, lock) = table.join(file, &probe, process, &path)?;
-        let descriptor = Descriptor::adopt(probe).map_err(|errno| failed("examine", &path, errno))?;
+        let descriptor = Descriptor::adopt(probe).map_err(|errno| {
+            // Nothing else would: it lasts until the process ends.
+            lock.release(process);
+            failed("examine", &path, errno)
+        })?;
         Ok(Self {
             table,
             path,
