@@ -147,7 +147,7 @@ class AlreadyExists(SegmentError, FileExistsError):
 
 
 class NoSpace(SegmentError):
-    """The file system, the memory cgroup or the largest file size (`ulimit -f`) has no room for it. Nothing was created."""
+    """The file system, the memory cgroup or the largest file size (`ulimit -f`) has no room. Nothing was created."""
 
 
 class NotACheckpoint(SegmentError):
@@ -175,8 +175,10 @@ class Untrusted(SegmentError, PermissionError):
 
 
 class LocksNotKept(SegmentError):
-    """The file system gives up the lock by which a process shows that it lives, as an overlay does, which a container's own
-    files are on: use `/dev/shm` or a volume."""
+    """The file system gives up the lock by which a process shows that it lives, as an overlay does.
+
+    A container's own files are on one: use `/dev/shm` or a volume.
+    """
 
 
 class InUse(SegmentError):
@@ -208,8 +210,9 @@ class Removed(SegmentError):
 
 
 class LockStuck(SegmentError):
-    """A lock is held by a process that is alive and does not release it, because it is stopped for instance, or because it
-    may only read the file and keeps others from opening it.
+    """A lock is held by a process that is alive and does not release it.
+
+    It is stopped, for instance, or it may only read the file and keeps others from opening it.
 
     Attributes:
         pid: The process, where the system says.

@@ -77,9 +77,7 @@ def _declared(limit: Limit) -> DeclaredLimit:
     if isinstance(limit, CallLimit) and places == 0:
         return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align, refund=refund)
     unit = f"{10**-places:.{places}f}" if places else None
-    return shmlimit.Rate(
-        limit.key, capacity, limit.window, algorithm=algorithm, align=align, refund=refund, unit=unit
-    )
+    return shmlimit.Rate(limit.key, capacity, limit.window, algorithm=algorithm, align=align, refund=refund, unit=unit)
 
 
 def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segment:
