@@ -276,7 +276,8 @@ class LimitSet(_Declared):
         labels: Whether what is held has the label of its request (`Limits.labelled`), for all processes to see: in
             snapshots and in `limitctl inspect`. Each hold takes 72 bytes more then.
         collect_within: For how long what is granted to a request that waits is kept for it while others wait: from
-            0.1 s to an hour, 1 s unless given. A process that is stopped, or whose event loop is blocked, does not collect it.
+            0.1 s to an hour, 1 s unless given. A process that is stopped, or whose event loop is blocked, does not
+            collect it.
         shadow: Whether its limits decide and count, but never refuse.
         tiers: Other quotas for some keys of a keyed set; at most 255.
     """
