@@ -121,8 +121,7 @@ pub struct SetSnapshot {
     pub torn: bool,
     /// What the lock said when the copy was begun.
     pub lock: LockSnapshot,
-    /// Words that an operation in progress, or one whose process died, has changed; none during a reset or
-    /// a rebuild.
+    /// Words that an operation in progress, or one whose process died, has changed; none during a reset or a rebuild.
     pub words_in_flight: Option<usize>,
     /// A recovery could not repair the set.
     pub poisoned: bool,
@@ -251,8 +250,7 @@ pub struct HoldSnapshot {
     pub owner_slot: Option<u64>,
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
-    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see
-    /// [`ProcessId`].
+    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
     /// Whether that process is alive; what a dead one holds is given back to the process that needs it.
@@ -286,8 +284,7 @@ pub struct TicketSnapshot {
     pub owner_slot: Option<u64>,
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
-    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see
-    /// [`ProcessId`].
+    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
     /// Whether that process is alive; the place of a dead one goes to the next.
@@ -306,8 +303,7 @@ pub struct TicketSnapshot {
     pub costs: BTreeMap<String, u64>,
 }
 
-/// A segment opened for looking only: it is mapped read-only, nothing is locked, and this process does not become a
-/// participant.
+/// A segment opened for looking only: it is mapped read-only, nothing is locked, and this process does not become a participant.
 #[derive(Debug)]
 pub struct SegmentReader {
     path: PathBuf,
@@ -349,8 +345,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NotFound`], [`OpenError::Denied`], and what else the system
-    /// says.
+    /// [`OpenError::NotFound`], [`OpenError::Denied`], and what else the system says.
     pub fn is_segment(path: impl AsRef<Path>) -> Result<bool, Error> {
         is_segment(path.as_ref())
     }

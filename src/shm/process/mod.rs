@@ -11,3 +11,6 @@ pub(crate) mod participant;
 pub(crate) mod process_identity;
 pub(crate) mod same_place;
 pub(crate) mod shard_locks;
+
+#[cfg(test)]
+mod participant_tests;
