@@ -169,7 +169,11 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
 
 #[test]
 fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_anothers() {
-    let scene = Scene::new(labelled().add_limit(Limit::concurrency("slots", 1).lease(MINUTE)));
+    // Granted for longer than the lease: it is the lease that ends.
+    let set = labelled()
+        .collect_within(3 * MINUTE)
+        .add_limit(Limit::concurrency("slots", 1).lease(MINUTE));
+    let scene = Scene::new(set);
     let work = scene.set();
     let first = take(&work, &work.request());
     let mut waiting: AcquireFuture<'_> = work.acquire_async(&work.request().label("late"), None);

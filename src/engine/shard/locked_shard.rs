@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::segment_engine::SegmentEngine;
 use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::queue::pending_wake::PendingWake;
+#[cfg(feature = "tracing")]
 use crate::engine::recover::recovery_report::Repairs;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
