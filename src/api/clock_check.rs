@@ -1,4 +1,4 @@
-//! Whether the processor's counter tells the time here as well as the system's clock does.
+//! Checks that the processor's counter tells the time as well as the system's clock does on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::time::segment_clock::SegmentClock;
 
-/// Readings between two looks at how long it has been going on.
+/// Readings between two checks of how long the run has taken.
 const READINGS: u64 = 64;
 
-/// Readings of one clock, one after the other, by which their price is measured.
+/// Consecutive readings of one clock from which its cost is measured.
 const PRICED: u32 = 10_000;
 
-/// What reading the time came to on this machine: of the clock that segments read, beside the system's.
+/// How the clock that segments read compares with the system's on this machine.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,32 +24,32 @@ const PRICED: u32 = 10_000;
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ClockCheck {
-    /// Whether segments read the processor's counter here; otherwise they read the system's clock each time.
+    /// Whether segments read the processor's counter here. Otherwise they read the system's clock each time.
     pub reads_counter: bool,
-    /// How often both were read.
+    /// How many times both clocks were read.
     pub readings: u64,
-    /// How far ahead of the system's clock a reading was at most, in nanoseconds: zero is promised, unless the kernel adjusts
-    /// its clock at that moment.
+    /// The furthest that a reading was ahead of the system's clock, in nanoseconds. Zero is promised, unless the
+    /// kernel adjusts its clock at that moment.
     pub max_ahead_nanos: u64,
-    /// How far behind a reading was at most.
+    /// The furthest that a reading was behind, in nanoseconds.
     pub max_behind_nanos: u64,
-    /// How far behind one may be.
+    /// How far behind a reading may be, in nanoseconds.
     pub bound_nanos: u64,
-    /// What a reading takes.
+    /// The cost of a reading, in nanoseconds.
     pub reading_nanos: f64,
-    /// What a reading of the system's clock takes.
+    /// The cost of a reading of the system's clock, in nanoseconds.
     pub system_reading_nanos: f64,
 }
 
 impl ClockCheck {
-    /// Reads both clocks by turns for that long.
+    /// Reads both clocks alternately for `length`.
     pub fn run(length: Duration) -> Self {
         let clock = SegmentClock::fastest();
         let end = Instant::now() + length;
         let (mut readings, mut max_ahead, mut max_behind) = (0, 0, 0);
         while Instant::now() < end {
             for _ in 0..READINGS {
-                // Between two readings of the system's clock, whatever happens meanwhile.
+                // Bracketed by two readings of the system's clock, so delays in between do no harm.
                 let before = boot_nanos();
                 let reading = clock.nanos(0);
                 let after = boot_nanos();
@@ -69,13 +69,13 @@ impl ClockCheck {
         }
     }
 
-    /// Whether no reading was ahead, nor further behind than one may be.
+    /// Whether no reading was ahead, and none further behind than allowed.
     pub fn is_sound(&self) -> bool {
         self.max_ahead_nanos == 0 && self.max_behind_nanos <= self.bound_nanos
     }
 }
 
-/// Nanoseconds of one reading.
+/// Nanoseconds per reading.
 fn price(read: impl Fn() -> u64) -> f64 {
     let start = Instant::now();
     let mut latest = 0;

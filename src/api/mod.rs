@@ -1,4 +1,4 @@
-//! The public layer: what a program calls.
+//! The public API.
 
 pub(crate) mod clock_check;
 pub(crate) mod declaration;

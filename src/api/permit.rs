@@ -17,8 +17,8 @@ use crate::engine::{
 };
 use crate::error::{Error, PermitError, SegmentError};
 
-/// The answer to a request. Neither is an error.
-// The larger variant is the one that the hot path returns, and a box would cost an allocation.
+/// The answer to a request. A refusal is not an error.
+// `Admitted` is what the hot path returns, and boxing it would cost an allocation.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 #[must_use]
@@ -30,8 +30,8 @@ pub enum Outcome<'a> {
 }
 
 impl<'a> Outcome<'a> {
-    /// The permit, or the refusal as the error of a `Result`: for functions that give out either by `?`, and for everything
-    /// else that a `Result` can do. `into_result().ok()` is the permit where there is one.
+    /// The permit, or the refusal as the error of a `Result`, so that `?` returns it. `into_result().ok()` is the
+    /// permit, if there is one.
     ///
     /// # Errors
     ///
@@ -49,10 +49,10 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// What an admitted request holds. Dropping it gives concurrency back and keeps what was charged.
+/// What an admitted request holds. Dropping the permit gives concurrency back and keeps what was charged.
 ///
-/// It may be moved to another thread. It never crosses a fork: in a forked child it does nothing, and what it holds
-/// stays the parent's.
+/// A permit may be moved to another thread, but it never crosses a fork: in a forked child it does nothing, and what
+/// it holds stays the parent's.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once holds nothing"]
 pub struct Permit<'a> {
@@ -60,7 +60,7 @@ pub struct Permit<'a> {
     decision: Decision,
 }
 
-// Two cache lines: see the inline room of a decision.
+// Two cache lines: see the inline storage of `Decision`.
 const _: () = assert!(size_of::<Permit<'_>>() <= 128);
 
 impl<'a> Permit<'a> {
@@ -84,7 +84,7 @@ impl<'a> Permit<'a> {
             set: self.set.to_owned(),
             decision: self.decision.clone(),
         };
-        // What it held is the other's from here on: dropping this one must do nothing.
+        // The other permit owns the hold now, so dropping this one must do nothing.
         self.decision.set_stage(Stage::Released);
         owned
     }
@@ -92,17 +92,17 @@ impl<'a> Permit<'a> {
     /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
     /// is dropped or released.
     ///
-    /// What was not used comes back, as far as it still [counts](crate::Algorithm#what-comes-back), unless the limit
-    /// says [`refund(false)`](crate::Limit::refund). Nothing comes back of what was reserved before the limit was
-    /// [changed](crate::Segment::apply) or reset. More than reserved is charged although it may exceed the limit.
-    /// A budget is debited. Limits that the permit did not take are skipped; what is not named, calls included, keeps its
-    /// reserved cost.
+    /// Unused units come back, as far as they still [count](crate::Algorithm#what-comes-back), unless the limit says
+    /// [`refund(false)`](crate::Limit::refund). What was reserved before the limit was
+    /// [changed](crate::Segment::apply) or reset does not come back. Usage above the reserved cost is charged even if
+    /// it exceeds the limit. Budgets are debited. Limits that the permit did not take are skipped; limits that are
+    /// not named, calls included, keep their reserved cost.
     ///
     /// # Errors
     ///
-    /// [`PermitError::AlreadySettled`], [`PermitError::AlreadyReleased`], [`PermitError::Inherited`] in a forked child,
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::LockStuck`], [`SegmentError::Poisoned`].
-    /// After an error nothing has been settled, and it can be tried again.
+    /// [`PermitError::AlreadySettled`], [`PermitError::AlreadyReleased`], [`PermitError::Inherited`] in a forked
+    /// child, [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::LockStuck`],
+    /// [`SegmentError::Poisoned`]. After an error nothing has been settled, and the call can be retried.
     pub fn settle<N: LimitName>(
         &mut self,
         actual: impl IntoIterator<Item = (N, u64)>,
@@ -134,7 +134,7 @@ impl<'a> Permit<'a> {
         })
     }
 
-    /// That there is something left to settle, and by this process.
+    /// Requires that the permit is this process's and not yet settled.
     #[inline]
     pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
         let set = || self.set.name().to_owned();
@@ -153,7 +153,7 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// That it was not released, and is this process's.
+    /// Requires that the permit is this process's and not yet released.
     pub(crate) fn require_unreleased(&self) -> Result<(), Error> {
         let set = || self.set.name().to_owned();
         match self.decision.stage() {
@@ -171,7 +171,7 @@ impl<'a> Permit<'a> {
         &self.decision
     }
 
-    /// Debits a budget, and notes on the permit that it was used.
+    /// Debits a budget, and records the usage on the permit.
     pub(crate) fn debit_index(
         &mut self,
         index: usize,
@@ -188,12 +188,12 @@ impl<'a> Permit<'a> {
         Ok((is_admitted, decision))
     }
 
-    /// Gives back everything that was taken, calls included, as far as the algorithms refund, and what is held: for what
-    /// was admitted and not made use of at all. What was settled before stays as it was settled.
+    /// Gives back everything that was taken, calls included, as far as the algorithms refund, and everything that is
+    /// held: for admitted requests that did not use anything. What was settled before stays settled.
     ///
     /// # Errors
     ///
-    /// As [`settle`](Self::settle) and [`release`](Self::release).
+    /// See [`settle`](Self::settle) and [`release`](Self::release).
     pub fn cancel(&mut self) -> Result<(), Error> {
         self.cancel_within(LockWait::Timeout)
     }
@@ -203,12 +203,11 @@ impl<'a> Permit<'a> {
         self.release()
     }
 
-    /// As [`cancel`](Self::cancel), for what was admitted to a caller that is not there any more, so that there is none to
-    /// answer to.
+    /// [Cancels](Self::cancel) the permit when its caller is gone and nobody is left to handle an error.
     ///
-    /// It waits for the lock for 10 ms at most, to settle and to release: where another process keeps it for longer, the
-    /// background thread of this process tries again until it can, for up to 1,024 of them at a time. What is left when
-    /// the process ends stays charged.
+    /// Settling and releasing each wait at most 10 ms for the lock. If another process holds it for longer, the
+    /// background thread of this process keeps trying, for up to 1,024 permits at a time. What is left when the
+    /// process ends stays charged.
     pub fn abandon(&mut self) {
         if let Err(Error::Segment(SegmentError::LockStuck { .. })) = self.cancel_within(LockWait::Briefly) {
             background_worker::give_back_later(self.take_owned());
@@ -230,25 +229,27 @@ impl<'a> Permit<'a> {
         Ok(())
     }
 
-    /// Gives back what the permit holds; more than once does nothing more.
+    /// Gives back what the permit holds. Further calls do nothing.
     ///
-    /// It takes 10 ms at most: where another process keeps the lock for longer, this one leaves a mark, and whichever
-    /// process has the lock next finishes the return. Until then others find it held. It counts as no sample for an
-    /// [adaptive](crate::Limit::adaptive) limit then, unless the work failed.
+    /// It takes at most 10 ms. If another process holds the lock for longer, this one leaves a mark, and whichever
+    /// process locks next finishes the release; until then the hold counts as taken. Such a release is not a sample
+    /// for an [adaptive](crate::Limit::adaptive) limit, unless the work failed.
     ///
-    /// Where a lease had run out, or this process was taken for dead, what is left is given back: the work is done, and no
-    /// error would undo it. [`reclaimed`](Self::reclaimed) says so from then on, and with the feature `tracing` a warning.
+    /// If a lease had run out, or this process was taken for dead, the call gives back what is left and succeeds: the
+    /// work is done, and an error would not undo it. [`reclaimed`](Self::reclaimed) returns true from then on, and a
+    /// warning is emitted with the feature `tracing`.
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
+    /// [`SegmentError::Poisoned`]. The permit then still holds what it held, and releasing or dropping it tries
+    /// again.
     pub fn release(&mut self) -> Result<(), Error> {
         self.release_as(false)
     }
 
-    /// As [`release`](Self::release), with the word that the work failed, was refused by what it was sent to, or took
-    /// too long: an [adaptive](crate::Limit::adaptive) concurrency limit lowers its capacity by that. A panic that
-    /// unwinds through the permit says the same.
+    /// [Releases](Self::release) the permit and reports that the work failed, was refused by the upstream, or took
+    /// too long. An [adaptive](crate::Limit::adaptive) concurrency limit lowers its capacity in response. A panic
+    /// that unwinds through the permit has the same effect.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -271,7 +272,7 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// See [`release`](Self::release).
     pub fn release_failed(&mut self) -> Result<(), Error> {
         self.release_as(true)
     }
@@ -326,7 +327,7 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Renews the leases of what the permit holds: from now on they count anew.
+    /// Renews the leases of what the permit holds. They start over now.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -346,8 +347,9 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// [`PermitError::Reclaimed`] where a lease has run out and what it covered was given back, [`PermitError::AlreadyReleased`],
-    /// [`PermitError::Inherited`] in a forked child, [`SegmentError::LockStuck`], [`SegmentError::Poisoned`].
+    /// [`PermitError::Reclaimed`] if a lease has run out and what it covered was taken back,
+    /// [`PermitError::AlreadyReleased`], [`PermitError::Inherited`] in a forked child, [`SegmentError::LockStuck`],
+    /// [`SegmentError::Poisoned`].
     pub fn heartbeat(&self) -> Result<(), Error> {
         let shard = self.shard();
         let name = || shard.set.name.to_string();
@@ -367,15 +369,17 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Has the leases of what the permit holds renewed in time, by the one thread of this process that does so for all
-    /// its permits, until the permit is released: by the lease that is in force, which [may change](crate::Segment::apply) while
-    /// the permit is held. Where nothing held has a lease, nothing is renewed until it gets one.
+    /// Has a background thread renew the leases of what the permit holds, until the permit is released. One thread
+    /// does this for all permits of the process. It goes by the lease in force, which [may
+    /// change](crate::Segment::apply) while the permit is held. If nothing held has a lease, nothing is renewed until
+    /// it gets one.
     ///
-    /// What the leases are for then, holders that hang, is left to the death of the process alone.
+    /// Leases then no longer protect against holders that hang: only the death of the process gives the hold back.
     ///
     /// # Errors
     ///
-    /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`OpenError::Io`](crate::OpenError::Io) where the thread cannot be started.
+    /// The errors of [`heartbeat`](Self::heartbeat), which is called at once, and
+    /// [`OpenError::Io`](crate::OpenError::Io) if the thread cannot be started.
     pub fn heartbeat_in_background(&self) -> Result<(), Error> {
         self.heartbeat()?;
         if let Some(hold) = self.decision.hold() {
@@ -391,13 +395,13 @@ impl<'a> Permit<'a> {
         Ok(())
     }
 
-    /// Whether a lease of what the permit holds has run out, or something that it held was taken back because this process
-    /// was taken for dead, or because places of a concurrency limit that [hosts share](crate::Limit::fleet) are not leased to
-    /// this host any more: those of the youngest permits first. Once it is released: whether that was so then.
+    /// Whether the permit has lost something that it held: a lease ran out, this process was taken for dead, or
+    /// places of a concurrency limit that [hosts share](crate::Limit::fleet) are no longer leased to this host (the
+    /// youngest permits lose theirs first). After the release: whether that was so at the release.
     ///
-    /// True from the instant at which the lease ends, also if no other request has taken its place yet; until one has, a
-    /// [heartbeat](Self::heartbeat) renews the lease still, but for what is not leased to the host. Looks without a lock, so
-    /// what it says may change at once.
+    /// An expired lease counts from the instant at which it ends, even if no other request has taken the place yet.
+    /// Until one has, a [heartbeat](Self::heartbeat) still renews the lease, except for places no longer leased to
+    /// the host. The check takes no lock, so the answer may change at once.
     pub fn reclaimed(&self) -> bool {
         if self.decision.stage() == Stage::Lost {
             return true;
@@ -408,9 +412,9 @@ impl<'a> Permit<'a> {
             .is_some_and(|hold| engine.is_lost(self.shard(), hold, self.decision.owner))
     }
 
-    /// As [`fencing_number`](Self::fencing_number), across hosts: of the first concurrency limit of the set that
-    /// [hosts share](crate::Limit::fleet) and the permit holds. The number of the grant in the store x 2^32 + a number
-    /// within that grant. None where no such limit is held, or nothing was leased when it was taken.
+    /// A [`fencing_number`](Self::fencing_number) that holds across hosts, for the first concurrency limit of the set
+    /// that [hosts share](crate::Limit::fleet) and the permit holds: the number of the grant in the store x 2^32 + a
+    /// number within that grant. `None` if no such limit is held, or nothing was leased when it was taken.
     pub fn fleet_fencing_number(&self) -> Option<u64> {
         self.set.engine_set().fleet_fencing_number(&self.decision)
     }
@@ -419,44 +423,44 @@ impl<'a> Permit<'a> {
         matches!(self.decision.stage(), Stage::Released | Stage::Lost)
     }
 
-    /// A number that grows with every permit of the set that holds something; in a keyed set, with every permit of the key. None where
-    /// this permit holds nothing. A segment that is created anew, restored from a checkpoint or started after a reboot goes on with
-    /// larger numbers: from the time since the Unix epoch in microseconds, where that is larger. They are below 2^53, so that JSON has
-    /// them exactly.
+    /// A number that grows with every permit of the set that holds something; in a keyed set, with every permit of
+    /// the key. `None` if this permit holds nothing. A segment that is created anew, restored from a checkpoint, or
+    /// started after a reboot goes on with larger numbers: it starts from the microseconds since the Unix epoch if
+    /// that is larger. All numbers are below 2^53, so JSON represents them exactly.
     ///
-    /// What a late holder does, whose lease ran out without its noticing, can be recognised by its smaller number: pass
-    /// it along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing
-    /// token*: Martin Kleppmann, "How to do distributed locking", 2016).
+    /// It serves as a *fencing token* (Martin Kleppmann, "How to do distributed locking", 2016): a late holder, whose
+    /// lease ran out unnoticed, has a smaller number. Pass it along with each write, and let the receiver reject
+    /// numbers below the greatest it has seen.
     pub fn fencing_number(&self) -> Option<u64> {
         self.decision.hold().map(|hold| hold.serial.get())
     }
 
-    /// What the set was declared with: region, endpoint, account.
+    /// The set's declared metadata, such as region, endpoint or account.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         self.set.metadata()
     }
 
-    /// The units taken of each limit, by name.
+    /// The units taken from each limit, by name.
     pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
         self.decision
             .iter()
             .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.cost())))
     }
 
-    /// How each limit stood just after it was taken.
+    /// The state of each limit just after it was taken.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
         self.decision
             .iter()
             .map(|(index, decided)| Verdict::admitted(&self.set, &self.decision, index, decided))
     }
 
-    /// The shard of the set that it was taken from.
+    /// The shard that the permit was taken from.
     #[inline]
     fn shard(&self) -> Shard<'_> {
         self.set.engine_set().shard(self.decision.shard())
     }
 
-    /// Whether this process took the permit, and not one that forked it.
+    /// Whether this process took the permit, rather than a parent that forked it.
     fn is_own(&self) -> bool {
         self.set
             .shared()
@@ -465,7 +469,7 @@ impl<'a> Permit<'a> {
             .is_current(self.decision.owner)
     }
 
-    /// Whether settling the limit means something.
+    /// Whether the permit took the limit and settling it makes sense.
     #[inline]
     fn settles(&self, index: usize) -> bool {
         if self.decision.get(index).is_none() {
@@ -478,7 +482,7 @@ impl<'a> Permit<'a> {
     }
 }
 
-/// What was admitted and not made use of.
+/// A permit that was admitted and never used.
 impl DelayedReturn for Permit<'static> {
     fn is_left(&mut self) -> bool {
         matches!(
@@ -502,7 +506,8 @@ impl Drop for Permit<'_> {
 }
 
 impl Permit<'_> {
-    /// Whether its end changes or counts anything: it holds something, or was charged what could still have been settled.
+    /// Whether dropping it changes or counts anything: it holds something, or was charged a cost that was never
+    /// settled.
     #[inline]
     fn leaves_something(&self) -> bool {
         self.decision.holds_something()
@@ -519,7 +524,7 @@ impl Permit<'_> {
             return;
         }
         let has_failed = std::thread::panicking();
-        // There is no caller to answer to. What cannot be given back because the set is broken is marked, for when it is
+        // No caller can handle an error here. If the set is broken, a mark makes the hold be given back once it is
         // repaired.
         if let Err(_error) = self.release_as(has_failed) {
             if let Some(hold) = self.decision.hold() {
@@ -546,7 +551,7 @@ impl Settlement<'_> {
         self.find(&limit).map_or(0, |settled| settled.refunded)
     }
 
-    /// Units of the limit that were used, and charged, above what was reserved.
+    /// Units of the limit that were used and charged beyond what was reserved.
     pub fn overdraft(&self, limit: impl LimitName) -> u64 {
         self.find(&limit).map_or(0, |settled| settled.overdraft)
     }

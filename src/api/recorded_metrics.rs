@@ -1,16 +1,16 @@
-//! What a snapshot counts, for the recorder of the crate `metrics`.
+//! Passes the numbers of a snapshot to the recorder of the crate `metrics`.
 
 use metrics::{Label, counter, gauge};
 
 use super::snapshot::{SegmentSnapshot, SetSnapshot};
 
 impl SegmentSnapshot {
-    /// Gives counters and gauges to the recorder that the program has installed for the crate `metrics`. Does nothing without
-    /// one.
+    /// Passes counters and gauges to the recorder that the program has installed for the crate `metrics`. Does
+    /// nothing if there is none.
     ///
-    /// They are of all processes together, so one process of a host that calls this now and then is enough: with each scrape,
-    /// or every few seconds. No request becomes slower by it. The names and labels are those of `limitctl export --prometheus`,
-    /// without the histogram of waits: a recorder takes single values only.
+    /// The numbers cover all processes together, so it is enough if one process of the host calls this with each
+    /// scrape or every few seconds. It does not slow down requests. Names and labels are those of
+    /// `limitctl export --prometheus`, without the histogram of waits: a recorder takes single values only.
     ///
     /// ```
     /// # use shmlimit::{Declaration, Limit, Segment, SegmentReader, SetDeclaration};

@@ -1,4 +1,4 @@
-//! What the limits say when they say no, and how they stand.
+//! Why limits refused a request, and their state.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use super::set::limit_set::LimitSet;
 use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
 use crate::shm::probes;
 
-/// A request was refused: nothing was taken.
+/// A request was refused, and nothing was taken.
 ///
-/// It is a value like any other: it can be kept, sent to other threads and given out of a function as its error, as
-/// which it is a type of its own, so that `downcast` tells it from an [`Error`](crate::Error). It keeps the segment
-/// attached for as long as it is kept. What it says is worked out when it is asked.
+/// A refusal is an ordinary value: it can be kept, sent to other threads, and returned from a function as its error.
+/// It is a type of its own, so `downcast` tells it from an [`Error`](crate::Error). It keeps the segment attached
+/// while it exists. Its answers are computed when they are asked for.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Refusal {
     details: Details,
 }
 
-// Below what clippy takes for a large error: functions may give it out as theirs without a box.
+// Below clippy's threshold for a large error, so functions can return it as their error without a box.
 const _: () = assert!(size_of::<Refusal>() < 128);
 
 impl Refusal {
@@ -52,12 +52,12 @@ impl Refusal {
         }
     }
 
-    /// As [`new`](Self::new), and reports it to the observer, if there is one.
+    /// Like [`new`](Self::new), but also reports the refusal to the observer, if there is one.
     #[inline]
     pub(crate) fn of(set: &LimitSet, decision: Decision, label: Option<&str>) -> Self {
         fire_probe(set, &decision);
         if set.shared().request_events.is_none() {
-            // Made where the caller wants it: to move it takes as long as to decide.
+            // Built in the caller's place: moving it would take as long as deciding.
             return Self::new(set, decision);
         }
         Self::reported(set, decision, label)
@@ -77,37 +77,38 @@ impl Refusal {
         &self.set
     }
 
-    /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken, the table of
-    /// keys had no row for a new one, or the set or the key was [throttled](crate::Permit::throttled).
+    /// The binding limit. `None` if every [hold](crate::SetDeclaration::holds) of the set was taken, the table of
+    /// keys had no row for a new key, or the set or the key was [throttled](crate::Permit::throttled).
     ///
-    /// Of several, one that time alone cannot heal, else the one that takes longest.
+    /// If several limits refused, it is one that time alone does not replenish, or else the one that takes longest.
     pub fn binding(&self) -> Option<&str> {
         binding(&self.set, &self.details)
     }
 
-    /// Why.
+    /// Why the request was refused.
     pub fn reason(&self) -> RefusalReason {
         self.set.engine_set().refusal_reason(&self.details)
     }
 
-    /// After how long the request would be admitted if no other process took anything: never before, always at exactly
-    /// that instant, with two exceptions. None where time alone does not help.
+    /// How long until the request would be admitted if no other process took anything: never earlier, and always at
+    /// exactly that instant, with two exceptions. `None` if time alone does not help.
     ///
-    /// Behind others in the queue it is a lower bound: the first of them cannot be admitted earlier, and neither can all
-    /// of the first 16 of them and then this request, as long as they stay and give nothing back. Where the queue is
-    /// longer, or their work is held, it takes longer. One that has died stays until it is found dead.
+    /// Behind others in the queue it is a lower bound: neither the first waiter nor the first 16 waiters followed by
+    /// this request can be admitted earlier, provided they stay and give nothing back. It takes longer if the queue
+    /// is longer, or if the waiters hold what they take while they work. A waiter that has died stays in the queue
+    /// until its death is noticed.
     ///
-    /// With [credit](crate::Limit::credit) of an algorithm that does not refund it is an upper bound where this process has
-    /// some of a batch left, though less than it needs: that is not counted on, because it may be taken back and lost
-    /// meanwhile.
+    /// With [credit](crate::Limit::credit) of an algorithm that does not refund, it is an upper bound if this process
+    /// has part of a batch left, but less than the request needs: the remainder is not counted, because it may be
+    /// reclaimed and lost in the meantime.
     ///
-    /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
-    /// longer, where the set was declared to evict the least used.
+    /// For a new key that found no row in the table, if the set was declared to evict the least used: the time until
+    /// the first limited key among its candidate rows is no longer limited.
     pub fn retry_after(&self) -> Option<Duration> {
         retry_after(&self.set, &self.details)
     }
 
-    /// What each requested limit said.
+    /// The answer of each requested limit.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
         self.details
             .iter()
@@ -115,13 +116,13 @@ impl Refusal {
     }
 }
 
-/// The limit that bound a refused request: see [`Refusal::binding`].
+/// The limit that bound a refused request. See [`Refusal::binding`].
 pub(crate) fn binding<'a>(set: &'a LimitSet, details: &Details) -> Option<&'a str> {
     let (index, _) = details.binding()?;
     name(set, index)
 }
 
-/// Lets tracers of the host see a refusal.
+/// Fires the probe for tracers of the host.
 #[inline(always)]
 pub(crate) fn fire_probe(set: &LimitSet, details: &Details) {
     probes::refused::fire(|| {
@@ -134,7 +135,7 @@ pub(crate) fn fire_probe(set: &LimitSet, details: &Details) {
     });
 }
 
-/// How long a refused request would have to wait: see [`Refusal::retry_after`].
+/// How long a refused request would have to wait. See [`Refusal::retry_after`].
 pub(crate) fn retry_after(set: &LimitSet, details: &Details) -> Option<Duration> {
     let wait = match details.binding() {
         Some((_, NEVER)) => None,
@@ -144,13 +145,13 @@ pub(crate) fn retry_after(set: &LimitSet, details: &Details) -> Option<Duration>
     wait.map(|wait| wait_of_callers(set, wait))
 }
 
-/// How long callers are to wait for what was computed by one reading of the clock and is decided by another; no time at all
-/// for what has come.
+/// How long callers should wait for an instant that was computed from one reading of the clock and will be checked
+/// against another; zero if it has passed.
 pub(crate) fn wait_of_callers(set: &LimitSet, wait: u64) -> Duration {
     Duration::from_nanos(set.shared().engine.wait_by_any_reading(wait))
 }
 
-/// Not a failure: see [`Error`](crate::Error) for those.
+/// A refusal is not a failure: see [`Error`](crate::Error) for those.
 impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
@@ -173,33 +174,33 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What one limit says, and how it stands.
+/// The answer of one limit, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict<'a> {
     /// The limit's name.
     pub limit: &'a str,
-    /// The [tier](crate::Tier) that the key was in: `default` where the set has none, or the key is in none.
+    /// The key's [tier](crate::Tier): `default` if the set has no tiers or the key is in none.
     pub tier: &'a str,
     /// Whether the limit admits the cost.
     pub admitted: bool,
-    /// Units that could be taken at once. What was just taken is not among them.
+    /// Units that could be taken now. What this request has just taken is already subtracted.
     pub remaining: u64,
-    /// Of a [look](LimitSet::peek): units that dead processes hold, or that are held for longer than their lease. They
-    /// count as free already, because a request that needs them is given them. Zero in the answer to a request itself.
+    /// For a [look](LimitSet::peek): units held by dead processes, or for longer than their lease. They count as
+    /// free, because a request that needs them gets them. Zero in the answer to a request itself.
     pub of_dead: u64,
-    /// Zero if admitted; otherwise after how long the cost would be, if no other process took anything, or none where
-    /// time alone does not help.
+    /// Zero if admitted. Otherwise how long until the cost would be admitted if no other process took anything, or
+    /// `None` if time alone does not help.
     pub retry_after: Option<Duration>,
-    /// Until the limit is completely replenished, if no process takes anything.
+    /// How long until the limit is completely replenished, if no process takes anything.
     pub reset_after: Duration,
-    /// Units that could be taken at once if no process had taken anything: what `remaining` is a part of. Of an
-    /// [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    /// Units that could be taken at once if no process had taken anything: the maximum of `remaining`. For an
+    /// [adaptive](crate::Limit::adaptive) limit, its current capacity.
     pub burst: u64,
 }
 
 impl<'a> Verdict<'a> {
-    /// What a limit of a refused request, or of one that was only asked about, says.
+    /// The answer of a limit to a request that was refused, or that only looked.
     pub(crate) fn refused(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
         let verdict = Self::admitted(set, details, index, decided);
         match decided.wait() {
@@ -217,7 +218,7 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// What a limit of an admitted request says.
+    /// The answer of a limit to an admitted request.
     pub(crate) fn admitted(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
         let stood = set.engine_set().standing(details, index, decided.mark);
         let (standing, burst) = stood.unzip();

@@ -1,4 +1,4 @@
-//! What to take, with names resolved once.
+//! What to take from a set, with names resolved once.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::engine::{Costs, TierIndex};
 use crate::error::{Error, RequestError};
 use crate::shm::layout::label::MAX_LABEL_BYTES;
 
-/// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
+/// What to take from a set. Build it once and use it any number of times; changing its costs is cheap.
 ///
-/// A request that names nothing takes every limit with its default. One that names something takes what it names,
-/// and one of every calls and concurrency limit that it does not name; rate limits that it does not name are not
-/// taken. Budgets are always asked; a cost named for one is debited at once.
+/// A request that names nothing takes the default of every limit. One that names something takes what it names, plus
+/// one of every calls and concurrency limit that it does not name; rate limits that it does not name are not taken.
+/// Budgets are always consulted; a cost named for a budget is debited at once.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct Request {
     set: LimitSet,
     costs: Costs,
     names_something: bool,
-    /// Whether a limit needs a cost and nothing is named.
+    /// Whether some limit needs a cost and none is named.
     lacks_costs: bool,
 }
 
@@ -62,22 +62,23 @@ impl Request {
         }
     }
 
-    /// Names a limit and what to take of it, in units. Zero asks without taking.
+    /// Names a limit and how many units to take of it. Zero consults the limit without taking anything.
     ///
     /// # Errors
     ///
-    /// As [`set_cost`](Self::set_cost).
+    /// See [`set_cost`](Self::set_cost).
     pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
         self.set_cost(limit, cost)?;
         Ok(self)
     }
 
-    /// Names a limit and what to take of it as a decimal in natural units, exactly: `"1.5"` of a limit whose unit
-    /// is `"0.001"` are 1500 units.
+    /// Names a limit and how much to take of it, as a decimal in natural units. The conversion is exact: `"1.5"` of a
+    /// limit whose unit is `"0.001"` is 1500 units.
     ///
     /// # Errors
     ///
-    /// [`RequestError::InvalidAmount`] where it is no whole number of units, and as [`set_cost`](Self::set_cost).
+    /// [`RequestError::InvalidAmount`] if it is not a whole number of units, and the errors of
+    /// [`set_cost`](Self::set_cost).
     pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
         let Some(index) = self.set.resolve(&limit)? else {
             self.set_named(true);
@@ -88,11 +89,11 @@ impl Request {
         Ok(self)
     }
 
-    /// Names a limit, or changes what to take of it, in units.
+    /// Names a limit, or changes how many units to take of it.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
+    /// [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) unknown names.
     #[inline]
     pub fn set_cost(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(&self.set) {
@@ -125,15 +126,15 @@ impl Request {
     }
 
     pub(crate) fn put_override(&mut self, index: usize, capacity: Option<NonZeroU64>) {
-        // A set without overrides has none to be taken away.
+        // A set without overrides has none to clear.
         if self.set.engine_set().has_overrides() {
             let own = self.costs.own_capacities.get_or_insert_default();
             Arc::make_mut(own).set(index, capacity);
         }
     }
 
-    /// The same request for another set, whose limits of the same names it takes. A limit that it takes by default only may
-    /// be missing there.
+    /// The same request for another set, taking its limits of the same names. A limit that the request takes only by
+    /// default may be missing there.
     #[cfg(feature = "tower")]
     pub(crate) fn on(&self, set: &LimitSet) -> Result<Self, Error> {
         let by_default = Self::new(&self.set);
@@ -160,15 +161,15 @@ impl Request {
         Ok(request)
     }
 
-    /// Says what the request is for, cut off after 64 bytes, at the end of a character. It appears in
-    /// [events](crate::OpenOptions::on_request_event); and where the set [keeps labels](crate::SetDeclaration::labels), as
-    /// long as the permit holds something, in [snapshots](crate::HoldSnapshot::label) and in what `limitctl inspect` and
-    /// `show` print, for all processes to see.
+    /// Says what the request is for. Labels are cut off after 64 bytes, at a character boundary. The label appears in
+    /// [events](crate::OpenOptions::on_request_event). If the set [keeps labels](crate::SetDeclaration::labels), it
+    /// also appears in [snapshots](crate::HoldSnapshot::label) and in the output of `limitctl inspect` and `show`,
+    /// visible to all processes, for as long as the permit holds something.
     ///
-    /// The label belongs to what the request was given: a permit keeps it when it is moved to another thread or made
-    /// [`into_owned`](crate::Permit::into_owned), a [reservation](LimitSet::reserve) where it holds something, and a waiter
-    /// has it from when it takes what it was granted. Nothing is labelled that is not held: what is
-    /// [checked](LimitSet::check), or drawn in [batches](crate::Limit::credit).
+    /// The label stays with the permit when the permit moves to another thread or becomes
+    /// [`into_owned`](crate::Permit::into_owned). A [reservation](LimitSet::reserve) is labelled if it holds
+    /// something, and a waiter is labelled once it collects its grant. Only holds have labels: what is
+    /// [checked](LimitSet::check) or drawn in [batches](crate::Limit::credit) has none.
     ///
     /// ```
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
@@ -194,7 +195,7 @@ impl Request {
         self
     }
 
-    /// What the request is labelled with.
+    /// The request's label.
     #[inline]
     pub(crate) fn label_text(&self) -> Option<&str> {
         self.costs.label.as_deref()
@@ -205,7 +206,7 @@ impl Request {
         &self.set
     }
 
-    /// What to take, if the request may be used on `set`.
+    /// The costs, if the request may be used on `set`.
     #[inline(always)]
     pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Box<Error>> {
         if !self.set.is_same_set(set) {
@@ -215,8 +216,8 @@ impl Request {
         Ok(&self.costs)
     }
 
-    /// That both handles are of one set of one file, which was opened more than once: positions of limits are the same
-    /// in all of them.
+    /// Requires both handles to belong to the same set of the same file, opened more than once: limits have the same
+    /// positions in all of them.
     #[cold]
     fn require_same_file(&self, set: &LimitSet) -> Result<(), Box<Error>> {
         let (prepared, used) = (self.set.segment_path(), set.segment_path());
@@ -236,7 +237,7 @@ impl Request {
         })))
     }
 
-    /// That nothing which needs a cost lacks one.
+    /// Requires a cost for every limit that needs one.
     #[inline(always)]
     pub(crate) fn require_costs(&self) -> Result<(), Box<Error>> {
         if self.lacks_costs {

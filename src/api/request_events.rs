@@ -1,6 +1,6 @@
-//! Events of requests: what was refused and what had to wait, for programs that want to be notified of each.
+//! Events about requests that were refused or had to wait, for programs that want to know about each.
 //!
-//! Off unless asked for, and then at most so many a second of a set: what is denied in masses is denied cheaply.
+//! Off by default, and rate-limited per set, so that refusals in bulk stay cheap.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -12,21 +12,21 @@ use crate::engine::RefusalReason;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
-/// Events of one kind that are notified of a set within a second.
+/// How many events of one kind are reported per set and second.
 const MAX_PER_SECOND: u64 = 10;
 
-/// What became of a request: see [`OpenOptions::on_request_event`](crate::OpenOptions::on_request_event).
+/// What became of a request. See [`OpenOptions::on_request_event`](crate::OpenOptions::on_request_event).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RequestEvent<'a> {
-    /// The name of the set.
+    /// The set's name.
     pub set: &'a str,
-    /// What the request was [labelled](crate::Request::label) with.
+    /// The request's [label](crate::Request::label).
     pub label: Option<&'a str>,
     /// What happened.
     pub what: RequestEventKind<'a>,
-    /// How many such events of the set were left out since the last one that was reported: at most 10 of a kind are
-    /// reported in a second.
+    /// How many events of this kind the set has suppressed since the last one reported: at most 10 of a kind are
+    /// reported per second.
     pub left_out: u64,
 }
 
@@ -34,29 +34,29 @@ pub struct RequestEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RequestEventKind<'a> {
-    /// It was refused, at once or after it had waited.
+    /// The request was refused, at once or after waiting.
     Denied {
-        /// The limit that bound: see [`Refusal::binding`](crate::Refusal::binding).
+        /// The binding limit: see [`Refusal::binding`](crate::Refusal::binding).
         limit: Option<&'a str>,
-        /// Why.
+        /// Why it was refused.
         reason: RefusalReason,
         /// See [`Refusal::retry_after`](crate::Refusal::retry_after).
         retry_after: Option<Duration>,
     },
-    /// It waited in the queue. Where it was refused then, because its time was up, it is denied as well.
+    /// The request waited in the queue. If it was refused because its time ran out, a `Denied` event is reported too.
     Waited {
-        /// For how long.
+        /// How long it waited.
         waited: Duration,
-        /// Whether it was admitted then.
+        /// Whether it was admitted in the end.
         admitted: bool,
     },
 }
 
-/// Who is notified of events.
+/// The program's callback for events.
 #[derive(Clone)]
 pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&RequestEvent<'_>) + Send + Sync>);
 
-// The library keeps nothing that a panic of the observer could leave half done.
+// The library keeps no state that a panic of the observer could leave half changed.
 impl UnwindSafe for Observer {}
 impl RefUnwindSafe for Observer {}
 
@@ -70,11 +70,11 @@ impl fmt::Debug for Observer {
 #[derive(Debug)]
 pub(crate) struct RequestEvents {
     observer: Observer,
-    /// Of each set: denied, waited.
+    /// For each set: denied, waited.
     paces: Box<[[Pace; 2]]>,
 }
 
-/// How many events there were in a second.
+/// Counts the events of one second.
 #[derive(Debug, Default)]
 struct Pace {
     second: AtomicU64,
@@ -83,8 +83,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// How many were left out before this one; none where this is left out too. What threads count at the same time may
-    /// let one more or one less through.
+    /// How many events were suppressed before this one; `None` if this one is suppressed too. Threads that count at
+    /// the same time may let one event too many or too few through.
     fn admit(&self, second: u64) -> Option<u64> {
         if self.second.swap(second, Ordering::Relaxed) != second {
             self.reported.store(0, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl RequestEvents {
     }
 }
 
-/// Tells the program's subscriber.
+/// Reports the event to the program's `tracing` subscriber.
 #[cfg(feature = "tracing")]
 pub(crate) fn trace(event: &RequestEvent<'_>) {
     let RequestEvent {

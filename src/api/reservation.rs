@@ -1,4 +1,4 @@
-//! What was charged now for use later.
+//! Charging now for later use.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::nanos_from_duration;
 
-/// The answer to a wish to reserve. Neither is an error.
-// The larger variant is the usual one, and a box would cost an allocation.
+/// The answer to [`LimitSet::reserve`]. A refusal is not an error.
+// `Reserved` is the usual variant, and boxing it would cost an allocation.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 #[must_use]
@@ -25,7 +25,7 @@ pub enum ReserveOutcome<'a> {
 }
 
 impl<'a> ReserveOutcome<'a> {
-    /// The reservation, or the refusal as the error of a `Result`: for functions that give out either by `?`.
+    /// The reservation, or the refusal as the error of a `Result`, so that `?` returns it.
     ///
     /// # Errors
     ///
@@ -38,7 +38,8 @@ impl<'a> ReserveOutcome<'a> {
     }
 }
 
-/// Something that has been charged and may be used after [`delay`](Self::delay). Dropped, it stays charged.
+/// A cost that has been charged and may be used after [`delay`](Self::delay). Dropping the reservation keeps the
+/// charge.
 #[derive(Debug)]
 #[must_use = "what was reserved stays charged, whether it is used or not"]
 pub struct Reservation<'a> {
@@ -49,7 +50,7 @@ pub struct Reservation<'a> {
 }
 
 impl<'a> Reservation<'a> {
-    /// How long to wait, from the time of the reservation, before making use of it. Zero where it may be used at once.
+    /// How long to wait before use, counted from the time of the reservation. Zero if it may be used at once.
     pub fn delay(&self) -> Duration {
         self.delay
     }
@@ -59,15 +60,15 @@ impl<'a> Reservation<'a> {
         Duration::from_nanos(self.due.saturating_sub(boot_nanos()))
     }
 
-    /// Gives back what was reserved, as far as the algorithm refunds (see [`Permit::settle`]); answers whether that was
-    /// in time. Once its instant has come a reservation counts as used, and nothing is changed.
+    /// Gives back what was reserved, as far as the algorithm refunds it (see [`Permit::settle`]). Returns false, and
+    /// changes nothing, if it came too late: a reservation counts as used once its delay is over.
     ///
-    /// Where one limit of several made the reservation wait, the others were charged as of the same instant. Their cost
-    /// comes back; that they are free again before that instant does not.
+    /// If one limit of several made the reservation wait, the others were charged as of the same instant. Their cost
+    /// comes back, but they are not free again before that instant.
     ///
     /// # Errors
     ///
-    /// As [`Permit::settle`], and it can be tried again as there.
+    /// See [`Permit::settle`]; as there, it can be retried.
     pub fn cancel(&mut self) -> Result<bool, Error> {
         if boot_nanos() >= self.due {
             return Ok(false);
@@ -76,19 +77,20 @@ impl<'a> Reservation<'a> {
         Ok(true)
     }
 
-    /// The permit, to settle it to the actual usage afterwards.
+    /// The permit, to settle once the actual usage is known.
     pub fn into_permit(self) -> Permit<'a> {
         self.permit
     }
 }
 
 impl LimitSet {
-    /// Charges everything that the request names now, if all of it can be had within `max_delay`, and says how long to
-    /// wait before making use of it: for callers that do the waiting or scheduling themselves.
+    /// Charges everything that the request names now, if all of it can be had within `max_delay`, and says how long
+    /// to wait before using it: for callers that do the waiting or scheduling themselves.
     ///
-    /// For rate and calls limits. Those that count in windows (`fixed_window`, `sliding_window`,
-    /// `sliding_window_counter`) cannot charge a window that has not begun: with one of them in the request it succeeds
-    /// where the request can be met at once, and is refused otherwise. No process that waits in the queue is overtaken.
+    /// Meant for rate and calls limits. Algorithms that count in windows (`fixed_window`, `sliding_window`,
+    /// `sliding_window_counter`) cannot charge a window that has not begun: with one of them in the request, it
+    /// succeeds only if the request can be met at once, and is refused otherwise. Waiters in the queue are not
+    /// overtaken.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -109,8 +111,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotReservable`](crate::RequestError::NotReservable) where the request takes a concurrency limit or
-    /// the set has a budget, and as [`try_acquire`](Self::try_acquire).
+    /// [`RequestError::NotReservable`](crate::RequestError::NotReservable) if the request takes from a concurrency
+    /// limit or the set has a budget, and the errors of [`try_acquire`](Self::try_acquire).
     pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'_>, Error> {
         self.subject()?.reserve(request, max_delay)
     }

@@ -1,4 +1,4 @@
-//! Limits by address: of every network that contains it.
+//! Limits by address, for every network that contains it.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::api::set::limit_set::LimitSet;
 use crate::engine::{Decision, Networks};
 use crate::error::{Error, RequestError};
 
-/// An address, and the networks that contain it: see [`LimitSet::address`].
+/// An address and the networks that contain it. See [`LimitSet::address`].
 #[derive(Clone, Debug)]
 pub struct Address<'a> {
     set: &'a LimitSet,
@@ -17,9 +17,9 @@ pub struct Address<'a> {
 }
 
 impl LimitSet {
-    /// The limits of an address, in a keyed set whose limits count [networks](crate::Limit::prefix): each limit counts
-    /// what all addresses of the network take together that contains this one. An IPv4 address that is mapped into IPv6
-    /// is the IPv4 address.
+    /// The limits of an address, in a keyed set whose limits count [networks](crate::Limit::prefix). Each limit
+    /// counts what all addresses of the surrounding network take together. An IPv4-mapped IPv6 address is treated as
+    /// the IPv4 address.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -39,7 +39,7 @@ impl LimitSet {
     /// for (address, binding) in [
     ///     ("203.0.113.7", None),
     ///     ("203.0.113.7", None),
-    ///     ("203.0.113.7", Some("address")), // which has taken nothing of its network then
+    ///     ("203.0.113.7", Some("address")), // takes nothing from the network either
     ///     ("203.0.113.8", None),
     ///     ("203.0.113.9", Some("network")),
     ///     ("203.0.114.9", None),
@@ -51,7 +51,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NoPrefixes`] where the limits of the set do not count networks.
+    /// [`RequestError::NoPrefixes`] if the limits of the set do not count networks.
     pub fn address(&self, address: IpAddr) -> Result<Address<'_>, Error> {
         let set = self.engine_set();
         if set.levels.is_empty() {
@@ -67,12 +67,11 @@ impl LimitSet {
 }
 
 impl<'a> Address<'a> {
-    /// Takes what the request names, each limit of the network that it counts, all of it or nothing: as
-    /// [`LimitSet::check`].
+    /// Takes everything that the request names or nothing, each limit from its own network: see [`LimitSet::check`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::check`].
+    /// See [`LimitSet::check`].
     pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
@@ -84,11 +83,11 @@ impl<'a> Address<'a> {
         Ok(checked)
     }
 
-    /// What the limits would say. Takes and counts nothing: as [`LimitSet::peek`].
+    /// What each limit would answer now. Takes and counts nothing: see [`LimitSet::peek`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::peek`].
+    /// See [`LimitSet::peek`].
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
         let costs = request.costs_for(self.set)?;
         let engine = &self.set.shared().engine;
@@ -99,12 +98,14 @@ impl<'a> Address<'a> {
             .collect())
     }
 
-    /// Replenishes limits of all the networks that contain the address, or all limits where none is named; answers
-    /// whether any of the networks had used something. Each network is replenished by itself.
+    /// Replenishes the named limits, or all limits if none is named, for all networks that contain the address.
+    /// Returns whether any of the networks had used something. The networks are replenished one by one.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let named = self.set.mask_of(limits)?;
         let engine = &self.set.shared().engine;

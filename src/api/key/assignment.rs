@@ -8,23 +8,23 @@ use crate::engine::TierIndex;
 use crate::error::{ChangeError, Error, RequestError};
 
 impl LimitSet {
-    /// The names of the tiers that keys can be in, `default` first; that alone where the set declares
+    /// The names of the tiers that keys can be in, `default` first. Only `default` if the set declares
     /// [none](crate::SetDeclaration::add_tier).
     pub fn tiers(&self) -> impl Iterator<Item = &str> {
         let tiers = &self.engine_set().shown().plan.tiers;
         std::iter::once(DEFAULT_TIER).chain(tiers.iter().map(|tier| tier.name.as_str()))
     }
 
-    /// As [`Key::assign`], of one key.
+    /// Assigns one key to a tier: see [`Key::assign`].
     ///
     /// # Errors
     ///
-    /// As [`Key::assign`], and as [`key`](Self::key).
+    /// The errors of [`Key::assign`] and [`key`](Self::key).
     pub fn assign(&self, key: impl AsRef<[u8]>, tier: impl AsRef<str>) -> Result<(), Error> {
         self.key(key)?.assign(tier)
     }
 
-    /// The tier of that name.
+    /// The index of the tier called `name`.
     fn tier_index(&self, name: &str) -> Result<TierIndex, Error> {
         if name == DEFAULT_TIER {
             return Ok(TierIndex::default());
@@ -33,7 +33,7 @@ impl LimitSet {
         let known = || set.shown().find_tier(name);
         known()
             .or_else(|| {
-                // It may have been added since this process heard of a change.
+                // It may have been added since this process last looked for changes.
                 self.shared().engine.definitions().keep_up(set);
                 known()
             })
@@ -52,17 +52,17 @@ impl LimitSet {
 }
 
 impl Key<'_> {
-    /// Puts the key into a [tier](crate::Tier) of its set, in which it stays until it is assigned to another or a
-    /// [request](Request::with_tier) names one. `default` is the tier of the limits as they are declared.
+    /// Puts the key into a [tier](crate::Tier) of its set. It stays there until it is assigned to another tier or a
+    /// [request](Request::with_tier) names one. `default` is the tier of the limits as declared.
     ///
-    /// What the key has used migrates as with [`Segment::apply`](crate::Segment::apply): a bucket keeps what is left in
-    /// it, at most its new burst, windows keep what they count, and what is held stays held. What was reserved before is
-    /// refunded as much as time has not replenished since, of reservations that saw one change of tier; of those that saw
-    /// more, nothing. Then the waiters are served by the new limits.
+    /// The key's usage migrates as with [`Segment::apply`](crate::Segment::apply): a bucket keeps what is left in it,
+    /// up to its new burst, windows keep what they count, and what is held stays held. A reservation made before the
+    /// change is refunded as far as time has not replenished it since, if it saw only one change of tier, and not at
+    /// all if it saw more. Then the waiters are served by the new limits.
     ///
-    /// An assigned tier is kept like usage: as long as it is not `default`, the row of the key goes to no other key,
-    /// unless the set is declared to [evict](crate::WhenFull); then the key begins again in `default`. So declare
-    /// [`max_keys`](crate::Keyed::new) for as many keys as are assigned, and the others.
+    /// An assigned tier is kept like usage: unless the tier is `default`, no other key gets the key's row, except in
+    /// a set declared to [evict](crate::WhenFull), where an evicted key starts over in `default`. So make
+    /// [`max_keys`](crate::Keyed::new) large enough for all assigned keys and the others.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -89,7 +89,7 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] where the key has no row and can have none;
+    /// [`RequestError::UnknownTier`]; [`ChangeError::TableFull`] if the key has no row and cannot get one;
     /// [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
@@ -109,7 +109,7 @@ impl Key<'_> {
         }))
     }
 
-    /// The tier that the key is in: `default` where it has no row.
+    /// The tier that the key is in: `default` if it has no row.
     ///
     /// # Errors
     ///
@@ -124,23 +124,23 @@ impl Key<'_> {
 }
 
 impl Request {
-    /// As [`set_tier`](Self::set_tier).
+    /// Builder form of [`set_tier`](Self::set_tier).
     ///
     /// # Errors
     ///
-    /// As [`set_tier`](Self::set_tier).
+    /// See [`set_tier`](Self::set_tier).
     pub fn with_tier(mut self, tier: impl AsRef<str>) -> Result<Self, Error> {
         self.set_tier(tier)?;
         Ok(self)
     }
 
-    /// Names the [tier](crate::Tier) of the keys that the request is made for: each is put into it before it is decided
-    /// on, and stays in it, also where the request is refused. For callers that know the tier of each key anyhow, as from
-    /// its token.
+    /// Names the [tier](crate::Tier) of the keys that the request is made for. Each key is put into it before the
+    /// decision and stays in it, even if the request is refused. For callers that know the tier of each key anyway,
+    /// from its token for instance.
     ///
-    /// As the next request names the tier again, it is no reason to keep the row of a key that has nothing used any more,
-    /// as that of an [assigned](Key::assign) key is. What only looks, and does not take, goes by the tier that the key is
-    /// in.
+    /// Because the next request names the tier again, the tier is no reason to keep the row of a key that has nothing
+    /// in use, unlike that of an [assigned](Key::assign) key. Calls that look without taking use the tier that the
+    /// key is in.
     ///
     /// # Errors
     ///

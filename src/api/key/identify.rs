@@ -1,12 +1,12 @@
-//! A key as the table of a set knows it.
+//! Validates and hashes keys.
 
 use crate::engine::{KeyIdentity, SetEngine};
 use crate::error::{Error, RequestError};
 
-/// The most bytes that a key may have.
+/// The maximum length of a key.
 const MAX_KEY_BYTES: usize = 65_536;
 
-/// A key as the table of a set knows it.
+/// The identity of a key in the table of a set: its seeded hash, and its name if the set stores names.
 #[inline]
 pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
     if !set.is_keyed() {

@@ -1,4 +1,4 @@
-//! Capacities that single keys have of their own.
+//! Capacities of single keys.
 
 use std::num::NonZeroU64;
 
@@ -9,24 +9,24 @@ use crate::engine::OwnCapacities;
 use crate::error::{ChangeError, Error, RequestError};
 
 impl Key<'_> {
-    /// Gives the key a capacity of its own of a limit, in units, in place of that of the declaration and of any
-    /// [tier](crate::Tier) that the key is in or comes into, until it is given another or [none](Self::clear_override).
-    /// The set must be declared with [`Keyed::overrides`](crate::Keyed::overrides).
+    /// Gives the key its own capacity of a limit, in units. It replaces the capacity of the declaration and of any
+    /// [tier](crate::Tier) that the key is in or enters, until it is replaced or [cleared](Self::clear_override). The
+    /// set must be declared with [`Keyed::overrides`](crate::Keyed::overrides).
     ///
-    /// It is a capacity as [`Segment::apply`](crate::Segment::apply) changes one: the window stays, a burst that is the
-    /// whole capacity stays that, a burst of its own stays as it is, and so does the rate of a leaky bucket that is
-    /// declared by rate and interval. A sliding window keeps its number of entries. When another declaration is applied,
-    /// the key keeps its capacity, and has the new window and burst.
+    /// It changes the capacity as [`Segment::apply`](crate::Segment::apply) does: the window stays, a burst equal to
+    /// the whole capacity follows it, a burst of its own stays as it is, and so does the rate of a leaky bucket
+    /// declared by rate and interval. A sliding window keeps its number of entries. When another declaration is
+    /// applied, the key keeps its capacity and gets the new window and burst.
     ///
-    /// What the key has used migrates as with a change of tier: a bucket keeps what is left in it, at most its new burst,
-    /// windows keep what they count, and what is held stays held. What was reserved before is refunded as much as time has
-    /// not replenished since, by a permit that saw one change of the key's tier and capacities; by one that saw more,
-    /// and for a dead process, nothing. Then the waiters are served by the new capacity.
+    /// The key's usage migrates as with a change of tier: a bucket keeps what is left in it, up to its new burst,
+    /// windows keep what they count, and what is held stays held. A permit from before the change is refunded as far
+    /// as time has not replenished its cost since, if it saw only one change of the key's tier and capacities; a
+    /// permit that saw more, and a dead process, get no refund. Then the waiters are served by the new capacity.
     ///
-    /// The row of a key that has such a capacity goes to no other key, unless the set is declared to
-    /// [evict](crate::WhenFull): with `EvictLeastUsed` when no other row would do, with `EvictOldest` when it was used the
-    /// longest ago. Then the key begins again as declared. So declare [`max_keys`](crate::Keyed::new) for as
-    /// many keys as have capacities of their own, and the others.
+    /// No other key gets the row of a key with its own capacity, except in a set declared to
+    /// [evict](crate::WhenFull): with `EvictLeastUsed` if no other row would do, with `EvictOldest` if it was used
+    /// the longest ago. An evicted key starts over as declared. So make [`max_keys`](crate::Keyed::new) large enough
+    /// for all keys with capacities of their own and the others.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -52,10 +52,10 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`]; [`ChangeError::CannotOverride`] where the set has no overrides, the limit has no
-    /// capacity that can be another, that one cannot be declared or is `u64::MAX`, which stands for unlimited, or the
-    /// concurrency limits of the key would add up to more than the [holds](crate::SetDeclaration::holds) of a shard and
-    /// than declared; [`ChangeError::TableFull`] where the key has no row and can have none;
+    /// [`RequestError::UnknownLimit`]; [`ChangeError::CannotOverride`] if the set has no overrides, the limit's
+    /// capacity cannot be overridden, the capacity cannot be declared or is `u64::MAX` (which stands for unlimited),
+    /// or the key's concurrency limits would add up to more than the [holds](crate::SetDeclaration::holds) of a shard
+    /// and more than declared; [`ChangeError::TableFull`] if the key has no row and cannot get one;
     /// [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
@@ -66,8 +66,8 @@ impl Key<'_> {
         self.change_capacity(index, Some(own))
     }
 
-    /// Takes the key's capacity of its own of a limit away: what the declaration or its tier says is in force again. Does
-    /// nothing where it has none.
+    /// Removes the key's own capacity of a limit, so that its tier or the declaration applies again. Does nothing if
+    /// it has none.
     ///
     /// # Errors
     ///
@@ -79,7 +79,8 @@ impl Key<'_> {
         self.change_capacity(index, None)
     }
 
-    /// The limits of which the key has capacities of its own, with those, in units and in the order of the declaration.
+    /// The limits for which the key has its own capacity, with that capacity in units, in the order of the
+    /// declaration.
     ///
     /// # Errors
     ///
@@ -116,8 +117,7 @@ impl Key<'_> {
 }
 
 impl LimitSet {
-    /// A number as a capacity of a key's own, which a limit of the set may have. Whether it can count with that is known
-    /// under its lock.
+    /// Checks a number as a key's own capacity. Whether the limit can count with it is checked later, under the lock.
     fn own_capacity(&self, index: usize, capacity: u64) -> Result<NonZeroU64, Error> {
         let set = self.engine_set();
         let refused = |reason: &str| {
@@ -132,7 +132,7 @@ impl LimitSet {
             let reason = "declare the set with keyed = { max_keys = 100_000, overrides = true }";
             return Err(refused(reason));
         }
-        // The word for it in a declaration.
+        // `u64::MAX` stands for unlimited in a declaration.
         if capacity == u64::MAX {
             return Err(refused("unlimited is no capacity of a key's own; give a number"));
         }
@@ -141,11 +141,11 @@ impl LimitSet {
 }
 
 impl Request {
-    /// As [`set_override`](Self::set_override).
+    /// Builder form of [`set_override`](Self::set_override).
     ///
     /// # Errors
     ///
-    /// As [`set_override`](Self::set_override).
+    /// See [`set_override`](Self::set_override).
     pub fn with_override(
         mut self,
         limit: impl LimitName,
@@ -155,18 +155,18 @@ impl Request {
         Ok(self)
     }
 
-    /// Says which [capacity of its own](Key::override_capacity) of a limit the keys have that the request is made for, in
-    /// units; none for that of the declaration or the tier. For callers that know the quota of each key anyhow, as from its
-    /// token.
+    /// Says which [capacity of their own](Key::override_capacity) the request's keys have for a limit, in units;
+    /// `None` for the capacity of the declaration or the tier. For callers that know the quota of each key anyway,
+    /// from its token for instance.
     ///
-    /// A key that has another gets this one before it is decided on, in the same critical section, and keeps it, also where
-    /// the request is refused. A key that has it already costs a look. Where requests at the same time say different
-    /// capacities, each is decided by its own where it is decided at once, and the last one stays; one that waits is
-    /// served by that which the key has when its turn comes.
+    /// A key with a different capacity gets this one before the decision, in the same critical section, and keeps it
+    /// even if the request is refused. For a key that has it already, this costs one comparison. If concurrent
+    /// requests name different capacities, each that is decided at once is decided by its own, and the last one
+    /// stays; a request that waits is served by the capacity that the key has when its turn comes.
     ///
-    /// As the next request says it again, it is no reason to keep the row of a key that has nothing used any more, as a
-    /// capacity from [`Key::override_capacity`] is. That keeps its row also where a request has changed it. What only
-    /// looks, and does not take, goes by what the key has.
+    /// Because the next request names it again, the capacity is no reason to keep the row of a key that has nothing
+    /// in use, unlike one from [`Key::override_capacity`], which keeps the row even if a request has changed it.
+    /// Calls that look without taking use the key's current capacity.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -191,9 +191,9 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`]; [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names
-    /// that it does not have; [`ChangeError::CannotOverride`] as [`Key::override_capacity`], where the capacity does not
-    /// fit the definition of the set or its holds only when the request is made.
+    /// [`RequestError::NotKeyed`]; [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict)
+    /// unknown names; [`ChangeError::CannotOverride`] as for [`Key::override_capacity`], except that a conflict with
+    /// the definition of the set or its holds shows only when the request is made.
     pub fn set_override(
         &mut self,
         limit: impl LimitName,

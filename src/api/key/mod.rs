@@ -1,4 +1,4 @@
-//! One key of a keyed set as its users hold it.
+//! One key of a keyed set, as programs use it.
 
 pub(crate) mod address;
 pub(crate) mod assignment;
@@ -18,11 +18,11 @@ use crate::engine::KeyIdentity;
 use crate::error::{Error, RequestError};
 use identify::identify;
 
-/// Who is limited: one key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
+/// One key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
 ///
-/// What it can do is what a [`LimitSet`] that is not keyed can. It is hashed when it is made, so one that is used often
-/// is worth keeping. A key that no process has used takes no room; it has a row of the table from its first decision
-/// on, until everything it has used is replenished and another key needs the row.
+/// It can do what a [`LimitSet`] that is not keyed can. Creating it hashes the key, so one that is used often is
+/// worth keeping. A key that no process has used takes no space. It gets a row of the table at its first decision,
+/// and keeps it until everything it has used is replenished and another key needs the row.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -50,12 +50,12 @@ pub struct Key<'a> {
 }
 
 impl LimitSet {
-    /// The limits of one key: any bytes, from 1 to 65,536 of them. Keys are distinguished by a 128-bit hash, seeded for
-    /// each segment at random.
+    /// The limits of one key: any string of 1 to 65,536 bytes. Keys are told apart by a 128-bit hash, seeded at
+    /// random for each segment.
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] where it is empty or too long;
+    /// [`RequestError::NotKeyed`]; [`RequestError::InvalidKey`] if the key is empty or too long;
     /// [`RequestError::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
@@ -68,7 +68,7 @@ impl LimitSet {
         })
     }
 
-    /// Whether its limits count networks, so that it is asked by [`address`](Self::address) instead of by key.
+    /// Whether the limits count networks, so that the set is used by [`address`](Self::address) rather than by key.
     pub fn is_by_address(&self) -> bool {
         !self.engine_set().levels.is_empty()
     }
@@ -83,7 +83,7 @@ impl LimitSet {
         self.engine_set().is_keyed()
     }
 
-    /// The set as a whole, which has limits where it is not keyed.
+    /// The set as a whole; an error if it is keyed, because then only its keys have limits.
     #[inline]
     pub(crate) fn subject(&self) -> Result<Subject<'_>, Error> {
         if self.engine_set().is_keyed() {
@@ -96,27 +96,27 @@ impl LimitSet {
 }
 
 impl<'a> Key<'a> {
-    /// The set that the key is of.
+    /// The set that the key belongs to.
     pub fn limit_set(&self) -> &'a LimitSet {
         self.subject.set
     }
 
-    /// As [`LimitSet::try_acquire`], from the limits of this key.
+    /// Acquires from the limits of this key: see [`LimitSet::try_acquire`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::try_acquire`]. That there is no row for a new key is a refusal:
+    /// See [`LimitSet::try_acquire`]. If the table has no row for a new key, that is a refusal:
     /// [`RefusalReason::TableFull`](crate::RefusalReason::TableFull).
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
         self.subject.try_acquire(request)
     }
 
-    /// As [`LimitSet::acquire`], in a queue of this key's own.
+    /// Waits in this key's own queue: see [`LimitSet::acquire`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire`].
+    /// See [`LimitSet::acquire`].
     #[inline]
     pub fn acquire(
         &self,
@@ -126,11 +126,11 @@ impl<'a> Key<'a> {
         self.subject.acquire(request, timeout.into(), None)
     }
 
-    /// As [`LimitSet::acquire_while`], in a queue of this key's own.
+    /// Waits in this key's own queue while `keep_waiting` returns true: see [`LimitSet::acquire_while`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire_while`].
+    /// See [`LimitSet::acquire_while`].
     pub fn acquire_while(
         &self,
         request: &Request,
@@ -141,11 +141,11 @@ impl<'a> Key<'a> {
             .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
-    /// As [`LimitSet::acquire_async`], in a queue of this key's own.
+    /// Waits in this key's own queue, as a future: see [`LimitSet::acquire_async`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire_async`].
+    /// See [`LimitSet::acquire_async`].
     pub fn acquire_async(
         &self,
         request: &Request,
@@ -154,11 +154,11 @@ impl<'a> Key<'a> {
         self.subject.acquire_async(request, timeout.into())
     }
 
-    /// As [`LimitSet::acquire_owned`], in a queue of this key's own.
+    /// Waits in this key's own queue, as a future that borrows nothing: see [`LimitSet::acquire_owned`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire_owned`].
+    /// See [`LimitSet::acquire_owned`].
     pub fn acquire_owned(
         &self,
         request: &Request,
@@ -167,27 +167,27 @@ impl<'a> Key<'a> {
         self.acquire_async(request, timeout).into_owned()
     }
 
-    /// As [`LimitSet::reserve`], from the limits of this key.
+    /// Reserves from the limits of this key: see [`LimitSet::reserve`].
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::reserve`].
+    /// See [`LimitSet::reserve`].
     pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'a>, Error> {
         self.subject.reserve(request, max_delay)
     }
 
-    /// As [`LimitSet::peek`], at the limits of this key. The answer for a key without a row is that for an
+    /// What each limit of this key would answer now: see [`LimitSet::peek`]. A key without a row answers like an
     /// unused key.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::peek`].
+    /// See [`LimitSet::peek`].
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
         self.subject.peek(request)
     }
 
-    /// Replenishes limits of this key, or all of them where none is named; answers whether the key had a row. What
-    /// it holds stays held.
+    /// Replenishes the named limits of this key, or all of them if none is named. Returns whether the key had a row.
+    /// What it holds stays held.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Several sets, of which each request is given one.
+//! Pools of sets, from which one is chosen for each request.
 
 mod pool_request;
 mod pool_strategy;
@@ -17,10 +17,10 @@ pub use pool_request::PoolRequest;
 pub use pool_strategy::PoolStrategy;
 use pool_strategy::{Order, Position};
 
-/// A chooser over several sets, of one or of several segments: the regions of a service, the accounts of a customer.
+/// Chooses among several sets, of one segment or several: the regions of a service, the accounts of a customer.
 ///
-/// The choosing is this process's own and shared with no process; the sets are shared as ever. A clone has the same
-/// sets and strategy and begins to choose anew, and so does a forked child.
+/// The choice is made within this process and not coordinated with others; the sets are shared as usual. A clone has
+/// the same sets and strategy but starts choosing afresh, and so does a forked child.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -61,25 +61,25 @@ pub struct LimitPool {
 #[derive(Debug)]
 #[must_use]
 pub struct Chosen<'a> {
-    /// The set that answered, by its place in the pool.
+    /// The set that answered, by its position in the pool.
     pub index: usize,
-    /// What it answered. A permit carries the [metadata](crate::Permit::metadata) of its set.
+    /// Its answer. A permit carries the [metadata](crate::Permit::metadata) of its set.
     pub outcome: Outcome<'a>,
 }
 
-/// What asking without waiting came to.
+/// The result of asking without waiting.
 enum Round<'a> {
     Admitted(Chosen<'a>),
     Refused {
-        /// The first of those asked that can ever admit the request: the one to wait at.
+        /// The first set asked that could ever admit the request: the one to wait at.
         waits_at: usize,
-        /// The answer with the shortest wait; none where no process was asked.
+        /// The refusal with the shortest wait; `None` if no set was asked.
         shortest: Option<Chosen<'a>>,
     },
 }
 
 impl Clone for LimitPool {
-    /// A pool of the same sets and strategy that begins to choose anew.
+    /// A pool of the same sets and strategy that starts choosing afresh.
     fn clone(&self) -> Self {
         Self {
             members: Arc::clone(&self.members),
@@ -91,14 +91,14 @@ impl Clone for LimitPool {
     }
 }
 
-// A pool is never empty, so there is nothing to ask.
+// A pool is never empty, so `is_empty` would be pointless.
 #[allow(clippy::len_without_is_empty)]
 impl LimitPool {
-    /// A pool of sets, in the order given.
+    /// A pool of `sets`, in the given order.
     ///
     /// # Errors
     ///
-    /// [`RequestError::EmptyPool`] where there are none.
+    /// [`RequestError::EmptyPool`] if there are none.
     pub fn new(sets: impl IntoIterator<Item = LimitSet>, strategy: PoolStrategy) -> Result<Self, Error> {
         let members: Arc<[LimitSet]> = sets.into_iter().collect();
         if members.is_empty() {
@@ -113,15 +113,16 @@ impl LimitPool {
         })
     }
 
-    /// Whether to ask the next set where one refuses, each at most once; no unless set.
+    /// Whether to ask the next set if one refuses, each at most once. Off by default.
     #[must_use]
     pub fn failover(mut self, failover: bool) -> Self {
         self.failover = failover;
         self
     }
 
-    /// With which set the turns begin, counted from 0 and over again past the last: the number of a worker, so that workers
-    /// with pools of the same sets do not all begin with the first. Unless set, each process has a place of its own.
+    /// The set that the first turn goes to, counted from 0 and modulo the number of sets: a worker's number, for
+    /// instance, so that workers with pools of the same sets do not all start with the first. By default each process
+    /// starts at a position of its own.
     #[must_use]
     pub fn start_at(mut self, index: usize) -> Self {
         self.start = Some(index);
@@ -133,36 +134,36 @@ impl LimitPool {
         self.strategy
     }
 
-    /// How many sets there are; at least one.
+    /// The number of sets, at least one.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// The set at `index`, to use it by itself with [`PoolRequest::get`]; none beyond the pool.
+    /// The set at `index`, or `None` if out of range. Use it on its own with [`PoolRequest::get`].
     pub fn get(&self, index: usize) -> Option<&LimitSet> {
         self.members.get(index)
     }
 
-    /// The sets in their order.
+    /// The sets, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &LimitSet> {
         self.members.iter()
     }
 
-    /// A request that takes every limit of the chosen set with its default: see [`LimitSet::request`].
+    /// A request that takes the default of every limit of the chosen set: see [`LimitSet::request`].
     pub fn request(&self) -> PoolRequest {
         PoolRequest::new(&self.members)
     }
 
-    /// Chooses a set and takes everything that the request names from it, or nothing, and answers at once.
+    /// Chooses a set, takes everything that the request names from it or nothing, and answers at once.
     ///
-    /// With [`failover`](Self::failover), the sets are asked one after the other until one admits the request; where
-    /// all refuse, the answer is the refusal with the shortest wait. Each set that refused has counted that. A set
-    /// that could never admit the request is passed over where others could.
+    /// With [`failover`](Self::failover), the sets are asked one after the other until one admits the request. If all
+    /// refuse, the answer is the refusal with the shortest wait. Each set that refused has counted a refusal. A set
+    /// that could never admit the request is skipped if others could.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::try_acquire`], of the set that was asked last; [`RequestError::ForeignRequest`] where the request was
-    /// made by another pool.
+    /// The errors of [`LimitSet::try_acquire`], from the last set asked; [`RequestError::ForeignRequest`] if the
+    /// request was made by another pool.
     pub fn try_acquire<'a>(&'a self, request: &PoolRequest) -> Result<Chosen<'a>, Error> {
         let max = if self.failover { self.members.len() } else { 1 };
         let order = self.order(max)?;
@@ -178,12 +179,12 @@ impl LimitPool {
 
     /// Chooses a set and waits in its queue: see [`LimitSet::acquire`].
     ///
-    /// With [`failover`](Self::failover), every set is first asked without waiting; where all refuse, it waits in the
-    /// queue of the first that was asked, and of that one only.
+    /// With [`failover`](Self::failover), every set is first asked without waiting. If all refuse, the request waits
+    /// in the queue of the first set asked, and only there.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire`]; [`RequestError::ForeignRequest`] where the request was made by another pool.
+    /// See [`LimitSet::acquire`]; [`RequestError::ForeignRequest`] if the request was made by another pool.
     pub fn acquire<'a>(
         &'a self,
         request: &PoolRequest,
@@ -192,11 +193,12 @@ impl LimitPool {
         self.wait(request, timeout.into(), None)
     }
 
-    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: see [`LimitSet::acquire_while`].
+    /// Like [`acquire`](Self::acquire), but stops waiting when `keep_waiting` returns false: see
+    /// [`LimitSet::acquire_while`].
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// See [`acquire`](Self::acquire).
     pub fn acquire_while<'a>(
         &'a self,
         request: &PoolRequest,
@@ -227,12 +229,12 @@ impl LimitPool {
         Ok(Chosen { index, outcome })
     }
 
-    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: see [`LimitSet::acquire_async`]. The
-    /// timeout counts from this call, and the set is chosen when the future is first polled.
+    /// Like [`acquire`](Self::acquire), as a future for any runtime: see [`LimitSet::acquire_async`]. The timeout
+    /// counts from this call; the set is chosen when the future is first polled.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::acquire_async`]; [`RequestError::ForeignRequest`] where the request was made by another pool.
+    /// See [`LimitSet::acquire_async`]; [`RequestError::ForeignRequest`] if the request was made by another pool.
     pub fn acquire_async<'a, T: Into<Option<Duration>>>(
         &'a self,
         request: &PoolRequest,
@@ -259,7 +261,7 @@ impl LimitPool {
         Ok(Chosen { index, outcome })
     }
 
-    /// Chooses where to wait. With failover, the sets are asked first.
+    /// Chooses where to wait. With failover, all sets are asked first.
     fn ask_before_waiting<'a>(&'a self, request: &PoolRequest) -> Result<Round<'a>, Error> {
         if self.failover {
             let order = self.order(self.members.len())?;
@@ -272,12 +274,12 @@ impl LimitPool {
         })
     }
 
-    /// The first `max` of the sets to ask, in their order.
+    /// The first `max` sets to ask, in order.
     fn order(&self, max: usize) -> Result<Order, Error> {
         self.position.order(self.strategy, &self.members, self.start, max)
     }
 
-    /// Asks one set after the other, until one admits the request.
+    /// Asks one set after the other until one admits the request.
     fn ask<'a>(&'a self, order: &[usize], request: &PoolRequest) -> Result<Round<'a>, Error> {
         let mut waits_at = None;
         let mut shortest: Option<(Duration, Chosen<'a>)> = None;
@@ -286,7 +288,7 @@ impl LimitPool {
             let (set, request) = self.member(index, request)?;
             let outcome = match set.try_acquire(request) {
                 Ok(outcome) => outcome,
-                // Others may be declared larger.
+                // Other sets may have larger limits.
                 Err(error @ Error::Request(RequestError::NeverAdmissible { .. })) => {
                     impossible.get_or_insert(error);
                     continue;
@@ -297,7 +299,7 @@ impl LimitPool {
                 return Ok(Round::Admitted(Chosen { index, outcome }));
             };
             waits_at.get_or_insert(index);
-            // What time alone does not heal takes longest.
+            // A refusal that time alone does not lift counts as the longest wait.
             let wait = refusal.retry_after().unwrap_or(Duration::MAX);
             if shortest.as_ref().is_none_or(|(min, _)| wait < *min) {
                 let outcome = Outcome::Refused(refusal);
@@ -323,7 +325,7 @@ impl LimitPool {
     }
 }
 
-/// What is left of a timeout that began to count then.
+/// What is left of a timeout that started at `begun`.
 fn what_is_left(timeout: Option<Duration>, begun: Instant) -> Option<Duration> {
     timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()))
 }

@@ -1,4 +1,4 @@
-//! Which member of a pool is asked first.
+//! Which set of a pool is asked first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,15 +15,15 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PoolStrategy {
-    /// One after the other. Each process sets out from a member of its own, so that the workers of a prefork server do
-    /// not all begin with the first.
+    /// One after the other. Each process starts with a set of its own, so that the workers of a prefork server do not
+    /// all start with the first.
     #[default]
     RoundRobin,
-    /// Each with the same probability, by numbers that differ from process to process.
+    /// Each with the same probability, from random numbers that differ from process to process.
     Random,
-    /// The one of which the smallest share is in use: what is held of concurrency, what is not replenished of rate,
-    /// calls and budget, whichever is more; of equals, the one with the fewest requests in the queue; of equals again,
-    /// one after the other. Looks at every set, without a lock, so what it goes by may have changed.
+    /// The set with the smallest share in use: the larger of the concurrency that is held and the rate, calls and
+    /// budget that are not replenished. Ties go to the set with the fewest waiters, then to the next in turn. Looks
+    /// at every set without a lock, so the numbers may be out of date.
     LeastLoaded,
 }
 
@@ -33,22 +33,22 @@ words!(PoolStrategy, "a strategy of pools", {
     LeastLoaded = "least_loaded",
 });
 
-/// The members to ask, in this order.
+/// The sets to ask, in order.
 pub(super) type Order = SmallVec<[usize; 8]>;
 
-/// Where the choosing stands. Every process has one of its own: a forked child, which finds its parent's, begins anew.
+/// Where the choosing stands. It is per process: a forked child that finds its parent's position starts afresh.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// The participant whose position it is; zero is no process.
+    /// The participant that the position belongs to; zero for none.
     owner: AtomicU64,
     next: AtomicU64,
 }
 
-/// What a sequence of SplitMix64 advances by: 2^64 divided by the golden ratio, made odd.
+/// The increment of SplitMix64: 2^64 divided by the golden ratio, made odd.
 const GOLDEN_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Position {
-    /// The first `max` members in the order of the strategy, each once. There is at least one.
+    /// The first `max` members in the order of the strategy, each once; at least one.
     pub(super) fn order(
         &self,
         strategy: PoolStrategy,
@@ -72,17 +72,17 @@ impl Position {
                 (set.shared().engine.load(shard, shard.only_row()), index)
             })
             .collect();
-        // The sort is stable: of equals the next in turn stays first.
+        // The sort is stable, so among equals the next in turn stays first.
         by_load.sort_by_key(|(load, _)| *load);
         Ok(by_load.into_iter().map(|(_, index)| index).take(max).collect())
     }
 
-    /// The one of `count` members that is next by turn or at random.
+    /// Picks one of `count` members, by turn or at random.
     fn choose(&self, strategy: PoolStrategy, owner: u64, count: usize, start: Option<usize>) -> usize {
         let count = count as u64;
         let index = match strategy {
             PoolStrategy::RoundRobin | PoolStrategy::LeastLoaded => {
-                // Live processes have different slots, and those that start together have them in a row.
+                // Live processes have different slots, consecutive if they started together.
                 let slot = || ParticipantId::from_word(owner).map_or(0, |id| id.slot);
                 let start = || start.map_or_else(slot, |start| start as u64);
                 self.advance(owner, start, 1) % count
@@ -90,17 +90,17 @@ impl Position {
             PoolStrategy::Random => {
                 let seed = || mixed(owner ^ u64::from(std::process::id()).rotate_left(32)) ^ boot_nanos();
                 let number = mixed(self.advance(owner, seed, GOLDEN_STEP));
-                // The high half of the product is below the count, and as good as evenly spread.
+                // The high half of the product is below `count`, and near enough uniform.
                 ((u128::from(number) * u128::from(count)) >> 64) as u64
             }
         };
         index as usize
     }
 
-    /// Steps on, from `start` where this process is new here.
+    /// Advances the position, from `start` if this process is new here.
     fn advance(&self, owner: u64, start: impl FnOnce() -> u64, step: u64) -> u64 {
         if self.owner.load(Ordering::Acquire) != owner {
-            // Threads that come here together may choose the same member once, which does no harm.
+            // Threads that race here may choose the same member once, which does no harm.
             self.next.store(start(), Ordering::Relaxed);
             self.owner.store(owner, Ordering::Release);
         }

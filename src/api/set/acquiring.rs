@@ -1,4 +1,4 @@
-//! Taking the limits of a set.
+//! Acquiring the limits of a set.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::engine::{Acquired, Decision};
 use crate::error::Error;
 
 impl LimitSet {
-    /// A request that takes every limit with its default: one of each calls and concurrency limit, nothing of a
+    /// A request that takes the default of every limit: one of each calls and concurrency limit, and nothing of a
     /// budget. A rate limit has no default and must be named: see [`Request::with`].
     pub fn request(&self) -> Request {
         Request::new(self)
     }
 
-    /// Takes everything that the request names, or nothing, and answers at once.
+    /// Takes everything that the request names or nothing, and answers at once.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -43,11 +43,11 @@ impl LimitSet {
     /// # Errors
     ///
     /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and
-    /// [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could help,
-    /// [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest),
+    /// [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could
+    /// help, [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest),
     /// [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
-    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is no error.
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is not an error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         if self.engine_set().has_credit() {
@@ -56,13 +56,13 @@ impl LimitSet {
         self.subject()?.try_acquire(request)
     }
 
-    /// Takes everything that the request names, waiting in the queue for it: first come, first served, over all threads
-    /// and processes. Without a timeout it waits as long as needed, with a timeout of zero it is
+    /// Takes everything that the request names, waiting for it in the queue: first come, first served, across all
+    /// threads and processes. Without a timeout it waits as long as needed; with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
-    /// The queue is of the set: only its first waiter is served, so that a large request is not starved by small ones, and
-    /// no process overtakes. A waiter sleeps until it is granted what it asked for, or until the instant at which time
-    /// alone makes that available. When a process in the queue dies, the others move up.
+    /// Each set has one queue. Only its first waiter is served, so large requests are not starved by small ones, and
+    /// no process overtakes. A waiter sleeps until its request is granted, or until the instant at which time alone
+    /// makes it admissible. When a process in the queue dies, those behind it move up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -78,15 +78,15 @@ impl LimitSet {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Without a timeout it waits as long as it takes, but only where there is room in the queue, which has
-    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
+    /// The queue has [5,120 places unless declared otherwise](crate::SetDeclaration::waiters). If it is full, the
+    /// request is refused at once, with or without a timeout.
     ///
-    /// A thread that waits for a permit which only it can release waits for ever, as with any lock.
+    /// A thread that waits for a permit that only it can release waits forever, as with any lock.
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire). After an error the request is no longer in the queue. A timeout and a
-    /// [full](crate::RefusalReason::QueueFull) queue are refusals.
+    /// See [`try_acquire`](Self::try_acquire). After an error the request is no longer in the queue. A timeout and a
+    /// [full queue](crate::RefusalReason::QueueFull) are refusals, not errors.
     #[inline]
     pub fn acquire(
         &self,
@@ -96,12 +96,13 @@ impl LimitSet {
         self.subject()?.acquire(request, timeout.into(), None)
     }
 
-    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` returns true: for callers that may be interrupted, by a
-    /// signal for instance. It is asked before each sleep and after it, and so at least once a second or so, and whenever a
-    /// signal handler has run in the waiting thread; not if there is nothing to wait for. No lock is held meanwhile.
+    /// Like [`acquire`](Self::acquire), but waits only while `keep_waiting` returns true: for callers that may be
+    /// interrupted, by a signal for instance. It is called before and after each sleep, so about once a second at
+    /// least, and whenever a signal handler has run in the waiting thread; never if there is nothing to wait for. No
+    /// lock is held during the call.
     ///
-    /// When it returns false, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
-    /// then.
+    /// When it returns false, the answer is the same as for a timeout at that instant: a refusal, or a permit that
+    /// was granted just then.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -123,7 +124,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// See [`acquire`](Self::acquire).
     pub fn acquire_while(
         &self,
         request: &Request,
@@ -134,18 +135,17 @@ impl LimitSet {
             .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
-    /// As [`acquire`](Self::acquire), as a future for any runtime: it waits in the same queue as threads and other
-    /// processes, and leaves it when it is dropped before it has completed. The timeout counts from
-    /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
-    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
+    /// Like [`acquire`](Self::acquire), as a future for any runtime. It waits in the same queue as threads and other
+    /// processes, and leaves the queue if it is dropped before it completes. The timeout counts from this call. If
+    /// the queue, which has [5,120 places unless declared otherwise](crate::SetDeclaration::waiters), is full, the
+    /// request is refused at once.
     ///
-    /// As long as it is in the queue it must be polled when it is woken: what it was granted and does not collect is taken
-    /// back after a second if others wait, and it waits on in its place when it is polled again. Nothing is granted after
-    /// its timeout, whether it is polled or not.
+    /// While in the queue, the future must be polled when it is woken. A grant that it does not collect within a
+    /// second is taken back if others wait; the future keeps its place and waits on when it is polled again. Nothing
+    /// is granted after the timeout, polled or not.
     ///
-    /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
-    /// to wait. A future that is carried over a fork begins anew in the child, with a place in the queue of the child's
-    /// own.
+    /// All futures of a process share one thread that sleeps for them, started when the first of them has to wait. A
+    /// future that is carried across a fork starts over in the child, with a place of its own in the queue.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -168,7 +168,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and [`OpenError::Io`](crate::OpenError::Io) where the thread cannot be started.
+    /// The errors of [`acquire`](Self::acquire), and [`OpenError::Io`](crate::OpenError::Io) if the thread cannot be
+    /// started.
     pub fn acquire_async(
         &self,
         request: &Request,
@@ -180,8 +181,8 @@ impl LimitSet {
         }
     }
 
-    /// As [`acquire_async`](Self::acquire_async), as a future that borrows nothing, and neither does its permit: for tasks
-    /// that are spawned. Each keeps the segment attached by itself.
+    /// Like [`acquire_async`](Self::acquire_async), but neither the future nor its permit borrows anything: for
+    /// spawned tasks. Each keeps the segment attached by itself.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -208,7 +209,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`acquire_async`](Self::acquire_async).
+    /// See [`acquire_async`](Self::acquire_async).
     pub fn acquire_owned(
         &self,
         request: &Request,
@@ -217,23 +218,24 @@ impl LimitSet {
         self.acquire_async(request, timeout).into_owned()
     }
 
-    /// What each limit would say to the request now. Takes and counts nothing. A rate has no default cost here either:
-    /// [`forecast`](Self::forecast) needs none.
+    /// What each limit would answer to the request now. Takes and counts nothing. A rate limit needs a named cost
+    /// here too; [`forecast`](Self::forecast) does not.
     ///
-    /// What dead processes hold, or is held for longer than its lease, is left out and reported as
-    /// [`of_dead`](Verdict::of_dead): a request that needs it gets it. Whether each holder's process lives is looked up, so
-    /// with many holds this takes longer than a decision.
+    /// Units held by dead processes, or for longer than their lease, count as free and are reported in
+    /// [`of_dead`](Verdict::of_dead), because a request that needs them gets them. This checks for each hold whether
+    /// its process is alive, so with many holds it takes longer than a decision.
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
+    /// See [`try_acquire`](Self::try_acquire), except that a cost that can never be admitted is a verdict, not an
+    /// error.
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
         self.subject()?.peek(request)
     }
 }
 
 impl<'a> SetReference<'a> {
-    /// What became of a request that could wait. The wait is reported when there is a permit to hold what it got: the
+    /// The outcome of a request that could wait. The wait is reported only after the permit exists, because the
     /// observer may panic.
     #[inline]
     pub(crate) fn outcome_of(

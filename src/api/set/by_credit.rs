@@ -1,5 +1,5 @@
-//! Asking a set whose limit has credit: most requests are admitted from the batch of this process, which is looked after
-//! from when it is drawn. Apart, so that other sets are asked as if there were no credit.
+//! Requests to a set whose limit has credit. Most are admitted from this process's batch; the background worker
+//! returns batches that go unused. Kept apart so that other sets pay nothing for it.
 
 use super::checked::Checked;
 use super::limit_set::LimitSet;
@@ -11,7 +11,7 @@ use crate::engine::{Decision, Spent};
 use crate::error::Error;
 
 impl LimitSet {
-    /// As [`check`](Self::check).
+    /// [`check`](Self::check) for sets with credit.
     #[inline(never)]
     pub(super) fn check_by_credit(&self, request: &Request) -> Result<Checked<'_>, Error> {
         match self.spend_current(request)? {
@@ -20,7 +20,7 @@ impl LimitSet {
         }
     }
 
-    /// As [`try_acquire`](Self::try_acquire).
+    /// [`try_acquire`](Self::try_acquire) for sets with credit.
     #[inline(never)]
     pub(super) fn try_acquire_by_credit(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         match self.spend_current(request)? {
@@ -29,14 +29,14 @@ impl LimitSet {
         }
     }
 
-    /// Admits from the batch of this process, where that takes neither the lock nor a clock.
+    /// Admits from this process's batch if that takes neither the lock nor the clock.
     #[inline(always)]
     fn spend_current(&self, request: &Request) -> Result<Option<Spent>, Box<Error>> {
         let costs = request.costs_for(self)?;
         Ok(self.shared().engine.spend_current(self.engine_set(), costs))
     }
 
-    /// Has the background worker look after batches that were just drawn.
+    /// Makes the background worker look after batches that were just drawn.
     #[inline]
     pub(crate) fn see_to_batches(&self) {
         if self.engine_set().claim_unattended_batches() {
@@ -46,7 +46,7 @@ impl LimitSet {
 
     #[cold]
     fn return_unused_batches(&self) {
-        // Without a worker, batches stay with the process until it draws again, detaches or dies.
+        // Without the worker, a batch stays with the process until it draws again, detaches or dies.
         if background_worker::return_unused(UnusedBatches::of(self), self.shared()).is_err() {
             self.engine_set().leave_batches_unattended();
         }

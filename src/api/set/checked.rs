@@ -1,4 +1,4 @@
-//! Taking without holding, for one key or many, and looking ahead.
+//! Requests that hold nothing, for one key or many, and looking ahead.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::engine::definition::plan::Kind;
 use crate::engine::{Costs, Decision, KeyIdentity, Outlook, RefusalReason, Target};
 use crate::error::{Error, RequestError};
 
-/// The answer to a check or a debit: there is nothing to give back, so it holds nothing.
+/// The answer to a check or a debit. It holds nothing, so there is nothing to give back.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Checked<'a> {
@@ -31,7 +31,7 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// A refusal, which is reported to the observer, if there is one.
+    /// A refusal. Reports it to the observer, if there is one.
     #[inline(never)]
     fn refused_with(set: &'a LimitSet, decision: Decision, costs: &Costs) -> Self {
         let checked = Self::new(set, decision, false);
@@ -39,7 +39,7 @@ impl<'a> Checked<'a> {
         checked
     }
 
-    /// Reports a refusal to the observer, if there is one.
+    /// Reports a refusal to the observer, if there is one. Does nothing if admitted.
     #[inline(always)]
     pub(crate) fn report(&self, label: Option<&str>) {
         if !self.is_admitted {
@@ -55,17 +55,17 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// Whether everything was taken. Otherwise nothing was.
+    /// Whether everything was taken; otherwise nothing was.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted
     }
 
-    /// The refusal, where it is one: what bound, why, and for how long.
+    /// The refusal, if the request was refused: what bound, why, and for how long.
     pub fn refusal(&self) -> Option<Refusal> {
         (!self.is_admitted).then(|| Refusal::new(self.set, self.decision.clone()))
     }
 
-    /// Nothing, or the refusal as the error of a `Result`: for functions that give it out by `?`.
+    /// `Ok(())`, or the refusal as the error of a `Result`, so that `?` returns it.
     ///
     /// # Errors
     ///
@@ -77,19 +77,19 @@ impl<'a> Checked<'a> {
         Err(Refusal::new(self.set, self.decision))
     }
 
-    /// The limit that bound: see [`Refusal::binding`]. None where it was admitted.
+    /// The limit that bound: see [`Refusal::binding`]. `None` if admitted.
     pub fn binding(&self) -> Option<&'a str> {
         self.refused()
             .and_then(|decision| refusal::binding(self.set, decision))
     }
 
-    /// Why it was refused; none where it was admitted.
+    /// Why it was refused; `None` if admitted.
     pub fn reason(&self) -> Option<RefusalReason> {
         self.refused()
             .map(|decision| self.set.engine_set().refusal_reason(decision))
     }
 
-    /// After how long it would be admitted, zero where it was: see [`Refusal::retry_after`].
+    /// How long until it would be admitted, zero if it was: see [`Refusal::retry_after`].
     pub fn retry_after(&self) -> Option<Duration> {
         match self.refused() {
             Some(decision) => refusal::retry_after(self.set, decision),
@@ -101,7 +101,7 @@ impl<'a> Checked<'a> {
         (!self.is_admitted).then_some(&self.decision)
     }
 
-    /// The units taken of each limit, by name; of none where it was refused.
+    /// The units taken from each limit, by name; empty if refused.
     pub fn taken(&self) -> impl Iterator<Item = (&'a str, u64)> {
         let set = self.set;
         let decision = self.is_admitted.then_some(&self.decision);
@@ -109,7 +109,7 @@ impl<'a> Checked<'a> {
         decided.filter_map(|(index, decided)| Some((set.limits().nth(index)?, decided.cost())))
     }
 
-    /// What each limit that was asked said, and how it stands.
+    /// The answer and the state of each limit that was asked.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
         let verdict = if self.is_admitted {
             Verdict::admitted
@@ -122,7 +122,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// When a limit will have how much, if no process takes anything meanwhile.
+/// When a limit will have how much, if no process takes anything in the meantime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forecast<'a> {
@@ -130,19 +130,19 @@ pub struct Forecast<'a> {
     pub limit: &'a str,
     /// Units that could be taken now.
     pub spendable: u64,
-    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
-    /// a request that needs them is given them.
+    /// Units held by dead processes, or for longer than their lease. They count as free, because a request that needs
+    /// them gets them.
     pub of_dead: u64,
-    /// After how long one unit more could be. None where the limit is full already, or where time alone does not help:
-    /// what is held comes back when its holders give it back.
+    /// How long until one more unit could be taken. `None` if the limit is full, or if time alone does not help: held
+    /// units come back only when their holders give them back.
     pub next_unit_after: Option<Duration>,
-    /// After how long it is completely replenished; zero where it is. None where time alone does not help.
+    /// How long until the limit is completely replenished; zero if it is. `None` if time alone does not help.
     pub full_after: Option<Duration>,
 }
 
 impl LimitSet {
-    /// Takes everything that the request names for good, or nothing: for what is not held. There is no permit to keep,
-    /// and nothing to settle.
+    /// Takes everything that the request names for good, or nothing. For requests that hold nothing: there is no
+    /// permit to keep and nothing to settle.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -160,7 +160,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::MustBeHeld`] where the request takes of a concurrency limit, and as
+    /// [`RequestError::MustBeHeld`] if the request takes from a concurrency limit, and the errors of
     /// [`try_acquire`](Self::try_acquire).
     #[inline]
     pub fn check(&self, request: &Request) -> Result<Checked<'_>, Error> {
@@ -170,19 +170,19 @@ impl LimitSet {
         self.check_without_credit(request)
     }
 
-    /// Compiled here and not where it is called, which may be in many places.
+    /// Not inlined, so that it is compiled once and not at every call.
     #[inline(never)]
     fn check_without_credit(&self, request: &Request) -> Result<Checked<'_>, Error> {
         self.subject()?.check(request)
     }
 
-    /// As [`Key::check`] for each of many keys, decided at one instant: the answers in the order of the keys. Faster for
-    /// each than one check after the other, the more so the larger the table is.
+    /// [Checks](Key::check) each of many keys, all at one instant, and returns the answers in the order of the keys.
+    /// Each key takes less time than a check of its own, the more so the larger the table is.
     ///
-    /// Each key is decided by itself: one that is refused takes nothing and changes nothing for the others. A key that
-    /// is named twice is decided twice. A cost that is above what only some keys ever admit at once, because of their
-    /// [tier](crate::Tier) or a [capacity of their own](Key::override_capacity), is no error: each of those is refused by
-    /// that limit, with no [`retry_after`](Checked::retry_after).
+    /// Each key is decided on its own: one that is refused takes nothing and changes nothing for the others. A key
+    /// that is named twice is decided twice. A cost above what only some keys ever admit at once, because of their
+    /// [tier](crate::Tier) or a [capacity of their own](Key::override_capacity), is not an error: those keys are
+    /// refused by that limit, with no [`retry_after`](Checked::retry_after).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -200,9 +200,9 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged, but not after
-    /// [`RequestError::NeverAdmissible`]: that is for a cost above what the limit admits at once in every tier, where no key can have
-    /// a capacity of its own of the limit.
+    /// See [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged, except
+    /// after [`RequestError::NeverAdmissible`], which means that no tier admits the cost at once and no key can have
+    /// a capacity of its own for the limit.
     pub fn check_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -229,8 +229,8 @@ impl LimitSet {
         Ok(answers)
     }
 
-    /// Debits a budget what was used, while any of it remains: the debit that crosses the line counts in full, and later
-    /// ones are refused until the window turns. Asks and takes nothing of the other limits.
+    /// Debits usage from a budget as long as any of it remains. The debit that crosses the line counts in full; later
+    /// ones are refused until the window turns. Other limits are neither consulted nor charged.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -248,13 +248,13 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and as [`check`](Self::check).
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`check`](Self::check).
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.subject()?.debit(&limit, used)
     }
 
-    /// How each limit stands, and when it will have more. Takes and counts nothing, and leaves out what dead processes
-    /// hold, as [`peek`](Self::peek) does.
+    /// The state of each limit, and when it will have more. Takes and counts nothing. Units held by dead processes
+    /// count as free, as in [`peek`](Self::peek).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -276,7 +276,9 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::KeyRequired`], [`SegmentError::Removed`](crate::SegmentError::Removed), [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
+    /// [`RequestError::KeyRequired`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn forecast(&self) -> Result<Vec<Forecast<'_>>, Error> {
         self.subject()?.forecast()
     }
@@ -299,30 +301,30 @@ impl LimitSet {
 }
 
 impl<'a> Key<'a> {
-    /// As [`LimitSet::check`], from the limits of this key.
+    /// [Checks](LimitSet::check) a request against the limits of this key.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::check`].
+    /// See [`LimitSet::check`].
     #[inline]
     pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         self.subject.check(request)
     }
 
-    /// As [`LimitSet::debit`], from a budget of this key.
+    /// [Debits](LimitSet::debit) a budget of this key.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::debit`].
+    /// See [`LimitSet::debit`].
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
         self.subject.debit(&limit, used)
     }
 
-    /// As [`LimitSet::forecast`], for the limits of this key.
+    /// [Forecasts](LimitSet::forecast) the limits of this key.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::forecast`].
+    /// See [`LimitSet::forecast`].
     pub fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {
         self.subject.forecast()
     }
@@ -342,7 +344,7 @@ impl<'a> Subject<'a> {
 
     #[inline(always)]
     fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
-        // An answer is made of it once it is decided: to move it takes as long as half of the decision.
+        // The answer is built from it in place: moving it takes as long as half of the decision.
         let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let is_admitted = engine.check(self.target(), costs, &mut decision)?;
@@ -365,10 +367,11 @@ impl<'a> Subject<'a> {
 }
 
 impl Permit<'_> {
-    /// Debits a budget that the permit asked, chunk by chunk: for streams whose use shows as they go. Answers whether to
-    /// go on: the debit that crosses the line counts in full, and the first one after it is refused and takes nothing.
+    /// Debits a budget that the permit asked, chunk by chunk: for streams whose usage shows only as they go. Stop
+    /// when it is refused: the debit that crosses the line counts in full, and the first one after it is refused and
+    /// takes nothing.
     ///
-    /// What was debited so counts as used when the permit is settled.
+    /// What was debited this way counts as used when the permit is settled.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -392,7 +395,7 @@ impl Permit<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and as [`settle`](Self::settle).
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`settle`](Self::settle).
     pub fn debit(&mut self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.require_unsettled()?;
         let index = self.limit_set().budget_index(&limit)?;

@@ -1,4 +1,4 @@
-//! A set of limits as its users hold it.
+//! The handle of a set of limits.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,20 +13,20 @@ use crate::error::{Error, RequestError};
 
 /// A set of limits that are taken together.
 ///
-/// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children.
+/// A handle is cheap to clone, can be used by any number of threads, and stays valid in forked children.
 #[derive(Clone)]
 pub struct LimitSet {
     shared: Arc<SharedSet>,
     strict: bool,
 }
 
-/// What a handle and its copies share, so that a copy counts one more user and no more.
+/// What a handle shares with its clones, so that cloning bumps a single reference count.
 struct SharedSet {
     segment: Arc<SharedSegment>,
     engine: Arc<SetEngine>,
 }
 
-// What it refers to is the whole segment, which would fill pages in every message that a refusal is part of.
+// Printing the whole segment would fill pages in every message that includes a refusal.
 impl fmt::Debug for LimitSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitSet")
@@ -37,11 +37,11 @@ impl fmt::Debug for LimitSet {
     }
 }
 
-/// A limit of a set by position: what to use instead of a name where every nanosecond counts.
+/// The position of a limit in its set. Use it instead of the name where every nanosecond counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitIndex(pub(crate) usize);
 
-/// What names a limit: its name, in whatever holds text, or its [`LimitIndex`].
+/// Identifies a limit: its name, as any kind of string, or its [`LimitIndex`].
 pub trait LimitName: sealed::Sealed {
     /// The position of the limit in its set.
     #[doc(hidden)]
@@ -56,7 +56,7 @@ mod sealed {
     impl Sealed for super::LimitIndex {}
 }
 
-/// Names that are text, whatever holds it.
+/// Implements [`LimitName`] for strings of all kinds.
 macro_rules! text_names_limits {
     ($($text:ty),+) => {$(
         impl sealed::Sealed for $text {}
@@ -86,7 +86,7 @@ impl LimitName for LimitIndex {
 }
 
 impl LimitSet {
-    /// The set at a position of a segment; `None` beyond its sets.
+    /// The set at a position of a segment, or `None` if out of range.
     pub(crate) fn new(segment: Arc<SharedSegment>, position: usize) -> Option<Self> {
         let engine = Arc::clone(segment.engine.sets().get(position)?);
         Some(Self {
@@ -99,9 +99,10 @@ impl LimitSet {
         self.strict
     }
 
-    /// Whether a limit that a request or a settlement names and the set does not have is an error,
-    /// [`RequestError::UnknownLimit`], as it is unless set: a misspelt name would be no limit at all. Where it is none, the name
-    /// is skipped and counted, and with the feature `tracing` each name is an event once in a process.
+    /// Whether naming a limit that the set does not have, in a request or a settlement, is an error,
+    /// [`RequestError::UnknownLimit`]. It is by default, because a misspelt name would mean no limit at all.
+    /// Otherwise the name is skipped and counted, and with the feature `tracing` each name is reported once per
+    /// process.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -113,7 +114,7 @@ impl LimitSet {
         &self.engine_set().name
     }
 
-    /// What the set was declared with: region, endpoint, account.
+    /// The set's declared metadata, such as region, endpoint or account.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.engine_set().shown().plan.metadata
     }
@@ -123,7 +124,7 @@ impl LimitSet {
         self.engine_set().limits.iter().map(|limit| limit.name.as_str())
     }
 
-    /// The position of the limit of that name.
+    /// The position of the limit called `name`.
     pub fn limit_index(&self, name: &str) -> Option<LimitIndex> {
         self.engine_set()
             .limits
@@ -132,8 +133,8 @@ impl LimitSet {
             .map(LimitIndex)
     }
 
-    /// How full the table of keys is; none where the set is not keyed. Looks at every row, which takes about a
-    /// millisecond for 100,000 of them, without a lock.
+    /// How full the table of keys is; `None` if the set is not keyed. Scans every row without a lock, which takes
+    /// about a millisecond per 100,000 rows.
     pub fn table_usage(&self) -> Option<TableUsage> {
         let set = self.engine_set();
         set.is_keyed().then(|| self.shared().engine.table_usage(set))
@@ -155,13 +156,13 @@ impl LimitSet {
         self.engine_set().position as usize
     }
 
-    /// Whether both handles are of the same set of the same attachment.
+    /// Whether both handles refer to the same set of the same attachment.
     #[inline]
     pub(crate) fn is_same_set(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) || Arc::ptr_eq(&self.shared.engine, &other.shared.engine)
     }
 
-    /// Whether both handles are of the same segment, opened together or not.
+    /// Whether both handles refer to the same segment, even if it was opened more than once.
     pub(crate) fn is_in_file_of(&self, other: &Self) -> bool {
         let file = other.shared().engine.membership.file();
         self.shared().engine.membership.is_of(file)
@@ -172,7 +173,7 @@ impl LimitSet {
         self.shared().engine.path()
     }
 
-    /// A request that names nothing cannot be used where a rate limit needs a cost.
+    /// The error for a request that names no cost although a rate limit needs one.
     #[cold]
     pub(crate) fn cost_required(&self) -> Box<Error> {
         let set = self.engine_set();
@@ -183,7 +184,7 @@ impl LimitSet {
         }))
     }
 
-    /// The limits as they were declared when this process opened the segment, in their order.
+    /// The limits in order, as declared when this process opened the segment.
     pub fn declared_limits(&self) -> &[Limit] {
         let declaration = &self.shared().declaration;
         let set = declaration.sets().get(self.position());
@@ -192,12 +193,12 @@ impl LimitSet {
         set.map_or(&[], SetDeclaration::limits)
     }
 
-    /// The whole number of units that a decimal amount of a limit is worth, exactly: see
+    /// The whole number of units that a decimal amount of a limit stands for, exactly: see
     /// [`Request::with_decimal`](crate::Request::with_decimal).
     ///
     /// # Errors
     ///
-    /// [`RequestError::InvalidAmount`] where it is no whole number of units, and [`RequestError::UnknownLimit`].
+    /// [`RequestError::InvalidAmount`] if it is not a whole number of units, and [`RequestError::UnknownLimit`].
     pub fn units(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
         let index = self.require(&limit)?;
         let declared = self.declared_limits().get(index);
@@ -218,7 +219,7 @@ impl LimitSet {
         self.require(&name)
     }
 
-    /// The position of a limit.
+    /// The position of a limit, or the error that it is unknown.
     pub(crate) fn require(&self, limit: &impl LimitName) -> Result<usize, Error> {
         limit
             .find(self)
@@ -226,7 +227,7 @@ impl LimitSet {
             .ok_or_else(|| self.unknown_limit(limit.display()))
     }
 
-    /// The bit mask of the named limits; of all of them where none is.
+    /// The bit mask of the named limits, or of all limits if none is named.
     pub(crate) fn mask_of(&self, limits: &[&str]) -> Result<u32, Error> {
         if limits.is_empty() {
             return Ok(self.engine_set().all_limits());
@@ -236,7 +237,7 @@ impl LimitSet {
             .try_fold(0, |mask, name| Ok(mask | 1 << self.require_index(name)?))
     }
 
-    /// The position of a named limit. An unknown name is counted; on a strict handle it is an error, otherwise it is
+    /// The position of a named limit. An unknown name is counted. On a strict handle it is an error; otherwise it is
     /// warned about once and skipped.
     #[inline]
     pub(crate) fn resolve(&self, name: &impl LimitName) -> Result<Option<usize>, Error> {

@@ -1,4 +1,4 @@
-//! A set of limits as a program uses it.
+//! A set of limits, as programs use it.
 
 mod acquiring;
 mod by_credit;

@@ -1,10 +1,10 @@
-//! A set as what comes of it keeps it.
+//! A set, borrowed or owned.
 
 use std::ops::Deref;
 
 use super::limit_set::LimitSet;
 
-/// A set that is borrowed for as long as the caller's handle lives, or a handle of its own.
+/// A set borrowed from the caller's handle, or a handle of its own.
 #[derive(Clone, Debug)]
 pub(crate) enum SetReference<'a> {
     Borrowed(&'a LimitSet),

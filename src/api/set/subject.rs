@@ -1,4 +1,5 @@
-//! Whose limits an operation is put to: a set, or one key of it. What both can do is here once.
+//! Whose limits an operation applies to: a set or one of its keys. Operations that both support are implemented here
+//! once.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::api::request::Request;
 use crate::engine::{Decision, KeepWaiting, KeyIdentity, Target};
 use crate::error::Error;
 
-/// A set that is not keyed, or one key of a set that is.
+/// A set that is not keyed, or one key of a keyed set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) set: &'a LimitSet,

@@ -1,4 +1,4 @@
-//! What is behind the limits says that it takes nothing for a while, as a provider does with 429 and `Retry-After`.
+//! Throttling: an upstream says that it accepts nothing for a while, as a provider does with 429 and `Retry-After`.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::error::Error;
 use crate::units::nanos_from_duration;
 
 impl Permit<'_> {
-    /// Says that what the permit was for was refused by what is behind the limits, which takes nothing before
-    /// `retry_after`: until then no process is admitted anything of the set, or of the permit's key where the set is
-    /// keyed. Requests are refused for [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and
-    /// those that wait go on waiting. The permit is released with the word that the work failed, as by
-    /// [`release_failed`](Self::release_failed), which shrinks an adaptive limit; what was not used is
-    /// [settled](Self::settle) before.
+    /// Reports that the upstream refused the request and accepts nothing before `retry_after` has passed. Until then
+    /// nothing of the set, or of the permit's key if the set is keyed, is admitted in any process. Requests are
+    /// refused with [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and waiters go on waiting. The
+    /// permit is released as failed, as by [`release_failed`](Self::release_failed), which shrinks an adaptive limit;
+    /// [settle](Self::settle) what was not used before the call.
     ///
-    /// It adds to what the limits say and changes none of them. What is throttled already for longer stays so; at most it
-    /// is for 31 days. A [reset](LimitSet::reset) ends it. [Debits](LimitSet::debit) go on, because they count what was
-    /// used, and so does what is in shadow. Of a key, it is forgotten where the oldest key is evicted, as its limits are.
+    /// Throttling comes on top of the limits and changes none of them. A throttle that already lasts longer stays;
+    /// the maximum is 31 days. A [reset](LimitSet::reset) ends it. [Debits](LimitSet::debit) continue, because they
+    /// count what was already used, and so do limits in shadow mode. The throttle of a key is lost if the key is
+    /// evicted as the oldest, along with its limits.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -44,8 +44,8 @@ impl Permit<'_> {
     /// # Errors
     ///
     /// [`PermitError::AlreadyReleased`](crate::PermitError::AlreadyReleased),
-    /// [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and as [`LimitSet::try_acquire`];
-    /// nothing has changed then.
+    /// [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and the errors of
+    /// [`LimitSet::try_acquire`]. After any of these nothing has changed.
     pub fn throttled(&mut self, retry_after: Duration) -> Result<(), Error> {
         self.require_unreleased()?;
         let set = self.limit_set();
@@ -57,22 +57,23 @@ impl Permit<'_> {
 }
 
 impl LimitSet {
-    /// As [`Permit::throttled`], without a permit: for callers that check and hold none.
+    /// Like [`Permit::throttled`], without a permit: for callers that check and hold none.
     ///
     /// # Errors
     ///
-    /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired), and as [`try_acquire`](Self::try_acquire).
+    /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired), and the errors of
+    /// [`try_acquire`](Self::try_acquire).
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
         self.subject()?.throttle(retry_after)
     }
 }
 
 impl Key<'_> {
-    /// As [`LimitSet::throttle`], for this key. A key for which the table has no row stays without one.
+    /// Like [`LimitSet::throttle`], for this key. A key without a row in the table does not get one.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::try_acquire`].
+    /// See [`LimitSet::try_acquire`].
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
         self.subject.throttle(retry_after)
     }
