@@ -1,4 +1,4 @@
-//! GCRA, the token bucket and the leaky bucket: one rule, with one state.
+//! GCRA, the token bucket and the leaky bucket: one rule with one state.
 
 use super::{
     Assessment, CapacityTerms, Charge, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing,
@@ -8,20 +8,20 @@ use crate::units::{LATEST_INSTANT, Rounding, UnitPrice, share};
 
 /// `capacity` units per window, of which up to `burst` may come at once.
 ///
-/// The backlog is the time that what was admitted is still worth: each unit adds its price, each nanosecond takes one
-/// away, and it never goes below zero. All backlogs here are scaled by the price's denominator. GCRA (ITU-T I.371, ATM
-/// Forum TM 4.0) calls it the distance to the theoretical arrival time, a leaky bucket used as a meter (I.371's
-/// continuous-state leaky bucket) its level, and a token bucket (RFC 3290, appendix A) the tokens that are missing. They
-/// admit the same.
+/// The backlog is what the admitted units are still worth in time: each unit adds its price, each nanosecond takes
+/// one away, and it never drops below zero. All backlogs here are scaled by the price's denominator. GCRA (ITU-T
+/// I.371, ATM Forum TM 4.0) calls it the distance to the theoretical arrival time; a leaky bucket used as a meter
+/// (I.371's continuous-state leaky bucket) calls it the level; a token bucket (RFC 3290, appendix A) the missing
+/// tokens. All three admit the same.
 ///
-/// State, two words: the theoretical arrival time, scaled, low word first. At or before now, the limit is completely
-/// replenished; the distance from now to it is the backlog. Looking writes nothing, so asking often does not slow
-/// replenishment down.
+/// State, two words: the theoretical arrival time, scaled, low word first. If it is not after now, the limit is fully
+/// replenished; otherwise the backlog is the distance from now to it. Looking writes nothing, so asking often does
+/// not slow replenishment down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backlog {
     price: UnitPrice,
     burst: u64,
-    /// The backlog that leaves nothing: `burst` units.
+    /// The backlog at which nothing remains: `burst` units.
     max: u128,
 }
 
@@ -30,8 +30,9 @@ impl Backlog {
 
     /// `window` is in nanoseconds.
     ///
-    /// An admitted arrival time is at most now + burst, which must be an exact number at the latest instant too. All
-    /// windows of up to that many nanoseconds are, and in longer ones bursts of up to 2^63 units.
+    /// An admitted arrival time is at most now + burst, and that must still be an exact number at the latest instant.
+    /// It is for every window of up to [`LATEST_INSTANT`] nanoseconds, and in longer ones for bursts of up to 2^63
+    /// units.
     pub(crate) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
         InvalidLimit::unless_positive(capacity, "capacity")?;
         InvalidLimit::unless_positive(burst, "burst")?;
@@ -57,7 +58,7 @@ impl Backlog {
         load_wide(state, Self::ARRIVAL).saturating_sub(self.price.scaled_nanos(now.monotonic))
     }
 
-    /// How the limit stands once `cost` is charged, where it admits that. Nothing is stored: see
+    /// How the limit stands after charging `cost`, or `None` if it does not fit. Nothing is stored: see
     /// [`state_at`](Self::state_at).
     #[inline(always)]
     pub(crate) fn mark_if_admitted(
@@ -72,16 +73,15 @@ impl Backlog {
         (backlog <= self.max).then(|| Mark::of_wide(backlog))
     }
 
-    /// The state of a limit that stands so at an instant, where it was admitted to stand so.
+    /// The state for a mark that was admitted at `now`.
     #[inline(always)]
     pub(crate) fn state_at(&self, now: Now, mark: Mark) -> [u64; 2] {
-        // It does not wrap: what was admitted fits below the bound that the declaration was checked for, at the latest
-        // instant, too.
+        // Cannot wrap: whatever was admitted fits below the bound checked at declaration, even at the latest instant.
         let arrival = self.price.scaled_nanos(now.monotonic).wrapping_add(mark.wide());
         [arrival as u64, (arrival >> 64) as u64]
     }
 
-    /// As [`take`](RuleOperations::take), for who does not ask what a refusal is for.
+    /// [`take`](RuleOperations::take) without working out the assessment of a refusal.
     #[inline(always)]
     pub(crate) fn take_if_admitted(
         &self,
@@ -98,7 +98,7 @@ impl Backlog {
 
     #[inline(always)]
     fn assess_backlog(&self, backlog: u128, cost: u64) -> Assessment {
-        // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
+        // The largest backlog on top of which the cost still fits. A cost above the burst has none.
         let Some(admitting) = self.max.checked_sub(self.price.scaled_cost(cost)) else {
             return Assessment::Refused { retry_after: None };
         };
@@ -110,8 +110,8 @@ impl Backlog {
         }
     }
 
-    /// What time has not replenished of a charge. It works off what was there before the charge first; where that is not
-    /// known, it is taken for nothing.
+    /// How much of a charge time has not replenished yet. Time works off what was there before the charge first; if
+    /// that is unknown, it is taken to be nothing.
     pub(super) fn left(&self, now: Now, charge: &Charge) -> u128 {
         let charged = self.price.scaled_cost(charge.cost);
         let after = self.price.scaled_cost(charge.units_after);
@@ -123,9 +123,9 @@ impl Backlog {
             .min(charged)
     }
 
-    /// The backlog under this rule that leaves what `backlog` left under an `old` one, the same number of units to
-    /// the fraction, but never more than the burst. An overdraft stays one of as many units. `rounding` says where a
-    /// fraction of the scale goes: up, it is lost to the caller.
+    /// The backlog under this rule that leaves as many units, to the fraction, as `backlog` left under `old`, but
+    /// never more than the burst. An overdraft stays an overdraft of as many units. `rounding` says where a fraction
+    /// of the scale goes: rounding up, the caller loses it.
     fn migrated(&self, old: &Self, backlog: u128, rounding: Rounding) -> u128 {
         match old.max.checked_sub(backlog) {
             Some(free) => {
@@ -180,7 +180,7 @@ impl RuleOperations for Backlog {
         true
     }
 
-    /// What would have been worked off by then does not make room before.
+    /// Time that passes before the use does not pay for it: there is no more room before then.
     fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
         let monotonic = now.monotonic.saturating_add(delay);
         self.charge(state, Now { monotonic, ..now }.within_proven_range(), cost);
@@ -192,7 +192,7 @@ impl RuleOperations for Backlog {
         taken.ok_or_else(|| self.assess(state, now, cost))
     }
 
-    /// By the last of the units all are part of the backlog, but for what time has worked off since.
+    /// When the last unit is taken, the whole amount is part of the backlog, less what time has worked off since now.
     fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
         let charged = self
             .backlog(state, now)
@@ -201,7 +201,8 @@ impl RuleOperations for Backlog {
     }
 
     fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
-        // What time has already replenished is not given back a second time, so nothing rises above the burst.
+        // Time may have replenished part of the charge already. That part is not given back twice, so nothing rises
+        // above the burst.
         let max = self.backlog(state, now).min(self.left(now, charge));
         let asked = self.price.scaled_cost(unused);
         let (taken_off, units) = if asked <= max {
@@ -210,7 +211,7 @@ impl RuleOperations for Backlog {
             (max, self.price.whole_units(max))
         };
         if taken_off > 0 {
-            // A part of the distance from now to the arrival time, so it cannot exceed the arrival time.
+            // At most the distance from now to the arrival time, so it cannot exceed the arrival time.
             let arrival = load_wide(state, Self::ARRIVAL).saturating_sub(taken_off);
             store_wide(state, Self::ARRIVAL, arrival);
         }
@@ -258,7 +259,7 @@ impl RuleOperations for Backlog {
         Self::new(per_window, terms.window, burst)
     }
 
-    /// What remains is kept, at most the new burst, and is replenished at the new rate from now on.
+    /// What remains is kept, up to the new burst, and is replenished at the new rate from now on.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         let backlog = self.migrated(old, old.backlog(state, now), Rounding::Up);
         let present = self.price.scaled_nanos(now.monotonic);

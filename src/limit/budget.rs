@@ -1,4 +1,4 @@
-//! The budget: for costs that are known only afterwards.
+//! The budget: for costs that are only known afterwards.
 
 use super::{
     Assessment, CapacityTerms, FixedWindow, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
@@ -6,8 +6,8 @@ use super::{
 
 /// Admits anything while some of the window's capacity is left, and takes nothing up front.
 ///
-/// What was spent is charged afterwards, in full: the charge that crosses the line counts like any other, and later
-/// requests are refused until the window turns. State: that of the fixed window.
+/// What was spent is charged afterwards, in full. The charge that crosses the line counts like any other; later
+/// requests are refused until the window turns. The state is that of the fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
     window: FixedWindow,
@@ -30,7 +30,7 @@ impl RuleOperations for Budget {
 
     #[inline]
     fn assess(&self, state: &(impl State + ?Sized), now: Now, _cost: u64) -> Assessment {
-        // A unit must be left, whatever the cost turns out to be.
+        // One unit must be left, whatever the cost turns out to be.
         self.window.assess(state, now, 1)
     }
 
@@ -57,7 +57,7 @@ impl RuleOperations for Budget {
         Self::new(self.window.with_capacity(capacity, terms)?)
     }
 
-    /// What is debited may exceed what is left, by any amount.
+    /// A debit may exceed what is left by any amount.
     #[inline]
     fn burst(&self) -> u64 {
         u64::MAX

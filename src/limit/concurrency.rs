@@ -4,8 +4,8 @@ use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, 
 
 /// At most `capacity` units held at once.
 ///
-/// State, one word: the units in use. It may exceed the capacity after a live change of the declaration; then
-/// everything is refused until enough came back.
+/// State, one word: the units in use. It may exceed the capacity after a live change of the declaration; everything
+/// is then refused until enough has come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Concurrency {
     capacity: u64,
@@ -89,7 +89,7 @@ impl RuleOperations for Concurrency {
         }
     }
 
-    /// Nothing of it is used up.
+    /// Nothing is used up, only held.
     fn share(&self, _mark: Mark) -> u64 {
         0
     }

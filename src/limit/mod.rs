@@ -1,7 +1,7 @@
-//! The pure limit rules: (state, now, cost, parameters) to a verdict and a new state.
+//! The pure limit rules: from a state, an instant, a cost and parameters to a verdict and a new state.
 //!
 //! A rule knows no clock, no memory and no lock. Its state is a row of 64-bit words behind [`State`], its time is
-//! handed in as [`Now`], and a row of zeros is a limit that no process has used yet.
+//! passed in as [`Now`], and a row of zeros is a limit that has never been used.
 
 mod adaptive;
 mod backlog;
@@ -38,13 +38,13 @@ use crate::units::LATEST_INSTANT;
 pub(crate) struct Now {
     /// Nanoseconds on the segment's monotonic clock.
     pub(crate) monotonic: u64,
-    /// Nanoseconds since the Unix epoch; read only by windows that are aligned to UTC, zero otherwise.
+    /// Nanoseconds since the Unix epoch. Only windows aligned to UTC read it; otherwise it is zero.
     pub(crate) utc: u64,
 }
 
 impl Now {
-    /// Both instants, held at the latest that the rules are proven for. Beyond it time stands still, so limits go on
-    /// refusing rather than overflowing.
+    /// Both instants, capped at the latest one the rules are proven for. After that time stands still, so limits keep
+    /// refusing instead of overflowing.
     #[inline]
     pub(crate) fn within_proven_range(self) -> Self {
         Self {
@@ -54,12 +54,12 @@ impl Now {
     }
 }
 
-/// A row of words that a rule reads. Every word may hold anything: a rule never panics on what it finds.
+/// A row of words that a rule reads. Any word may hold anything: a rule never panics on what it finds.
 pub(crate) trait State {
     /// The word at `index`, which is below the rule's `state_words()`.
     fn load(&self, index: usize) -> u64;
 
-    /// The word at `index`, and the next.
+    /// The words at `index` and `index + 1`.
     #[inline]
     fn load_pair(&self, index: usize) -> [u64; 2] {
         [self.load(index), self.load(index + 1)]
@@ -71,7 +71,7 @@ pub(crate) trait StateMut: State {
     /// Replaces the word at `index`, which is below the rule's `state_words()`.
     fn store(&mut self, index: usize, value: u64);
 
-    /// Replaces the word at `index`, and the next.
+    /// Replaces the words at `index` and `index + 1`.
     #[inline]
     fn store_pair(&mut self, index: usize, [first, second]: [u64; 2]) {
         self.store(index, first);
@@ -79,7 +79,7 @@ pub(crate) trait StateMut: State {
     }
 }
 
-/// Two words as one number, low word first.
+/// Two words as one number, the low word first.
 #[inline]
 fn load_wide(state: &(impl State + ?Sized), index: usize) -> u128 {
     let [low, high] = state.load_pair(index);
@@ -91,21 +91,21 @@ fn store_wide(state: &mut (impl StateMut + ?Sized), index: usize, value: u128) {
     state.store_pair(index, [value as u64, (value >> 64) as u64]);
 }
 
-/// What a rule says to a cost at an instant.
+/// A rule's answer to a cost at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assessment {
     /// The cost may be charged now.
     Admissible,
     /// The cost does not fit now. `retry_after` is the least number of nanoseconds after which it will, if nothing
-    /// else is taken meanwhile; `None` where time alone cannot help.
+    /// else is taken in the meantime; `None` if waiting alone cannot help.
     Refused {
         /// Nanoseconds, positive.
         retry_after: Option<u64>,
     },
 }
 
-/// The numbers from which a [`Standing`] can be worked out later: what a rule notes at decision time, so that the
-/// divisions are paid by the process that asks and not inside the critical section.
+/// What a rule notes at decision time so that a [`Standing`] can be worked out later: the caller pays for the
+/// divisions, outside the critical section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) first: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Of one number, whose low half is the first.
+    /// Splits `number`; the low half comes first.
     #[inline]
     fn of_wide(number: u128) -> Self {
         Self {
@@ -122,27 +122,27 @@ impl Mark {
         }
     }
 
-    /// Both as one number, the first of them low.
+    /// Both as one number, `first` being the low half.
     #[inline]
     fn wide(self) -> u128 {
         u128::from(self.first) | (u128::from(self.second) << 64)
     }
 }
 
-/// What was charged, and when: what a refund of it needs to know.
+/// What was charged and when, as a refund needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
     /// On the monotonic clock.
     pub(crate) instant: u64,
-    /// How it left the limit; none where that is not known, and less may be given back.
+    /// How the charge left the limit; `None` if unknown, in which case less may be given back.
     pub(crate) mark: Option<Mark>,
     pub(crate) cost: u64,
-    /// Units that were charged together with it and come after it: with time, it is replenished before them.
+    /// Units charged together with this cost that come after it: time replenishes this cost before them.
     pub(crate) units_after: u64,
 }
 
 impl Charge {
-    /// With the instant held at the latest that the rules are proven for.
+    /// The charge with its instant capped at the latest one the rules are proven for.
     #[inline]
     fn within_proven_range(self) -> Self {
         Self {
@@ -152,19 +152,19 @@ impl Charge {
     }
 }
 
-/// From which number of a [`Mark`] on a limit is near its end: worked out once for each declaration, so that a
-/// decision only compares.
+/// The number of a [`Mark`] from which a limit counts as near its end. Worked out once per declaration, so that a
+/// decision only has to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NearThreshold(u128);
 
 impl NearThreshold {
-    /// No number of a mark reaches it.
+    /// No mark reaches it.
     const NEVER: Self = Self(u128::MAX);
 
-    /// The least number that is `percent` percent of `whole` or more. The percentage is taken as 1 to 100.
+    /// The least number that is at least `percent` percent of `whole`. `percent` is clamped to 1 to 100.
     fn share_of(whole: u128, percent: u8) -> Self {
         let percent = u128::from(percent.clamp(1, 100));
-        // Divided first, because the product may not fit.
+        // Divide first: the product may not fit.
         Self(whole / 100 * percent + (whole % 100 * percent).div_ceil(100))
     }
 }
@@ -174,18 +174,18 @@ impl NearThreshold {
 pub(crate) struct Standing {
     /// Units that could be taken at once.
     pub(crate) remaining: u64,
-    /// Nanoseconds until the limit is completely replenished if no process takes anything; zero where it is.
+    /// Nanoseconds until the limit is fully replenished if nobody takes anything; zero if it is.
     pub(crate) reset_after: u64,
 }
 
-/// What another capacity means for a limit whose price and burst follow from it.
+/// What a new capacity means for a limit whose price and burst follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CapacityTerms {
-    /// In nanoseconds; zero where there is none, or it is not what a price is worked out of.
+    /// In nanoseconds; zero if there is no window or the price does not depend on it.
     pub(crate) window: u64,
-    /// What comes back in a window, where the capacity does not say that.
+    /// What comes back per window, if that is not the capacity.
     pub(crate) rate: Option<u64>,
-    /// The burst, where it is not as large as the capacity.
+    /// The burst, if it differs from the capacity.
     pub(crate) burst: Option<u64>,
 }
 
@@ -205,7 +205,7 @@ pub(crate) enum InvalidLimit {
 }
 
 impl InvalidLimit {
-    /// That a parameter, which is called `what`, is not zero.
+    /// Checks that a parameter, called `what`, is not zero.
     fn unless_positive(parameter: impl Into<u64>, what: &'static str) -> Result<(), Self> {
         if parameter.into() == 0 {
             return Err(Self::Zero(what));

@@ -1,4 +1,4 @@
-//! Any rule, behind the one door the engine goes through.
+//! Any rule, behind the one interface the engine uses.
 
 use super::{
     Adaptive, Assessment, Backlog, Budget, CapacityTerms, Charge, Concurrency, FixedWindow, InvalidLimit,
@@ -9,12 +9,12 @@ use super::{
 use super::lease::Units;
 use crate::units::UnitPrice;
 
-/// Writes down once which rules there are: [`Rule`], which is any of them, and `dispatch!`, which puts a question to
-/// whichever it is, or to two where they are of one kind. The first token is the sign that `dispatch!` needs for its own
+/// Lists the rules once. Generates [`Rule`], which is any of them, and `dispatch!`, which calls a method of whichever
+/// rule it is, or works on two rules of the same kind. The first token is the `$` that `dispatch!` needs for its own
 /// parameters.
 macro_rules! any_of {
     ($sign:tt $($kind:ident),+ $(,)?) => {
-        /// A declared limit: its algorithm and parameters, without its state.
+        /// A declared limit: its algorithm and parameters, but not its state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Rule {
             $($kind($kind),)+
@@ -76,7 +76,7 @@ impl Rule {
         dispatch!(self, rule => rule.give_back(state, amount));
     }
 
-    /// What the units of the rule are to hosts that share it, and what one is worth in time where they come back evenly.
+    /// What the rule's units are to hosts that share it, and what one unit is worth in time if they come back evenly.
     fn units(&self, refunds: bool) -> (Units, Option<UnitPrice>) {
         match self {
             Self::Concurrency(_) => (Units::Held, None),
@@ -87,8 +87,8 @@ impl Rule {
         }
     }
 
-    /// The rule where hosts share what it decides: leased for `length` nanoseconds at a time. `refunds` says whether unused
-    /// units come back, where they can.
+    /// The same rule shared between hosts, leased for `length` nanoseconds at a time. `refunds` says whether unused
+    /// units come back, if the rule can give them back.
     pub(crate) fn leased(
         &self,
         length: u64,
@@ -100,7 +100,7 @@ impl Rule {
         Leased::of(self, units, price, (length, outage, key))
     }
 
-    /// Whether a limit can come to be shared, or not to be; none where it is or is not before and after.
+    /// Whether a limit can become shared, or stop being shared; `None` if that does not change.
     fn can_migrate_lease(&self, old: &Self) -> Option<bool> {
         match (self, old) {
             (Self::Leased(_), Self::Leased(_)) => None,
@@ -182,8 +182,7 @@ impl RuleOperations for Rule {
 
     #[inline(always)]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
-        // The default algorithm and concurrency are decided where they are asked; the code of all rules would be too much
-        // there.
+        // The default algorithm and concurrency are inlined here; inlining every rule would be too much code.
         match self {
             Self::Backlog(rule) => rule.take(state, now.within_proven_range(), cost),
             Self::Concurrency(rule) => rule.take(state, now, cost),
@@ -227,7 +226,7 @@ impl RuleOperations for Rule {
 
     #[inline(always)]
     fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
-        // As with `take`.
+        // Inlined for the same two rules as in `take`.
         match self {
             Self::Backlog(rule) => rule.is_near(mark, threshold),
             Self::Concurrency(rule) => rule.is_near(mark, threshold),

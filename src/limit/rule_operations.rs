@@ -6,41 +6,41 @@ use super::{
 };
 use crate::units::share;
 
-/// What every rule can do. What is not overridden is what a count against a capacity does, of which nothing is held,
+/// What every rule can do. The default methods suit a rule that counts against a capacity: nothing of it is held,
 /// given back or charged ahead.
 ///
-/// [`Rule`](super::Rule) holds the instants that it hands on at the latest that the rules are proven for.
+/// [`Rule`](super::Rule) caps the instants it passes on at the latest one the rules are proven for.
 pub(crate) trait RuleOperations: Copy + PartialEq {
-    /// How many words of state the rule keeps.
+    /// How many words of state the rule has.
     fn state_words(&self) -> usize;
 
-    /// What may be used until the limit is full.
+    /// How much may be used before the limit is full.
     fn capacity(&self) -> u64;
 
-    /// What the limit says to `cost` now. Changes nothing. A cost of zero asks whether the limit is overdrawn.
+    /// The limit's answer to `cost` now. Changes nothing. A cost of zero asks whether the limit is overdrawn.
     fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment;
 
-    /// Takes `cost`, whatever the limit says to it: what was assessed as admissible, or usage that already happened.
-    /// Saturates. Stores four words at most, none for a cost of zero.
+    /// Takes `cost` whatever the limit says: either it was assessed as admissible, or the usage has already happened.
+    /// Saturates. Stores at most four words, none for a cost of zero.
     fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64);
 
-    /// Notes how the limit stands, for [`standing`](Self::standing) to work out later.
+    /// Notes how the limit stands; [`standing`](Self::standing) works it out later.
     fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark;
 
     /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
-    /// decides as a row of zeros would, but for what an adaptive limit has learnt. Compares, and divides for calendar
-    /// windows only.
+    /// decides as a row of zeros would, except for what an adaptive limit has learnt. Only compares; calendar windows
+    /// also divide.
     fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool;
 
-    /// Makes the limit completely replenished. Idempotent, and at most 61 stores. A concurrency limit stays as it
-    /// is, because its holders keep what they hold; an adaptive one forgets what it has learnt.
+    /// Replenishes the limit fully. Idempotent; at most 61 stores. A concurrency limit does not change, because its
+    /// holders keep what they hold; an adaptive one forgets what it has learnt.
     fn reset(&self, state: &mut (impl StateMut + ?Sized));
 
-    /// The same rule with another capacity, which is positive. A fixed, sliding or counted window stays as it is cut, with
-    /// as many entries and buckets; `terms` say what becomes of the price and the burst of the others.
+    /// The same rule with another, positive capacity. A fixed, sliding or counted window keeps its size, its number
+    /// of entries and its buckets; for the other rules `terms` give the price and the burst.
     fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit>;
 
-    /// A cost above this can never be met.
+    /// A cost above this can never be admitted.
     #[inline]
     fn burst(&self) -> u64 {
         self.capacity()
@@ -52,26 +52,26 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
         false
     }
 
-    /// Whether a cost can be charged as of a later instant: where what was charged is worked off by time, and not
-    /// counted in windows.
+    /// Whether a cost can be charged as of a later instant. True if time works off what was charged, instead of
+    /// windows counting it.
     fn reaches_ahead(&self) -> bool {
         false
     }
 
-    /// Takes `cost` for a use `delay` nanoseconds from now: a look at that instant finds it taken just then. Where
-    /// the rule does not [reach ahead](Self::reaches_ahead), the delay must be zero.
+    /// Takes `cost` for a use `delay` nanoseconds from now: at that instant it looks as if it had just been taken.
+    /// `delay` must be zero unless the rule [reaches ahead](Self::reaches_ahead).
     fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, _delay: u64, cost: u64) {
         self.charge(state, now, cost);
     }
 
-    /// Assesses, and says how the limit stands.
+    /// Assesses, and notes how the limit stands.
     #[inline]
     fn assess_and_mark(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> (Assessment, Mark) {
         (self.assess(state, now, cost), self.mark(state, now))
     }
 
-    /// Assesses, and charges if admissible: how the limit stands then, or what it said instead. Nothing is stored on
-    /// a refusal.
+    /// Assesses, and charges if admissible. Returns how the limit then stands, or else the assessment. A refusal
+    /// stores nothing.
     #[inline]
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
         match self.assess(state, now, cost) {
@@ -83,17 +83,17 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
         }
     }
 
-    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions they are asked for, if
-    /// nothing is given back; zero where that is not known. Never more than it takes to take them.
+    /// A lower bound, in nanoseconds, on when all of `amount` units can have been taken, in whatever portions, if
+    /// nothing is given back; zero if unknown.
     fn earliest(&self, _state: &(impl State + ?Sized), _now: Now, _amount: u64) -> u64 {
         0
     }
 
-    /// Gives back `unused` units of a charge, as far as they still count and that is certain, and returns the whole units
-    /// by which the limit really rose: never above full, and zero, with no change, where nothing is certain.
+    /// Gives back `unused` units of a charge, as far as they certainly still count. Returns the whole units by which
+    /// the limit really rose: never above full, and zero without a change if nothing is certain.
     ///
-    /// After it the limit never admits more than if it had been charged the rest only. Stores two words at most, a sliding
-    /// window as many as it [may](super::SlidingWindow::refunding_within).
+    /// Afterwards the limit never admits more than if only the rest had been charged. Stores at most two words; a
+    /// sliding window as many as it [may](super::SlidingWindow::refunding_within).
     fn refund(
         &self,
         _state: &mut (impl StateMut + ?Sized),
@@ -104,16 +104,16 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
         0
     }
 
-    /// Gives back what was held. Does nothing but for concurrency, fixed or adaptive.
+    /// Gives back what was held. Does nothing except for concurrency, fixed or adaptive.
     #[inline]
     fn give_back(&self, _state: &mut (impl StateMut + ?Sized), _amount: u64) {}
 
-    /// Tells an adaptive limit how the work fared whose units are given back. Does nothing for others, and stores six
-    /// words at most.
+    /// Tells an adaptive limit how the work whose units are given back fared. Does nothing for others. Stores at most
+    /// six words.
     #[inline]
     fn observe(&self, _state: &mut (impl StateMut + ?Sized), _now: Now, _sample: Sample) {}
 
-    /// What a mark of this rule says.
+    /// What a mark of this rule means.
     fn standing(&self, mark: Mark) -> Standing {
         Standing {
             remaining: self.capacity().saturating_sub(mark.first),
@@ -121,42 +121,42 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
         }
     }
 
-    /// The capacity that an adaptive limit had found when the mark was made; none for others.
+    /// The capacity an adaptive limit had found when the mark was made; `None` for others.
     fn found_capacity(&self, _mark: Mark) -> Option<u64> {
         None
     }
 
-    /// What [`is_near`](Self::is_near) compares with, for a share of the capacity (of the burst, where there is one)
-    /// of `percent`, from 1 to 100.
+    /// The threshold for [`is_near`](Self::is_near) at `percent` (1 to 100) of the capacity, or of the burst if there
+    /// is one.
     fn near_threshold(&self, percent: u8) -> NearThreshold {
         NearThreshold::share_of(u128::from(self.capacity()), percent)
     }
 
-    /// Whether a limit that stood at `mark` had used at least the share that the threshold was made for. An overdrawn
+    /// Whether a limit that stood at `mark` had used at least the share the threshold was made for. An overdrawn
     /// limit had; one without a capacity never has.
     #[inline]
     fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
         u128::from(mark.first) >= threshold.0
     }
 
-    /// How much of the limit was used where it stood at `mark`, in parts of 2^32, rounded up: of the burst, or of what a
-    /// window may hold. Zero for what is only held, and where there is no capacity.
+    /// How much of the burst, or of what a window may hold, was used at `mark`, in parts of 2^32, rounded up. Zero
+    /// for what is only held, and without a capacity.
     fn share(&self, mark: Mark) -> u64 {
         share(u128::from(mark.first), u128::from(self.capacity()))
     }
 
-    /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same rule, as many
-    /// words, windows cut in the same way, and no shorter window for the sliding window counter.
+    /// Whether this rule can carry on with the state of a limit declared as `old`: it must be the same rule with as
+    /// many words and the windows cut the same way, and the window of a sliding window counter must not shrink.
     fn can_migrate(&self, _old: &Self) -> bool {
         true
     }
 
-    /// Rewrites the state of a limit that was declared as `old` and is this from `now` on. Where
-    /// [`can_migrate`](Self::can_migrate) says no, nothing sensible comes of it.
+    /// Rewrites the state of a limit that was declared as `old` and follows this rule from `now` on. The result is
+    /// meaningless unless [`can_migrate`](Self::can_migrate).
     ///
     /// What was there stays, and nothing is granted for the past. Windows keep what they count now, against the new
-    /// capacity, and for at least as long as the old and the new window would. What is in use stays in use.
+    /// capacity, for at least as long as both the old and the new window would. What is in use stays in use.
     ///
-    /// Stores nothing where only the capacity of a window changes, and 62 words at most.
+    /// Stores nothing if only the capacity of a window changes, and 62 words at most.
     fn migrate(&self, _old: &Self, _state: &mut (impl StateMut + ?Sized), _now: Now) {}
 }

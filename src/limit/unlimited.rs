@@ -1,4 +1,4 @@
-//! No limit at all: a capacity that is declared as unlimited.
+//! No limit at all: a capacity declared as unlimited.
 
 use super::{
     Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, State, StateMut,

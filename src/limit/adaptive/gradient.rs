@@ -1,34 +1,35 @@
 //! The gradient between a round's latency and the long-term one.
 //!
-//! After `Gradient2Limit` of Netflix's `concurrency-limits`: the gradient is the long-term latency over the present
-//! one, from a half to one; the estimate becomes, smoothed by a fifth, itself times the gradient and some more for a
-//! queue. Where the latency is the usual one that lets the estimate grow; where a queue of that size makes answers as
-//! much slower it stays. The queue is a sixteenth of the estimate here, so that a large server is found in as many
-//! rounds as a small one, and in the end it is about that much above the capacity.
+//! After `Gradient2Limit` of Netflix's `concurrency-limits`. The gradient is the long-term latency over the present
+//! one, between a half and one. The estimate moves a fifth of the way towards itself times the gradient plus some
+//! room for a queue. At the usual latency this lets the estimate grow; once a queue of that size slows answers down
+//! by as much, it stays. The room for a queue is a sixteenth of the estimate here, so that a large server is found in
+//! as many rounds as a small one. In the end the estimate is about that much above the capacity.
 //!
-//! The long-term latency is an exponential average there. Here it follows lower latencies faster than higher ones, and
-//! is corrected by [probes](super::round): under steady load it would otherwise follow the queue that the estimate
-//! itself allows. If the server becomes slower for good, the estimate falls until the average has followed, some
-//! hundred rounds.
+//! The original's long-term latency is an exponential average. Here it follows lower latencies faster than higher
+//! ones, and is corrected by [probes](super::round): under steady load it would otherwise follow the queue that the
+//! estimate itself allows. If the server becomes slower for good, the estimate falls until the average has caught up,
+//! some hundred rounds.
 //!
-//! It needs latencies that are alike from round to round; what is dropped counts as the least gradient.
+//! It needs latencies that are alike from round to round. A round in which something was dropped counts as the least
+//! gradient.
 
 use super::estimate::{ONE, is_far_below};
 use super::round::{BASE, Phase, Round};
 use crate::limit::StateMut;
 
-/// Shares of the distance by which the long-term latency follows a round.
+/// Fractions of the distance by which the long-term latency follows a round.
 const RISE: u64 = 256;
 const FALL: u64 = 8;
 const FALL_BY_PROBE: u64 = 2;
 
-/// The share of the distance by which the estimate follows.
+/// The fraction of the distance by which the estimate follows.
 const SMOOTHING: u128 = 5;
 
-/// The share of the estimate that may queue.
+/// The fraction of the estimate that may queue.
 const QUEUE: u128 = 16;
 
-/// The estimate after a round, in parts of a unit, where it changes.
+/// The estimate after a round, in parts of a unit; `None` if it does not change.
 pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: Round) -> Option<u128> {
     let long = round.latency.map(|latency| {
         let long = follow(state.load(BASE), latency, round.phase);
@@ -43,7 +44,7 @@ pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: 
     if round.phase != Phase::Whole || is_far_below(round.in_flight, estimate) {
         return None;
     }
-    // Below 2^56 times a word.
+    // The product of 2^56 and a word fits.
     let graded = (present * u128::from(long) / u128::from(latency)).clamp(present / 2, present);
     let queue = (present / QUEUE).max(u128::from(ONE / 4));
     let target = graded + queue;

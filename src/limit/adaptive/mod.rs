@@ -20,7 +20,7 @@ use crate::units::saturate;
 /// How the estimate follows what is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdaptiveAlgorithm {
-    /// Rises by one a round, falls by a tenth where something fails or takes longer than `timeout` nanoseconds. See
+    /// Rises by one a round, and falls by a tenth if something fails or takes longer than `timeout` nanoseconds. See
     /// [`aimd`].
     Aimd { timeout: u64 },
     /// Compares the latency of a round with its long-term average. See [`gradient`].
@@ -29,14 +29,14 @@ pub(crate) enum AdaptiveAlgorithm {
     Vegas,
 }
 
-/// Between `floor` and `ceiling` units held at once, as many as the present estimate says; `start` at first.
+/// As many units held at once as the present estimate says, between `floor` and `ceiling`; `start` at first.
 ///
-/// Every process feeds the one estimate, a sample at a time and in any order.
+/// Every process feeds the same estimate, one sample at a time and in any order.
 ///
-/// State: the units in use; the estimate in parts of 2^24 of a unit, zero standing for the start; then what the
-/// algorithm has learnt. AIMD keeps the instant of the latest fall. The other two keep a latency to compare with (zero
-/// while there is none) and the round in progress: the sum of its latencies; how many there are (low half) and the most
-/// units that were in flight (high half); how many samples were dropped (low half) and how many rounds have passed
+/// State: the units in use; the estimate in parts of 2^24 of a unit, where zero stands for the start; then what the
+/// algorithm has learnt. AIMD keeps the instant of the latest fall. The other two keep a latency to compare with
+/// (zero while there is none) and the round in progress: the sum of its latencies; how many there are (low half) and
+/// the most units in flight (high half); how many samples were dropped (low half) and how many rounds have passed
 /// since the latest probe (high half).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Adaptive {
@@ -50,7 +50,7 @@ impl Adaptive {
     const IN_USE: usize = 0;
     const ESTIMATE: usize = 1;
 
-    /// Any more would not leave the arithmetic room to be simple.
+    /// A higher ceiling would complicate the arithmetic.
     const MAX_CEILING: u64 = u32::MAX as u64;
 
     /// Units, `0 < floor <= start <= ceiling`, and the ceiling below 2^32.
@@ -81,7 +81,7 @@ impl Adaptive {
         })
     }
 
-    /// The capacity that a mark was made at. What no process has used is marked by zeros.
+    /// The capacity at which a mark was made. The mark of an unused limit is all zeros.
     fn marked_capacity(&self, mark: Mark) -> u64 {
         if mark.second == 0 {
             self.start
@@ -90,7 +90,7 @@ impl Adaptive {
         }
     }
 
-    /// The units that may be in use now: the estimate, or somewhat less while it is probed.
+    /// The units that may be in use now: the estimate, or somewhat less during a probe.
     #[inline]
     fn present_capacity(&self, state: &(impl State + ?Sized)) -> u64 {
         let units = self.estimate(state) / ONE;
@@ -128,7 +128,7 @@ impl RuleOperations for Adaptive {
         self.ceiling
     }
 
-    /// A cost above the present estimate is refused like any other: the estimate may rise.
+    /// A cost above the present estimate is refused like any other, because the estimate may rise.
     #[inline]
     fn assess(&self, state: &(impl State + ?Sized), _now: Now, cost: u64) -> Assessment {
         match state.load(Self::IN_USE).checked_add(cost) {
@@ -152,21 +152,21 @@ impl RuleOperations for Adaptive {
         }
     }
 
-    /// Whether nothing is in use. What was learnt may be forgotten, because it is learnt again; another key that is given
-    /// the state must not start from it.
+    /// Whether nothing is in use. What was learnt may be forgotten, because it can be learnt again; and another key
+    /// that is given this state must not start from it.
     #[inline]
     fn is_replenished(&self, state: &(impl State + ?Sized), _now: Now) -> bool {
         state.load(Self::IN_USE) == 0
     }
 
-    /// The estimate starts again and what was learnt is forgotten; what is held stays held.
+    /// Starts the estimate afresh and forgets what was learnt. What is held stays held.
     fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
         for word in Self::ESTIMATE..self.state_words() {
             state.store(word, 0);
         }
     }
 
-    /// Its capacity is what it finds.
+    /// Unchanged: the capacity is what it finds.
     fn with_capacity(&self, _capacity: u64, _terms: CapacityTerms) -> Result<Self, InvalidLimit> {
         Ok(*self)
     }
@@ -178,7 +178,7 @@ impl RuleOperations for Adaptive {
         }
     }
 
-    /// Lets the estimate learn from a sample. Six stores at most.
+    /// Lets the estimate learn from a sample. At most six stores.
     fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
         let estimate = self.estimate(state);
         let learnt = match self.algorithm {
@@ -220,17 +220,17 @@ impl RuleOperations for Adaptive {
         u128::from(mark.first) * 100 >= threshold.0 * u128::from(self.marked_capacity(mark))
     }
 
-    /// Nothing of it is used up.
+    /// Nothing is used up, only held.
     fn share(&self, _mark: Mark) -> u64 {
         0
     }
 
-    /// What was learnt by one algorithm means nothing to another.
+    /// What one algorithm has learnt means nothing to another.
     fn can_migrate(&self, old: &Self) -> bool {
         mem::discriminant(&self.algorithm) == mem::discriminant(&old.algorithm)
     }
 
-    /// What is in use stays in use, and the estimate stays where it is, between the new floor and ceiling.
+    /// What is in use stays in use. The estimate stays where it is, clamped to the new floor and ceiling.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), _now: Now) {
         let estimate = self.bounded(u128::from(old.estimate(state)));
         if estimate != self.estimate(state) {

@@ -1,14 +1,13 @@
-//! What gradient and Vegas have in common: samples are judged by rounds, and now and then the estimate is probed.
+//! What gradient and Vegas have in common: they judge samples by rounds, and probe the estimate now and then.
 //!
-//! A round is as many samples as the capacity has units, about what is under way together, and ten at least, so that
-//! one late answer does not decide. It stands for the sampling windows of `WindowedLimit` in Netflix's
-//! `concurrency-limits`, but needs no clock.
+//! A round has as many samples as the capacity has units, which is about what is in flight together, and at least
+//! ten, so that one late answer does not decide. It takes the place of the sampling windows of `WindowedLimit` in
+//! Netflix's `concurrency-limits`, but needs no clock.
 //!
-//! Both compare the latency of a round with that of a server without a queue. Under load that never lets up there is
-//! always some queue, and a comparison with what was seen under it would creep upwards with it. So in three of 64
-//! rounds a quarter less than the estimate is admitted: the queue drains, and the last of the three shows the latency
-//! without it, as in the `ProbeRTT` phase of BBR (N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
-//! 2016).
+//! Both compare the latency of a round with that of a server without a queue. Under a load that never lets up there
+//! is always some queue, and a baseline measured under it would creep upwards. So in three of 64 rounds a quarter
+//! less than the estimate is admitted: the queue drains, and the last of the three shows the latency without it, as
+//! in the `ProbeRTT` phase of BBR (N. Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
 
 use super::sample::Sample;
 use crate::limit::{State, StateMut};
@@ -23,16 +22,16 @@ const FAILED_AND_ROUNDS: usize = 5;
 
 const MIN_SAMPLES: u64 = 10;
 
-/// Rounds from one probe to the next, and those at the end of them in which less is admitted.
+/// Rounds from one probe to the next, and how many at the end of them admit less.
 const PERIOD: u64 = 64;
 const PROBING: u64 = 3;
 
 /// What a round showed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// The mean latency of what was not dropped, in nanoseconds, positive; nothing where everything was.
+    /// The mean latency of what was not dropped, in nanoseconds, positive; `None` if everything was dropped.
     pub(super) latency: Option<u64>,
-    /// The most units that were in flight.
+    /// The most units in flight.
     pub(super) in_flight: u64,
     /// Whether anything was dropped.
     pub(super) failed: bool,
@@ -43,13 +42,13 @@ pub(super) struct Round {
 pub(super) enum Phase {
     /// The whole estimate was admitted.
     Whole,
-    /// Less was admitted, but what was under way before is still among the samples.
+    /// Less was admitted, but the samples still include work admitted before.
     Draining,
-    /// Less was admitted.
+    /// Less was admitted, and the queue has drained.
     Probe,
 }
 
-/// Adds a sample, and asks `judge` for another estimate where that completes a round of `capacity` units.
+/// Adds a sample. If it completes a round of `capacity` units, asks `judge` for a new estimate.
 pub(super) fn learn<S: StateMut + ?Sized>(
     state: &mut S,
     capacity: u64,
@@ -95,13 +94,13 @@ pub(super) fn is_probed(state: &(impl State + ?Sized)) -> bool {
     is_probing(halves(state.load(FAILED_AND_ROUNDS)).1)
 }
 
-/// What is admitted then.
+/// What is admitted during a probe.
 #[inline]
 pub(super) fn probing_capacity(units: u64) -> u64 {
     units - units / 4
 }
 
-/// More rounds than there are in a period are damage, and begin the next one.
+/// More rounds than a period has are damage, and start the next period.
 #[inline]
 fn is_probing(rounds: u64) -> bool {
     (PERIOD - PROBING..PERIOD).contains(&rounds)

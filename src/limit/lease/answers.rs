@@ -1,10 +1,10 @@
-//! What becomes of what the store answers.
+//! What happens when the store answers, or does not.
 
 use super::Leased;
 use super::record::LeaseWord;
 use crate::limit::{Now, StateMut};
 
-/// What the store answered to a request.
+/// The store's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Answer {
     pub(crate) sequence: u64,
@@ -17,35 +17,35 @@ pub(crate) struct Answer {
     pub(crate) drained_in: u64,
 }
 
-/// Why there was no answer that grants anything.
+/// Why no answer came that grants anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// What it was: for those who look. Not zero.
+    /// What it was, for readers of the state. Not zero.
     pub(crate) code: u64,
-    /// Whether the store counts as out.
+    /// Whether this counts as an outage of the store.
     pub(crate) is_outage: bool,
-    /// What the host is to be known by from now on, where the store has a later account of it than its own: not zero.
+    /// The identity the host goes by from now on, if the store's account of it is later than its own. Not zero.
     pub(crate) new_identity: Option<u64>,
 }
 
-/// What became of an answer.
+/// The effect of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Installed {
     /// Units that can be spent from now on.
     pub(crate) granted: u64,
 }
 
-/// How much faster the store's clock may run than this host's: one part in so many.
+/// How much faster the store's clock may run than this host's: one part in this many.
 const CLOCK_RATES: u64 = 1000;
 
-/// So much of a time of the store has passed at the latest, whatever the clocks' rates are.
+/// Shortens a duration measured by the store, so that it ends here no later than there, whatever the clocks' rates.
 fn by_slow_clock(nanos: u64) -> u64 {
     nanos - nanos.div_ceil(CLOCK_RATES)
 }
 
 impl Leased {
-    /// Brings an answer into force, to a request whose attempt began at an instant of the segment clock. None where it is
-    /// no answer to what was asked, and changes nothing.
+    /// Puts an answer into force. `attempt_at` is when the attempt that it answers began, on the segment clock.
+    /// Returns `None` and changes nothing if the answer does not belong to the current request.
     pub(crate) fn install(
         &self,
         state: &mut (impl StateMut + ?Sized),
@@ -63,7 +63,7 @@ impl Leased {
         let kept = if self.get(state, LeaseWord::SelfGranted) != 0 {
             spent
         } else if self.is_held() {
-            // Places that the store let go meanwhile are not kept.
+            // Places that the store has let go in the meantime are not kept.
             if self.is_valid(state, now) {
                 self.get(state, LeaseWord::Allowance)
             } else {
@@ -73,7 +73,7 @@ impl Leased {
             let kept = self
                 .get(state, LeaseWord::AskedSpent)
                 .saturating_add(self.get(state, LeaseWord::AskedHeld));
-            // What was kept of a lease that is over is not to be had, and what was spent beyond it is owed.
+            // What was kept of a lease that is over cannot be spent any more, and what was spent beyond it is owed.
             if self.is_valid(state, now) {
                 kept
             } else {
@@ -112,8 +112,8 @@ impl Leased {
         Some(Installed { granted })
     }
 
-    /// Notes that an attempt to send the request of that number came to nothing, and when the next may begin. Answers
-    /// whether it is the one that is not answered.
+    /// Notes that an attempt to send request `sequence` failed, and when the next attempt may begin. Returns whether
+    /// that request is the unanswered one.
     pub(crate) fn fail(
         &self,
         state: &mut (impl StateMut + ?Sized),
@@ -139,9 +139,9 @@ impl Leased {
         true
     }
 
-    /// Begins as another host to the store. The account of the former one is another's, a copy of this host or what it was
-    /// before it was restored, so nothing is leased by it any more. What was not reported by it yet, the new one has spent
-    /// before its first request, which is charged.
+    /// Continues as another host to the store. The former account belongs to somebody else: a copy of this host, or
+    /// this host as it was before it was restored. So nothing is leased under it any more. What it has not reported
+    /// yet counts as spent by the new host before its first request, and is charged.
     fn go_on_as_another(&self, state: &mut (impl StateMut + ?Sized), identity: u64) {
         let spent = self.get(state, LeaseWord::Spent);
         let unreported = spent.saturating_sub(self.get(state, LeaseWord::Reported));

@@ -1,38 +1,38 @@
-//! When a host asks the store, and what for.
+//! When a host asks the store, and for how much.
 
 use super::record::LeaseWord;
 use super::{Leased, Units};
 use crate::limit::{Now, State, StateMut};
 use crate::units::{NANOS_PER_SECOND, saturate};
 
-/// What a host asks the store for. It stays the same until it is answered.
+/// A host's request to the store. It stays the same until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ask {
-    /// Who asks, where it is not by the number of the segment; zero otherwise.
+    /// The identity that the host asks under; zero if it asks under the number of the segment.
     pub(crate) identity: u64,
     pub(crate) sequence: u64,
     pub(crate) spent: u64,
     pub(crate) refunded: u64,
     pub(crate) held: u64,
     pub(crate) wanted: u64,
-    /// The greatest number of a grant that the host knows of.
+    /// The greatest grant number the host knows of.
     pub(crate) grant_number: u64,
 }
 
-/// This part of a lease before its end it is renewed.
+/// A lease is renewed when one part in this many of it is left.
 const RENEWED_BEFORE: u64 = 4;
 
-/// So long is nothing asked, in parts of a lease, after the store had less than was wanted.
+/// After the store had less than was wanted, the host pauses for one part in this many of a lease.
 const PAUSE: u64 = 8;
 
-/// The part of the largest target that is asked for where nothing is known of the use yet.
+/// The first request asks for one part in this many of the largest target, since nothing is known of the use yet.
 const FIRST_PART: u64 = 16;
 
-/// So many nanoseconds of use are measured at least: a burst of a moment is not a rate.
+/// Use is measured over at least this many nanoseconds: a momentary burst is not a rate.
 const MIN_MEASURED: u64 = 10_000_000;
 
 impl Leased {
-    /// Notes that the lease is over, where it is.
+    /// If the lease is over, records that.
     fn expire(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.get(state, LeaseWord::ValidUntil) == 0 || self.is_valid(state, now) {
             return;
@@ -52,8 +52,8 @@ impl Leased {
         self.end(state);
     }
 
-    /// What is to be sent now: the request that is not answered, or a new one where one is due. It is kept in the state
-    /// before it is sent.
+    /// The request to send now: the unanswered one, or a new one if one is due. It is kept in the state before it is
+    /// sent.
     pub(crate) fn ask(&self, state: &mut (impl StateMut + ?Sized), now: Now) -> Option<Ask> {
         self.begin_with_key(state);
         self.expire(state, now);
@@ -66,7 +66,7 @@ impl Leased {
         Some(self.kept_request(state))
     }
 
-    /// When the next request is due, on the segment clock, if nothing is spent until then; none where none will be.
+    /// When the next request is due, on the segment clock, if nothing is spent until then; `None` if none is.
     pub(crate) fn due_at(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
         let retry_at = self.get(state, LeaseWord::RetryAt);
         if self.get(state, LeaseWord::Asked) != 0 {
@@ -87,7 +87,7 @@ impl Leased {
             return Some(retry_at);
         }
         let is_wanted = self.get(state, LeaseWord::Alerted) != 0 || self.get(state, LeaseWord::Unmet) != 0;
-        // Of places that are held and not leased any more, leases are wanted again.
+        // Places that are held but no longer leased have to be leased again.
         let places = if is_leased {
             self.get(state, LeaseWord::Allowance)
         } else {
@@ -100,7 +100,7 @@ impl Leased {
         if is_leased {
             return Some(renewed_at);
         }
-        // There was use since, and nothing is left for what may follow.
+        // Units were spent since the last request, and no lease is left for what may follow.
         if self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent) {
             return Some(retry_at);
         }
@@ -109,8 +109,8 @@ impl Leased {
         refunded.then(|| reported_by.max(retry_at))
     }
 
-    /// Whether the request that is not answered says that the host holds what it holds no more, because its lease is over. The
-    /// store would grant nothing to it, because it cannot know what was spent of that; another request says it.
+    /// Whether the unanswered request claims units that the host no longer holds, because their lease is over. The
+    /// store cannot know how much of them was spent, so it would grant nothing; a new request corrects the claim.
     fn says_what_is_over(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         self.get(state, LeaseWord::AskedHeld) != 0
             && (!self.is_valid(state, now) || self.get(state, LeaseWord::SelfGranted) != 0)
@@ -136,7 +136,7 @@ impl Leased {
     fn keep_request(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
         let spent = self.get(state, LeaseWord::Spent);
         let desired = self.desired(state, now);
-        // Units that the host has granted itself are no part of what is outstanding in the store.
+        // Units that the host has granted itself are not outstanding in the store.
         let is_granted = self.get(state, LeaseWord::SelfGranted) == 0 && self.is_valid(state, now);
         let leased = match self.units {
             Units::Held => self.get(state, LeaseWord::Allowance),
@@ -144,7 +144,7 @@ impl Leased {
         };
         let held = if is_granted { leased.min(desired) } else { 0 };
         if is_granted {
-            // What is not kept is given back, so it is not spent from here on.
+            // What is not kept is given back, so it cannot be spent from here on.
             let base = if self.is_held() { 0 } else { spent };
             self.put(state, LeaseWord::Allowance, base.saturating_add(held));
         }
@@ -167,8 +167,8 @@ impl Leased {
         self.add(state, LeaseWord::Requests, 1);
     }
 
-    /// How much the host would like to have: about one second's worth of what it uses, twice as much each time that it
-    /// was short, and what a single request could not have.
+    /// How much the host would like to have: about one second's worth of its use, twice as much each time it ran
+    /// short, and at least what a single request could not get.
     fn desired(&self, state: &mut (impl StateMut + ?Sized), now: Now) -> u64 {
         let is_draining = self.get(state, LeaseWord::Draining) != 0;
         let unmet = self.get(state, LeaseWord::Unmet);
@@ -205,27 +205,28 @@ impl Leased {
         } else if used > 0 {
             per_second.max(target / 4 * 3)
         } else {
-            // Not at once: the next request after a pause is to find something.
+            // Not straight to zero: the next request after a pause should find something.
             target / 2
         };
         let target = target.min(self.max_target());
         self.put(state, LeaseWord::Target, target);
-        // Of a budget, a unit is enough to admit by.
+        // For a budget, one unit is enough to admit.
         target.max(unmet).max(u64::from(used > 0)).min(self.capacity)
     }
 
-    /// Has everything given back with the next request, and nothing asked for from then on; or ends that.
+    /// Starts or stops draining. While draining, the next request gives everything back, and nothing is asked for any
+    /// more.
     pub(crate) fn set_draining(&self, state: &mut (impl StateMut + ?Sized), draining: bool) {
         self.put(state, LeaseWord::Draining, u64::from(draining));
         if draining {
-            // Still outstanding in the store, until it is reported that nothing is held.
+            // The store counts it as outstanding until a request reports that nothing is held.
             let used = self.used(state);
             let allowance = self.get(state, LeaseWord::Allowance);
             self.put(state, LeaseWord::Allowance, used.min(allowance));
         }
     }
 
-    /// For how long nothing is asked after the store had less than was wanted, in nanoseconds.
+    /// How long the host pauses after the store had less than was wanted, in nanoseconds.
     pub(super) fn pause(&self) -> u64 {
         self.length() / PAUSE
     }

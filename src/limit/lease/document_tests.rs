@@ -1,4 +1,4 @@
-//! Holds the record of a lease and `shm-layout.md` together.
+//! Keeps the record of a lease and `shm-layout.md` in step.
 
 use super::record::{LEASE_WORDS, LeaseWord};
 
@@ -45,7 +45,7 @@ fn what_is_forgotten_with_a_key_is_documented() {
         .and_then(|(_, rest)| rest.split_once(" become zero"))
         .map(|(words, _)| ranges(words))
         .expect("a sentence about another key");
-    // The word that says the key is stored anew.
+    // The key's own word is not zeroed but stored anew.
     let mut forgotten: Vec<usize> = LeaseWord::OF_ONE_KEY
         .iter()
         .filter(|word| **word != LeaseWord::Key)

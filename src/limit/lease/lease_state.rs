@@ -1,17 +1,18 @@
-//! What a record of a lease says to readers.
+//! What a lease's record tells its readers.
 
 use super::record::LeaseWord;
 use super::{Leased, OutagePolicy};
 use crate::limit::{Now, State};
 
-/// What is leased of a limit, and how its store fares. Times are in nanoseconds before or after the instant at which it is read.
+/// What is leased of a limit, and how its store fares. Times are in nanoseconds before or after the instant of
+/// reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseState {
     pub(crate) outage: OutagePolicy,
     pub(crate) left: u64,
     pub(crate) valid_for: u64,
     pub(crate) share: u64,
-    /// A code; zero where there is none.
+    /// A code; zero if there is none.
     pub(crate) problem: u64,
     pub(crate) out_for: Option<u64>,
     pub(crate) answered_ago: Option<u64>,
@@ -19,7 +20,7 @@ pub(crate) struct LeaseState {
     pub(crate) is_asking: bool,
     pub(crate) unused_in_a_row: u64,
     pub(crate) is_draining: bool,
-    /// The host drains, and nothing is left to give back or to report.
+    /// The host is draining, and nothing is left to give back or to report.
     pub(crate) is_given_back: bool,
     pub(crate) grants: u64,
     pub(crate) requests: u64,
@@ -28,7 +29,7 @@ pub(crate) struct LeaseState {
 }
 
 impl Leased {
-    /// What the record says.
+    /// Reads the record.
     pub(crate) fn read_state(&self, state: &(impl State + ?Sized), now: Now) -> LeaseState {
         let get = |word| self.get(state, word);
         let since = |word| Some(get(word)).filter(|instant| *instant > 0);

@@ -1,11 +1,11 @@
-//! A limit that hosts share: what this host may spend of it, and when it asks for more.
+//! A limit that hosts share: how much of it this host may spend, and when it asks for more.
 //!
-//! The limit's own rule is applied by the store, for all hosts together. Here there is what the store has granted: so
-//! many units, until then. Nothing here knows a store; [`asking`] says what is asked of it, [`answers`] what becomes of
-//! what it says.
+//! The store applies the limit's own rule, for all hosts together. This module keeps what the store has granted: so
+//! many units, valid until some instant. Nothing here knows a store; [`asking`] says what to ask it, and [`answers`]
+//! what its answers change.
 //!
-//! State: the words of the rule that decides where the limit is not shared, of which a concurrency limit uses the units in
-//! use; and behind them the [record](LeaseWord).
+//! State: the words of the rule that decides when the limit is not shared (a concurrency limit uses only its units in
+//! use), followed by the [record](LeaseWord).
 
 mod answers;
 mod asking;
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::units::{NANOS_PER_SECOND, UnitPrice};
 
-/// What becomes of a limit while the store is out.
+/// What a limit does while the store is out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutagePolicy {
     Deny,
@@ -36,16 +36,16 @@ pub(crate) enum OutagePolicy {
     Open,
 }
 
-/// What units are.
+/// How units are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Units {
-    /// Taken up front, and come back evenly.
+    /// Taken up front, and replenished evenly.
     Spent,
-    /// The same, and given back as far as time has not done so already.
+    /// The same, but unused units are given back as far as time has not replenished them already.
     Refunded,
     /// Taken up front, and counted in windows.
     Counted,
-    /// Debited afterwards: a request needs no more than that a unit is left.
+    /// Debited afterwards: a request only needs one unit to be left.
     Debited,
     /// Places that are held and given back.
     Held,
@@ -58,47 +58,49 @@ pub(crate) struct Leased {
     /// The words before the record.
     local_words: u8,
     reads_utc: bool,
-    /// Of one unit, where they come back evenly.
+    /// The price of a unit, if units come back evenly.
     price: UnitPrice,
     /// The most that all hosts together may have at once.
     capacity: u64,
-    /// For how long units are leased, in microseconds: at most an hour, so that a rule stays small.
+    /// How long units are leased for, in microseconds: at most an hour, so that a rule stays small.
     micros: u32,
     outage: OutagePolicy,
-    /// Which key of the store it is: another one is another limit.
+    /// Which key of the store this is: another key is another limit.
     key: u32,
 }
 
-/// Of a window, one host leases at most this part at once: so much may be left of it when it ends.
+/// One host leases at most one part in this many of a window at once, because that much may be left unused when the
+/// window ends.
 const WINDOW_PARTS: u64 = 50;
 
-/// In the first number of a mark: the lease is nearly spent, and has not been asked for again yet.
+/// Set in a mark's first number: the lease is nearly spent, and the host has not asked again yet.
 const IS_LOW: u64 = 1 << 63;
 
-/// In the second number of a mark of a concurrency limit: places are wanting that are free as far as the limit goes.
+/// In the second number of a concurrency limit's mark: leased places are missing, although the limit itself has
+/// places free.
 const WANTS_LEASE: u64 = 1;
 
-/// How far the number of a grant lies above the number of what was taken of it.
+/// How far a grant's number is shifted above the count of what was taken from it.
 const FENCING_SHIFT: u32 = 32;
 
-// What is read as a pair.
+// Each of these is loaded as a pair.
 const _: () = assert!(
     LeaseWord::Spent as usize + 1 == LeaseWord::Allowance as usize
         && LeaseWord::ValidUntil as usize + 1 == LeaseWord::OutSince as usize
 );
 
-/// What can be said of a lease at an instant.
+/// How much of a lease can be spent at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spendable {
-    /// So many units.
+    /// This many units.
     Units(u64),
-    /// As many as are asked for: the store is out, and the limit open.
+    /// As many as anyone asks for: the store is out, and the limit is open.
     Anything,
 }
 
 impl Leased {
-    /// The limit that `rule` decides where it is not shared, leased for `length` nanoseconds at a time. `price` is that of
-    /// one of its units, where they come back evenly; `outage` says what becomes of it while the store is out, and `key`
+    /// The limit that `rule` decides when it is not shared, leased for `length` nanoseconds at a time. `price` is
+    /// that of one unit, if units come back evenly; `outage` says what the limit does while the store is out; `key`
     /// tells it from other limits of the store.
     pub(super) fn of(
         rule: &impl RuleOperations,
@@ -110,7 +112,7 @@ impl Leased {
         let price = price
             .or(UnitPrice::new(1, 1))
             .ok_or(InvalidLimit::Zero("price"))?;
-        // The rules that hosts can share have three words at most.
+        // Rules that hosts can share have at most three words.
         let local_words = rule.state_words() as u8;
         Ok(Self {
             units,
@@ -124,7 +126,7 @@ impl Leased {
         })
     }
 
-    /// For how long units are leased, in nanoseconds.
+    /// How long units are leased for, in nanoseconds.
     fn length(&self) -> u64 {
         u64::from(self.micros) * 1000
     }
@@ -133,7 +135,7 @@ impl Leased {
         usize::from(self.local_words)
     }
 
-    /// The most that is asked for beyond what a single request needs: of units that come back evenly, one second's worth.
+    /// The most to ask for beyond what a single request needs: one second's worth, if units come back evenly.
     fn max_target(&self) -> u64 {
         let max = match self.units {
             Units::Held => self.capacity,
@@ -146,7 +148,7 @@ impl Leased {
         max.max(1)
     }
 
-    /// Whether a rule that counts so, in so many words, decides the limit where it is not shared.
+    /// Whether a rule with these units and this many words decides the limit when it is not shared.
     pub(super) fn is_leased_from(&self, units: Units, words: usize) -> bool {
         self.local_words() == words && self.is_held() == (units == Units::Held)
     }
@@ -183,7 +185,7 @@ impl Leased {
         }
     }
 
-    /// What is left of the lease, as long as it lasts.
+    /// What is left of the lease while it lasts.
     #[inline]
     fn left(&self, state: &(impl State + ?Sized)) -> u64 {
         self.get(state, LeaseWord::Allowance)
@@ -194,8 +196,8 @@ impl Leased {
         now.monotonic < self.get(state, LeaseWord::ValidUntil)
     }
 
-    /// Whether the store has been out for longer than the lease lasts, so that a host that plays safe grants itself its
-    /// share.
+    /// Whether the store has been out for longer than the lease lasts, so that a host with the policy `Safe` grants
+    /// itself its share.
     fn grants_itself(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         self.outage == OutagePolicy::Safe
             && self.get(state, LeaseWord::OutSince) != 0
@@ -224,12 +226,12 @@ impl Leased {
         Spendable::Units(0)
     }
 
-    /// Whether the store has answered a request for this key of this host.
+    /// Whether the store has ever answered a request of this host for this key.
     pub(crate) fn was_answered(&self, state: &(impl State + ?Sized)) -> bool {
         self.get(state, LeaseWord::AnsweredAt) != 0
     }
 
-    /// How many places may be held now; none where as many as there are holders for.
+    /// How many places may be held now; `None` if the lease sets no bound.
     pub(crate) fn places(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
         let is_out = self.get(state, LeaseWord::OutSince) != 0;
         match self.outage {
@@ -245,13 +247,13 @@ impl Leased {
     fn fits(&self, spendable: Spendable, cost: u64) -> bool {
         match (spendable, self.units) {
             (Spendable::Anything, _) => true,
-            // A unit must be left, whatever the cost turns out to be.
+            // One unit must be left, whatever the cost turns out to be.
             (Spendable::Units(left), Units::Debited) => left > 0,
             (Spendable::Units(left), _) => cost <= left,
         }
     }
 
-    /// How long it takes until the host grants itself its next share, where that would do.
+    /// How long until the host grants itself its next share, if that will be enough.
     fn retry_after(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<u64> {
         let is_out = self.get(state, LeaseWord::OutSince) != 0;
         let waits = self.outage == OutagePolicy::Safe && is_out && !self.is_held();
@@ -263,8 +265,8 @@ impl Leased {
         (waits && would_do && until > 0).then_some(until)
     }
 
-    /// Takes what is spent of a lease that is in force, which it nearly always is, and reads each word once; none where there
-    /// is more to it.
+    /// The fast path: takes from a lease in force, as it nearly always is, and reads each word once. `None` if it is
+    /// not that simple.
     #[inline]
     fn take_in_force(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Option<Mark> {
         if !matches!(self.units, Units::Spent | Units::Refunded | Units::Counted) {
@@ -284,7 +286,7 @@ impl Leased {
         Some(self.mark_of(state, now, Spendable::Units(left)))
     }
 
-    /// What a mark says of the limit with so much left.
+    /// The mark of the limit with `left` to spend.
     #[inline]
     fn mark_of(&self, state: &(impl State + ?Sized), now: Now, left: Spendable) -> Mark {
         let left = match left {
@@ -305,25 +307,27 @@ impl Leased {
         }
     }
 
-    /// The number of the present grant, and in the lowest 32 bits how many times places of it were taken: numbers of the
-    /// store's later grants exceed it.
+    /// The number of the present grant, with the number of times that places were taken from it in the lowest 32
+    /// bits. Later grants of the store have higher numbers.
     fn fencing_number(&self, state: &(impl State + ?Sized)) -> u64 {
         let taken = self.get(state, LeaseWord::TakenOfGrant).min(u64::from(u32::MAX));
         self.get(state, LeaseWord::GrantNumber) << FENCING_SHIFT | taken
     }
 
-    /// What an admission that left the limit so has for those who guard what it was for; none of what is not held.
+    /// The fencing number of an admission that left the limit at `mark`, for whoever guards what it was for; `None`
+    /// if units are not held.
     pub(crate) fn fencing_number_of(&self, mark: Mark) -> Option<u64> {
         (self.is_held() && mark.second >> FENCING_SHIFT > 0).then_some(mark.second)
     }
 
-    /// Whether a refusal by this limit, which stood so, is for want of a lease.
+    /// Whether a refusal that left the limit at `mark` is for want of a lease.
     pub(crate) fn wants_lease(&self, mark: Mark) -> bool {
         !self.is_held() || mark.second == WANTS_LEASE
     }
 
-    /// Notes that so much was asked for and is not there; for who asks the store next. Answers whether the process that
-    /// has duty is to be woken: once for each time that it asks. What it notes is only a hint and need not be undone.
+    /// Notes that `cost` units were asked for and missing, for whoever asks the store next. Returns whether to wake
+    /// the process on duty, which is done once between two requests to the store. The note is only a hint and need
+    /// not be undone.
     pub(crate) fn note_unmet(&self, state: &mut (impl StateMut + ?Sized), cost: u64) -> bool {
         let unmet = self.get(state, LeaseWord::Unmet);
         if cost > unmet || unmet == 0 {
@@ -332,7 +336,7 @@ impl Leased {
         self.alert(state)
     }
 
-    /// Notes that the process that has duty is to be woken; answers whether that was not noted yet.
+    /// Notes that the process on duty is to be woken. Returns false if that was noted already.
     pub(crate) fn alert(&self, state: &mut (impl StateMut + ?Sized)) -> bool {
         if self.get(state, LeaseWord::Alerted) != 0 {
             return false;
@@ -341,7 +345,7 @@ impl Leased {
         true
     }
 
-    /// Makes the lease over, whatever is left of it.
+    /// Ends the lease, whatever is left of it.
     fn end(&self, state: &mut (impl StateMut + ?Sized)) {
         let spent = self.get(state, LeaseWord::Spent);
         self.put(
@@ -354,8 +358,8 @@ impl Leased {
         self.put(state, LeaseWord::LowWater, 0);
     }
 
-    /// Takes over the state of a limit that was not shared so far. What the host has used of it is the first that it
-    /// reports, so that the store does not grant it anew.
+    /// Takes over the state of a limit that was not shared before. The host's first report includes what it has used
+    /// already, so that the store does not grant it anew.
     pub(super) fn migrate_from(
         &self,
         old: &impl RuleOperations,
@@ -374,8 +378,8 @@ impl Leased {
         }
     }
 
-    /// Hands the state over to the rule of a limit that is not shared from now on: what is leased can be spent, and the rest
-    /// comes back as the rule says.
+    /// Hands the state over to the rule of a limit that is no longer shared. What is leased can be spent, and the
+    /// rest comes back as the rule says.
     pub(super) fn migrate_to(
         &self,
         new: &impl RuleOperations,
@@ -394,7 +398,7 @@ impl Leased {
         }
     }
 
-    /// Forgets what was leased, asked and reported under another key of the store, which knows nothing of it.
+    /// Forgets what was leased, asked and reported under another key of the store: this key knows nothing of it.
     fn begin_with_key(&self, state: &mut (impl StateMut + ?Sized)) {
         if self.get(state, LeaseWord::Key) == u64::from(self.key) {
             return;
@@ -405,7 +409,7 @@ impl Leased {
         self.put(state, LeaseWord::Key, u64::from(self.key));
     }
 
-    /// Forgets everything that was reported to the store of this host, which is another one from now on: after a cold start.
+    /// Forgets everything this host has reported to the store, because after a cold start it is another host.
     /// Idempotent.
     pub(crate) fn begin_as_another_host(state: &mut (impl StateMut + ?Sized), local_words: usize) {
         for word in LeaseWord::OF_ONE_KEY {
@@ -497,12 +501,12 @@ impl RuleOperations for Leased {
         self.mark_of(state, now, self.spendable(state, now))
     }
 
-    /// What the other hosts have used is not known.
+    /// Never: what the other hosts have used is unknown.
     fn is_replenished(&self, _state: &(impl State + ?Sized), _now: Now) -> bool {
         false
     }
 
-    /// What is leased is the store's to replenish.
+    /// Replenishing a lease is up to the store.
     fn reset(&self, _state: &mut (impl StateMut + ?Sized)) {}
 
     fn with_capacity(&self, capacity: u64, _terms: CapacityTerms) -> Result<Self, InvalidLimit> {
@@ -513,9 +517,9 @@ impl RuleOperations for Leased {
         self.reads_utc
     }
 
-    /// What is left of the charge is given back as of a limit by itself, by what the store counted when it answered last:
-    /// what hosts have used since can only make more be left. What has not been reported comes back to the lease; the rest
-    /// is reported as unused.
+    /// Gives back what time has left of the charge, as an unshared limit does, judged by what the store counted when
+    /// it last answered: what hosts have used since can only leave more of it. Unreported units come back to the
+    /// lease; the rest is reported as unused.
     fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
         if self.units != Units::Refunded {
             return 0;
@@ -552,7 +556,7 @@ impl RuleOperations for Leased {
     fn standing(&self, mark: Mark) -> Standing {
         Standing {
             remaining: mark.first & !IS_LOW,
-            // When the store replenishes it, no clock here says.
+            // Only the store knows when it will be replenished.
             reset_after: 0,
         }
     }
@@ -574,7 +578,7 @@ impl RuleOperations for Leased {
         self.local_words == old.local_words && self.is_held() == old.is_held()
     }
 
-    /// What is leased stays, unless it is another key of the store.
+    /// What is leased stays, unless the key of the store changes.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), _now: Now) {
         if self.key != old.key {
             self.end(state);

@@ -14,13 +14,13 @@ const GRADIENT: AdaptiveAlgorithm = AdaptiveAlgorithm::Gradient;
 const VEGAS: AdaptiveAlgorithm = AdaptiveAlgorithm::Vegas;
 const ALGORITHMS: [AdaptiveAlgorithm; 3] = [AIMD, GRADIENT, VEGAS];
 
-/// Learns from failures alone.
+/// Learns only from failures.
 const PATIENT_AIMD: AdaptiveAlgorithm = AdaptiveAlgorithm::Aimd { timeout: u64::MAX };
 
-/// Service times after which the estimate has settled, if the capacity was up to eleven times as large or as small.
+/// Service times it takes the estimate to settle if the capacity became up to eleven times as large or as small.
 const SETTLING: u64 = 400;
 
-/// Service times over which it is averaged then.
+/// Service times over which it is then averaged.
 const WATCHED: u64 = 200;
 
 fn adaptive(algorithm: AdaptiveAlgorithm, start: u64, floor: u64, ceiling: u64) -> Rule {
@@ -53,7 +53,7 @@ fn capacity(limit: &Limit) -> u64 {
     limit.rule.mark(limit.words.as_slice(), at(0)).second
 }
 
-/// On average within a fifth of the capacity, and never far from it.
+/// Within a fifth of the capacity on average, and never far from it.
 fn assert_settled(seen: Seen, workers: u64, of: &str) {
     let workers = workers as f64;
     assert!(
@@ -65,7 +65,7 @@ fn assert_settled(seen: Seen, workers: u64, of: &str) {
 }
 
 fn follows_the_capacity(algorithm: AdaptiveAlgorithm, queue: impl Fn(u64) -> usize) {
-    // A little more than the largest of the capacities can bear, and much more.
+    // A little more, and much more, than the largest of the capacities can bear.
     for arrivals_in_service in [110, 300] {
         let mut server = Simulation::new(adaptive(algorithm, 20, 1, 1_000), 40, arrivals_in_service);
         for workers in [40, 10, 80, 25, 100, 9, 60] {
@@ -156,7 +156,7 @@ fn what_fails_together_lowers_aimd_once() {
         observe(&mut limit, instant, failed(500, 100));
     }
     assert_eq!(capacity(&limit), 90);
-    // Begun after the fall at 1,000.
+    // This one began after the fall at 1,000.
     observe(&mut limit, 1_600, failed(500, 90));
     assert_eq!(capacity(&limit), 81);
 }
@@ -181,7 +181,7 @@ fn without_a_queue_the_estimate_rises_to_the_ceiling_and_stays() {
             max = max.max(capacity(&limit));
         }
         assert_eq!(max, 60, "{algorithm:?}");
-        // Less is admitted for a while when the estimate is probed.
+        // Less is admitted during a probe of the estimate.
         assert!(capacity(&limit) >= 45, "{algorithm:?}");
     }
 }
@@ -314,14 +314,14 @@ proptest! {
         }
     }
 
-    /// Processes report as they get the lock.
+    /// Processes report in the order in which they get the lock.
     #[test]
     fn the_order_within_a_round_does_not_matter(
         samples in prop::collection::vec((1..1_000_u64, 0..20_u64, prop::bool::weighted(0.1)), 20..21),
         order in Just((0..20_usize).collect::<Vec<_>>()).prop_shuffle(),
     ) {
         for algorithm in [GRADIENT, VEGAS] {
-            // Two rounds, the first of them to compare with.
+            // Two rounds; the first sets the latency to compare with.
             let mut one = Limit::new(adaptive(algorithm, 20, 1, 20));
             for _ in 0..20 {
                 observe(&mut one, 0, sample(300, 20));

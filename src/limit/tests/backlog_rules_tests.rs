@@ -12,7 +12,7 @@ use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 
 const MINUTE: u64 = 60 * NANOS_PER_SECOND;
 
-/// The rule with the parameters; none for bursts that are not exact.
+/// The rule with these parameters, or nothing if the burst is not exact.
 pub(super) fn each(capacity: u64, window: u64, burst: u64) -> Vec<Rule> {
     match Backlog::new(capacity, window, burst) {
         Ok(rule) => vec![rule.into()],
@@ -66,7 +66,7 @@ proptest! {
             let mut uses: Vec<(u64, u64)> = Vec::new();
             for (pause, cost, max_delay, others) in &steps {
                 now += pause;
-                // Another limit of the same request may make it wait for longer than this one would.
+                // Another limit of the same request may impose a longer wait than this one.
                 let (delay, is_possible) = match limit.assess(at(now), *cost) {
                     Assessment::Admissible => (0, true),
                     Assessment::Refused { retry_after } => (retry_after.unwrap_or(0), retry_after.is_some()),
@@ -153,7 +153,7 @@ fn do_not_promise_an_instant_to_a_cost_above_the_burst() {
 
 #[test]
 fn a_leaky_bucket_that_is_polled_every_nanosecond_still_drains() {
-    // One unit takes a third of 1,000 ns: rounding at each look would lose all of it.
+    // One unit takes a third of 1,000 ns: rounding on every look would lose all of it.
     let mut limit = leaky_bucket(3, 1_000, 3);
     limit.charge(at(0), 3);
     let admitted = (0..=334).find(|instant| limit.take(at(*instant), 1) == Assessment::Admissible);
@@ -184,7 +184,7 @@ fn an_overdraft_has_to_be_worked_off_first() {
                 reset_after: 2_500
             }
         );
-        // Not even a question is answered with yes while the limit is overdrawn.
+        // While the limit is overdrawn, even a cost of zero is refused.
         assert_eq!(limit.assess(at(0), 0), refused_for(1_500));
         assert_eq!(limit.assess(at(0), 1), refused_for(1_600));
         assert!(limit.admits(at(1_600), 1));
@@ -196,7 +196,7 @@ fn a_refund_never_rises_above_full() {
     for rule in each(10, 1_000, 10) {
         let mut limit = Limit::new(rule);
         limit.charge(at(0), 5);
-        // 2.5 of 5 have come back by themselves; of those that are missing 2 are whole.
+        // 2.5 of 5 have come back by themselves; of the missing 2.5, two are whole.
         assert_eq!(limit.refund_any(at(250), 5), 2);
         assert_eq!(
             limit.standing(at(250)),

@@ -1,4 +1,4 @@
-//! Each rule against a slow and obviously right model, over random traces.
+//! Each rule against a slow, obviously correct model, over random traces.
 
 mod adaptive_tests;
 mod backlog_rules_tests;
@@ -25,7 +25,7 @@ impl StateMut for [u64] {
     }
 }
 
-/// Counts what is stored.
+/// Counts the stores.
 struct Counting<'a> {
     words: &'a mut [u64],
     stores: usize,
@@ -89,7 +89,7 @@ impl Limit {
         assessment
     }
 
-    /// A charge of so much just now, where it is not noted how the limit stood after it.
+    /// A charge made just now, without a mark of how it left the limit.
     fn unmarked(now: Now, cost: u64) -> Charge {
         Charge {
             instant: now.monotonic,
@@ -111,7 +111,7 @@ impl Limit {
         given
     }
 
-    /// As [`refund`](Self::refund), of whatever was charged to a limit that keeps a backlog.
+    /// Refunds any of what was charged to a limit that keeps a backlog.
     fn refund_any(&mut self, now: Now, units: u64) -> u64 {
         self.refund(now, units, &Self::unmarked(now, u64::MAX))
     }
@@ -120,14 +120,14 @@ impl Limit {
         self.rule.is_replenished(self.words.as_slice(), now)
     }
 
-    /// Goes on as another rule.
+    /// Continues as another rule.
     fn become_other(&mut self, new: Rule, now: Now) {
         assert!(new.can_migrate(&self.rule));
         new.migrate(&self.rule, self.words.as_mut_slice(), now);
         self.rule = new;
     }
 
-    /// Answers how many words it stores.
+    /// Returns how many words it stores.
     fn reset(&mut self) -> usize {
         let mut state = Counting {
             words: &mut self.words,

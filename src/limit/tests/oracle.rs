@@ -1,5 +1,5 @@
-//! Models that are obviously right and slow: they keep every charge there ever was, and decide by going through all
-//! of them with big integers. Fractions are never divided out, only cross-multiplied.
+//! Slow, obviously correct models: they keep every charge ever made, and decide by going through all of them with big
+//! integers. Fractions are never divided out, only cross-multiplied.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,17 @@ pub(super) trait Model {
 
     fn remaining(&self, now: Now) -> u64;
 
-    /// Whether nothing that was ever charged matters any more.
+    /// Whether no past charge matters any more.
     fn replenished(&self, now: Now) -> bool;
 
     fn charge(&mut self, now: Now, cost: u64);
 
-    /// Gives back units of what was charged at `charged_at`, at most as many as are left of that; answers by how many the
-    /// limit rose.
+    /// Gives back up to `units` of what was charged at `charged_at`, and returns by how many the limit rose.
     fn refund(&mut self, _now: Now, _charged_at: Now, _units: u64) -> u64 {
         0
     }
 
-    /// Whether a charge of `cost` stays in the range where nothing saturates.
+    /// Whether a charge of `cost` stays within the range where nothing saturates.
     fn can_express(&self, now: Now, cost: u64) -> bool;
 }
 
@@ -32,15 +31,15 @@ fn big(value: impl Into<BigInt>) -> BigInt {
     value.into()
 }
 
-/// The least distance at or above zero, as a word.
+/// What is left of the capacity, zero if overdrawn.
 fn room(capacity: u64, used: &BigInt) -> u64 {
     u64::try_from(big(capacity) - used).unwrap_or(0)
 }
 
 /// Token bucket, leaky bucket and GCRA: an arrival curve.
 ///
-/// At any instant and for any past charge, what was charged since then less what time has worked off since then is
-/// owed; the largest of these, or nothing, is the backlog.
+/// At any instant, each past charge gives an amount owed: what was charged since then, less what time has worked off
+/// since then. The largest of these is the backlog, or zero if none is positive.
 pub(super) struct ArrivalCurve {
     pub(super) capacity: u64,
     pub(super) window: u64,
@@ -93,10 +92,10 @@ impl Model for ArrivalCurve {
         self.charges.push((now.monotonic, big(cost)));
     }
 
-    /// Of whatever was charged.
+    /// Refunds any of what was charged.
     fn refund(&mut self, now: Now, _charged_at: Now, units: u64) -> u64 {
         let whole = u64::try_from(self.backlog(now) / self.window).unwrap_or(u64::MAX);
-        // The backlog has a floor of zero, so a refund of more than it loses the rest by itself.
+        // The backlog never drops below zero, so refunding more than that loses the rest by itself.
         self.charges.push((now.monotonic, -big(units)));
         units.min(whole)
     }
@@ -106,10 +105,10 @@ impl Model for ArrivalCurve {
     }
 }
 
-/// The sliding window: every charge, counted while it is younger than the window.
+/// The sliding window: every charge counts while it is younger than the window.
 pub(super) struct Log {
     pub(super) capacity: u64,
-    /// More than 64 bits, so that a log that keeps things a little longer can be asked for as well.
+    /// More than 64 bits, so that this can also model a log that keeps things a little longer.
     pub(super) window: u128,
     pub(super) charges: Vec<(u64, u64)>,
 }
@@ -259,7 +258,7 @@ impl Model for Counters {
     }
 }
 
-/// Fixed windows by a clock that never goes back: the count of each window by what names it.
+/// Fixed windows by a clock that never goes back: the count of each window by its name.
 pub(super) struct Windows<N> {
     pub(super) capacity: u64,
     /// Names the window that an instant lies in.
@@ -311,7 +310,7 @@ impl<N: Fn(Now) -> BigInt> Model for Windows<N> {
     }
 }
 
-/// Windows that open with the first charge: each that there ever was, with its start and what is used in it.
+/// Windows that open with the first charge: all there ever were, with their start and what is used in them.
 pub(super) struct FirstUse {
     pub(super) capacity: u64,
     pub(super) window: u64,
@@ -378,7 +377,7 @@ impl Model for FirstUse {
     }
 }
 
-/// A budget: admits whatever the model of its window would admit one unit to.
+/// A budget: admits whenever the model of its window would admit one unit.
 pub(super) struct Debited<M>(pub(super) M);
 
 impl<M: Model> Model for Debited<M> {

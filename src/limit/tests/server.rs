@@ -1,4 +1,4 @@
-//! A server of a known capacity on a virtual clock, and callers who ask an adaptive limit before they ask the server.
+//! A server of known capacity on a virtual clock, and callers who ask an adaptive limit before they ask the server.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,14 +12,14 @@ pub(super) const SERVICE: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival,
-    /// A request that arrived at that instant is answered.
+    /// The answer to a request that arrived at that instant.
     Answer(u64),
 }
 
 pub(super) struct Simulation {
     pub(super) limit: Limit,
     pub(super) workers: u64,
-    /// Requests that wait for a worker; any more are turned away at once.
+    /// Requests that may wait for a worker; any more are turned away at once.
     pub(super) longest_queue: usize,
     /// Nanoseconds between arrivals.
     pub(super) interval: u64,
@@ -31,7 +31,7 @@ pub(super) struct Simulation {
     random: u64,
 }
 
-/// How many units could be in use over a stretch of time.
+/// How many units could be in use over a span of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) mean: f64,
@@ -62,7 +62,7 @@ impl Simulation {
             .second
     }
 
-    /// Lets as many service times pass, and answers what was seen meanwhile.
+    /// Lets this many service times pass, and returns what was seen.
     pub(super) fn pass(&mut self, service_times: u64) -> Seen {
         let (begin, end) = (self.now, self.now + service_times * SERVICE);
         let (mut area, mut min, mut max) = (0, u64::MAX, 0);

@@ -1,10 +1,10 @@
-//! Holds the table of state words in `shm-layout.md` and the rules together.
+//! Keeps the table of state words in `shm-layout.md` and the rules in step.
 
 use crate::limit::{
     Backlog, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 
-/// How many words the document gives to an algorithm.
+/// How many words the document gives an algorithm.
 fn documented(algorithm: &str) -> &'static str {
     include_str!("../../../shm-layout.md")
         .lines()

@@ -11,7 +11,7 @@ use crate::units::LATEST_INSTANT;
 /// A hundred years.
 const LONGEST_WINDOW: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
-/// Capacities and bursts: tiny ones that fill up, round ones, and up to the last word.
+/// Capacities and bursts: tiny ones that fill up, round ones, and anything up to the largest word.
 pub(super) fn quantity() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 1..=12_u64,
@@ -38,13 +38,13 @@ pub(super) fn window() -> impl Strategy<Value = u64> {
 pub(super) enum Wait {
     None,
     Nanos(u64),
-    /// So many 64ths of the window.
+    /// This many 64ths of the window.
     Share(u64),
-    /// To the next multiple of the window, give or take.
+    /// Until about the next multiple of the window.
     Boundary(i64),
-    /// So many windows, give or take.
+    /// About this many windows.
     Windows(u64, i64),
-    /// To the instant that the last refusal named, give or take.
+    /// Until about the instant the last refusal named.
     Retry(i64),
     Anything(u64),
 }
@@ -68,7 +68,7 @@ pub(super) enum Amount {
     Share(u64),
     All,
     AllAndOne,
-    /// All that remains, and so many more.
+    /// All that remains, and this many more.
     Remaining(u64),
 }
 
@@ -99,20 +99,20 @@ pub(super) fn amount() -> impl Strategy<Value = Amount> {
 pub(super) enum Act {
     /// Take if admissible.
     Take(Amount),
-    /// Charge whatever the limit says.
+    /// Charge, whatever the limit says.
     Overdraw(Amount),
-    /// Give back of what was charged, so many charges before the latest.
+    /// Give back some of the charge this many places before the latest.
     Refund(Amount, usize),
 }
 
 pub(super) type Trace = Vec<(Wait, Act)>;
 
-/// Takes only, for what must hold of honest use.
+/// Takes only, for what must hold in honest use.
 pub(super) fn takes() -> impl Strategy<Value = Trace> {
     prop::collection::vec((wait(), amount().prop_map(Act::Take)), 1..60)
 }
 
-/// Takes, of which some is given back.
+/// Takes, some of which are given back.
 pub(super) fn takes_and_refunds() -> impl Strategy<Value = Trace> {
     let act = prop_oneof![
         2 => amount().prop_map(Act::Take),
@@ -131,7 +131,7 @@ pub(super) fn everything() -> impl Strategy<Value = Trace> {
     prop::collection::vec((wait(), act), 1..60)
 }
 
-/// The instant after a wait; never beyond what the rules are proven for.
+/// The instant after a wait; never later than the rules are proven for.
 pub(super) fn after(now: u64, wait: Wait, window: u64, retry_at: Option<u64>) -> u64 {
     let target = match wait {
         Wait::None => now,
@@ -165,19 +165,19 @@ fn later(now: Now, nanos: u64) -> Option<Now> {
     })
 }
 
-/// Whatever was admitted and used, as (instant, cost).
+/// Everything that was admitted and used, as (instant, cost).
 pub(super) type Grants = Vec<(u64, u64)>;
 
-/// What was charged and not given back yet.
+/// A charge that has not been given back yet.
 struct Outstanding {
     at: Now,
     charge: Charge,
-    /// Which of what was admitted it is.
+    /// The index of its grant.
     grant: Option<usize>,
 }
 
 impl Outstanding {
-    /// What `limit` has been charged just now.
+    /// What `limit` has just been charged.
     fn of(limit: &Limit, at: Now, cost: u64, grant: Option<usize>) -> Self {
         let charge = Charge {
             mark: Some(limit.rule.mark(limit.words.as_slice(), at)),
@@ -186,7 +186,7 @@ impl Outstanding {
         Self { at, charge, grant }
     }
 
-    /// Any of whatever was charged: what a backlog is worth belongs to no single charge once several were given back.
+    /// Any part of what was charged: after several refunds, a backlog belongs to no single charge.
     fn anything(at: Now) -> Self {
         Self {
             at,
@@ -196,7 +196,7 @@ impl Outstanding {
     }
 }
 
-/// Follows a trace from `start` with a rule and its model, and demands that they agree about everything.
+/// Follows a trace from `start` with a rule and its model, which must agree about everything.
 pub(super) fn follow(rule: Rule, mut model: impl Model, window: u64, start: u64, trace: &Trace) -> Grants {
     let mut limit = Limit::new(rule);
     let mut grants = Grants::new();
@@ -253,7 +253,7 @@ pub(super) fn follow(rule: Rule, mut model: impl Model, window: u64, start: u64,
                 );
                 charge.cost -= back;
                 if let Some(grant) = grant {
-                    // It was not used, whether the limit could still take it back or not.
+                    // It was not used, whether or not the limit could still take it back.
                     grants[*grant].1 -= back;
                 }
             }
@@ -315,7 +315,7 @@ fn agree_about_cost(limit: &Limit, model: &impl Model, now: Now, cost: u64) {
     }
 }
 
-/// The most that was granted in any half-open stretch of `length` nanoseconds.
+/// The most that was granted in any half-open span of `length` nanoseconds.
 pub(super) fn max_granted_within(grants: &Grants, length: u128) -> BigInt {
     let within = |start: u64| {
         grants

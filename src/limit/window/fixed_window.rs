@@ -5,18 +5,18 @@ use crate::limit::{
     Assessment, CapacityTerms, Charge, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
 };
 
-/// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
+/// At most `capacity` units in each window, and up to twice that in a span of a window's length across a boundary.
 ///
-/// State: the units used, where the window that they belong to starts and, for windows by the wall clock, the
-/// monotonic instant at which it was opened. A count of zero means that no window is open, whatever the other words
-/// say; the first charge opens one.
+/// State: the units used; where the window they belong to starts; and, for wall-clock windows, the monotonic instant
+/// at which it was opened. A count of zero means that no window is open, whatever the other words say; the first
+/// charge opens one.
 ///
-/// **When the wall clock is set back** before the start of the open window, that window stays open with its count, so
-/// that the step grants nothing, and ends where it would have ended. But a step of several windows must not lock
-/// every process out until the old time comes round again: then the count stands until the window's length has passed
-/// on the monotonic clock since it was opened (by when it would have ended without the step) and the next window begins
-/// by the wall clock as it now is. That is within two windows, writes nothing at the step, and keeps the bound of two
-/// capacities. A step forward turns the window early, as it must.
+/// **If the wall clock is set back** to before the start of the open window, that window stays open with its count,
+/// so that the step grants nothing, and ends where it would have ended. But a step of several windows must not lock
+/// everybody out until the old time comes round again. In that case the count stands until the window's length has
+/// passed on the monotonic clock since it was opened (by then it would have ended without the step too), and the next
+/// window begins by the wall clock as it now reads. That takes at most two windows, writes nothing at the step, and
+/// keeps the bound of two capacities. A step forward turns the window early, as it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FixedWindow {
     capacity: u64,
@@ -27,7 +27,7 @@ pub(crate) struct FixedWindow {
 enum Alignment {
     /// Windows start at multiples of this many nanoseconds since the Unix epoch.
     Utc(u64),
-    /// A window starts with the first charge after the one before it, and lasts this many nanoseconds.
+    /// A window starts with the first charge after the previous window, and lasts this many nanoseconds.
     FirstUse(u64),
     Calendar(Calendar),
 }
@@ -49,7 +49,7 @@ impl FixedWindow {
         Self::new(capacity, Alignment::Utc(positive_window(window)?))
     }
 
-    /// Windows of `window` nanoseconds that start with the first use.
+    /// Windows of `window` nanoseconds that start with their first use.
     pub(crate) fn first_use(capacity: u64, window: u64) -> Result<Self, InvalidLimit> {
         Self::new(capacity, Alignment::FirstUse(positive_window(window)?))
     }
@@ -80,11 +80,11 @@ impl FixedWindow {
         (turns_in > 0).then_some(Open { used, turns_in })
     }
 
-    /// Whether the window that is open now is the one that the charge was counted in.
+    /// Whether the window that is open now is the one that counted the charge.
     ///
-    /// Where windows begin with a use, both end at one instant. By the wall clock, a charge comes after the window was
-    /// opened, by the monotonic clock. At that very instant, which may be the last of the window before as well, the mark
-    /// tells: that window has turned by now.
+    /// If windows start with a use, it is if both end at the same instant. With wall-clock windows, the charge must
+    /// come after the window was opened, by the monotonic clock. A charge at that very instant may belong to the
+    /// previous window instead; the mark then tells, because that window has turned by now.
     fn is_of_open(&self, state: &(impl State + ?Sized), now: Now, charge: &Charge) -> bool {
         let turned_at = charge
             .mark
@@ -98,7 +98,7 @@ impl FixedWindow {
         }
     }
 
-    /// Where the wall-clock window that holds `utc` starts.
+    /// The start of the wall-clock window that contains `utc`.
     fn start(&self, utc: u64) -> u64 {
         match self.alignment {
             Alignment::Calendar(calendar) => calendar.period(utc).start,
@@ -106,7 +106,7 @@ impl FixedWindow {
         }
     }
 
-    /// Nanoseconds that no window exceeds.
+    /// No window is longer than this many nanoseconds.
     fn longest(&self) -> u64 {
         match self.alignment {
             Alignment::Calendar(calendar) => calendar.longest_period(),
@@ -114,7 +114,7 @@ impl FixedWindow {
         }
     }
 
-    /// Where the window that starts at `start` ends. Beyond 64 bits it never does.
+    /// The end of the window that starts at `start`. A window that would end beyond 64 bits never does.
     fn end(&self, start: u64) -> u64 {
         match self.alignment {
             Alignment::Calendar(calendar) => calendar.period(start).end,
@@ -122,18 +122,18 @@ impl FixedWindow {
         }
     }
 
-    /// Where the window from `start`, opened at the monotonic instant `opened`, ends by the wall clock as it is now
+    /// When the window from `start`, opened at the monotonic instant `opened`, ends by the wall clock as it is now
     /// set.
     fn end_by_wall_clock(&self, start: u64, opened: u64, now: Now) -> u64 {
         let end = self.end(start);
         let length_passed = opened.saturating_add(end.saturating_sub(start));
         let overdue = now.monotonic.saturating_sub(length_passed);
         if start <= now.utc {
-            // Overdue since before the wall clock came to `start`: it has been here before.
+            // Overdue since before the wall clock reached `start`: it has been here before.
             let came_round_again = now.monotonic >= length_passed && overdue >= now.utc - start;
             return if came_round_again { start } else { end };
         }
-        // When the length has passed, by the wall clock. Window boundaries at or after that end the window.
+        // When the length has passed, by the wall clock. The first window boundary at or after that ends the window.
         let by_wall = now
             .utc
             .saturating_sub(overdue)
@@ -172,7 +172,7 @@ impl RuleOperations for FixedWindow {
         }
     }
 
-    /// The count saturates; above the capacity it refuses everything until the window turns.
+    /// The count saturates. Above the capacity, everything is refused until the window turns.
     #[inline]
     fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
@@ -203,8 +203,9 @@ impl RuleOperations for FixedWindow {
         }
     }
 
-    /// Whether no later instant finds a window open. By the wall clock, later means that it is not set back; where it
-    /// was, the window must be so long overdue that it cannot be opened again by setting the clock forward.
+    /// Whether no later instant will find a window open. For wall-clock windows this assumes that the clock is not
+    /// set back again; if it has been set back, the window must be so long overdue that setting the clock forward
+    /// cannot reopen it.
     #[inline]
     fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         if state.load(Self::USED) == 0 {
@@ -219,15 +220,15 @@ impl RuleOperations for FixedWindow {
                     let longest = self.longest();
                     let length_passed = state.load(Self::OPENED).saturating_add(end.saturating_sub(start));
                     let overdue = now.monotonic.checked_sub(length_passed);
-                    // Before that much time since the epoch the periods are cut off, and nothing is promised.
+                    // Earlier than that after the epoch the periods are cut off, and nothing is promised.
                     now.utc >= longest && overdue.is_some_and(|overdue| overdue >= longest - 1)
                 }
             }
         }
     }
 
-    /// While the window lasts that counted the charge. Where all that it counted is given back, it is over: the next
-    /// charge opens one.
+    /// Gives back while the window that counted the charge lasts. If everything it counted is given back, it is over,
+    /// and the next charge opens a new one.
     fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
         let Some(open) = self.open(state, now) else {
             return 0;
@@ -254,11 +255,11 @@ impl RuleOperations for FixedWindow {
         !matches!(self.alignment, Alignment::FirstUse(_))
     }
 
-    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions. Of a window that is not
-    /// open it is not known when it turns, and neither is how long periods of a calendar are: these count as nothing.
+    /// A lower bound, in nanoseconds, on when all of `amount` units can have been taken, in whatever portions. When a
+    /// window that is not open turns is unknown, and so is the length of a calendar's periods; both count as zero.
     fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
         let Open { used, turns_in } = self.open(state, now).unwrap_or(Open { used: 0, turns_in: 0 });
-        // What was charged above the capacity ends with its window: none of it counts in the next.
+        // Usage above the capacity ends with its window: none of it counts in the next.
         let excess = amount.saturating_sub(self.capacity.saturating_sub(used));
         let Some(later) = excess.div_ceil(self.capacity).checked_sub(1) else {
             return 0;
@@ -270,7 +271,7 @@ impl RuleOperations for FixedWindow {
         turns_in.saturating_add(window.saturating_mul(later))
     }
 
-    /// Whether the windows of both are cut in the same way, be they of different lengths.
+    /// Whether both cut their windows the same way; the lengths may differ.
     fn can_migrate(&self, old: &Self) -> bool {
         matches!(
             (self.alignment, old.alignment),
@@ -280,21 +281,22 @@ impl RuleOperations for FixedWindow {
         )
     }
 
-    /// What the open window counted stays counted until that window would have turned, and until the new window that
-    /// holds `now` turns, whichever is later. Where the new windows have their places in time, it stays until the
-    /// first of their boundaries at or after the old one's end, so that each of them still holds the capacity at most.
-    /// Changes to and fro never move the end beyond the first boundary that both have in common.
+    /// What the open window counted stays counted until that window would have turned and until the new window that
+    /// contains `now` turns, whichever is later. If the new windows have fixed places in time, it stays counted until
+    /// the first of their boundaries at or after the old window's end, so that each of them still holds at most the
+    /// capacity. Changing back and forth never moves the end beyond the first boundary that both have in common.
     ///
-    /// A shorter window from the first use may start later than now, to end when the old one would have. When that one
-    /// was opened is not known any more: no later than now, so a longer window need not end later than if it started
-    /// now. Otherwise each change to and fro would move the end by the difference. Changes that follow one another faster
-    /// than the longer window still move it along, to one of these from the latest.
+    /// A shorter window from the first use may start later than now, so that it ends when the old one would have.
+    /// When the old window was opened is then no longer known, except that it was no later than now; so a longer
+    /// window need not end later than if it started now. Otherwise each change back and forth would move the end by
+    /// the difference. Changes that follow one another faster than the longer window still move the end along, to at
+    /// most one longer window after the latest change.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.alignment == old.alignment {
             return;
         }
         let Some(open) = old.open(state, now) else {
-            // A longer window must not open again what has turned.
+            // A longer window must not reopen what has turned.
             if state.load(Self::USED) != 0 {
                 state.store(Self::USED, 0);
             }
@@ -312,10 +314,10 @@ impl RuleOperations for FixedWindow {
             }
             Alignment::Utc(_) | Alignment::Calendar(_) => {
                 let end = now.utc.saturating_add(open.turns_in);
-                // It ends after now, so the new window that holds its last instant turns no earlier than the one that
-                // holds now.
+                // This is after now, so the new window that contains its last instant turns no earlier than the one
+                // that contains now.
                 let start = self.start(end.saturating_sub(1));
-                // The window may start later than now. It counts as opened when the wall clock will show its start:
+                // The window may start later than now. Count it as opened when the wall clock will reach its start;
                 // otherwise it would look as if that clock had been set back.
                 let opened = now.monotonic.saturating_add(start.saturating_sub(now.utc));
                 state.store(Self::START, start);

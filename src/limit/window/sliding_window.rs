@@ -6,31 +6,32 @@ use crate::limit::{
 
 /// At most `capacity` units in any window, wherever it starts.
 ///
-/// An entry made at `t` counts while `now < t + window`: the bound holds for every half-open stretch `[a, a + window)`.
+/// An entry made at `t` counts while `now < t + window`: the bound holds for every half-open span `[a, a + window)`.
 ///
-/// State: a word that packs the ring's head (low half) and length (high half), a word with the running total before
-/// the oldest entry, then the ring of entries, two words each: the time, and the running total up to and including
-/// the entry. Totals rather than costs, so that what any run of entries holds is one subtraction and expiry and
-/// waiting times are binary searches. Totals wrap; the sum of the live entries never exceeds 64 bits, so their
-/// differences are exact.
+/// State: a word that packs the ring's head (low half) and length (high half); a word with the running total before
+/// the oldest entry; then the ring of entries, two words each: the time, and the running total up to and including
+/// the entry. With totals instead of costs, the sum of any run of entries is one subtraction, and expiry and waiting
+/// times are binary searches. Totals wrap; the sum of the live entries never exceeds 64 bits, so their differences
+/// are exact.
 ///
-/// **Merging.** While fewer than `entries` entries are live each charge gets its own, and the log is exact. From then
-/// on a charge that falls into the same cell of `ceil(window / entries)` nanoseconds as the newest entry joins it, and
-/// the joint entry takes the later time. Units then expire late by less than one cell: the limit may refuse early by
-/// that much, and never admits late.
+/// **Merging.** While fewer than `entries` entries are live, each charge gets its own, and the log is exact. After
+/// that, a charge in the same cell of `ceil(window / entries)` nanoseconds as the newest entry joins it, and the
+/// joint entry takes the later time. Units then expire late by less than one cell: the limit may refuse for that much
+/// longer, but never admits too much.
 ///
 /// **The ring of `2 * entries` never overflows.** Call an entry crowded if it was made when `entries` or more were
-/// live. It opened a cell of its own, later than the newest entry's at that time, and merging never leaves a cell.
-/// The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at most `entries + 1`
-/// cells. When the newest of them that is not crowded was made, at most `entries` were live, itself included; those
-/// made since are crowded and lie in the other cells, at most `entries`. Where all are crowded there are at most
+/// live. It opened a cell of its own, later than that of the newest entry at the time, and merging never leaves a
+/// cell. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at most `entries +
+/// 1` cells. When the newest of them that is not crowded was made, at most `entries` were live, itself included;
+/// those made since are crowded and lie in the other cells, at most `entries`. If all are crowded, there are at most
 /// `entries + 1`. A damaged ring may be full all the same, and so may one from before the window changed: then the
 /// newest entry takes the charge, and what it held counts for longer.
 ///
-/// **Refunds** are taken out of the first entry at or after the charge: its own, or one that expires no later. Every total
-/// from there on becomes smaller, or every one before it larger, whichever are fewer; where that is more words than a refund
-/// may store, nothing is given back. What was charged from any instant on is then still counted at least as long as it must
-/// be, however charges were merged. The newest entry always holds something, so it says when all of it is replenished.
+/// **Refunds** are taken out of the first entry at or after the charge: its own, or one that expires no later. Either
+/// every total from there on becomes smaller, or every total before it larger, whichever are fewer; if that is more
+/// words than a refund may store, nothing is given back. However charges were merged, everything charged from any
+/// instant on still counts for at least as long as it must. The newest entry always holds something, so it tells when
+/// everything is replenished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingWindow {
     capacity: u64,
@@ -41,7 +42,7 @@ pub(crate) struct SlidingWindow {
     refund_words: u32,
 }
 
-/// The live part of the log at an instant, as read and made safe from the state.
+/// The live part of the log at an instant, read from the state and made safe.
 struct Live {
     head: u32,
     len: u32,
@@ -62,13 +63,13 @@ impl SlidingWindow {
     const BEFORE: usize = 1;
     const RING: usize = 2;
 
-    /// So many entries are kept apart when the window shrinks: as many as a bounded number of stores can move.
+    /// When the window shrinks, this many entries stay separate: as many as a bounded number of stores can move.
     const MAX_MOVED: u32 = 29;
 
     /// 16.7 million entries are half a gigabyte of state.
     const MAX_ENTRIES: u32 = 1 << 24;
 
-    /// `window` is in nanoseconds; `entries` is how many charges are distinguished in any case.
+    /// `window` is in nanoseconds; at least `entries` charges are kept apart.
     pub(crate) fn new(capacity: u64, window: u64, entries: u32) -> Result<Self, InvalidLimit> {
         InvalidLimit::unless_positive(capacity, "capacity")?;
         InvalidLimit::unless_positive(window, "window")?;
@@ -89,7 +90,7 @@ impl SlidingWindow {
         })
     }
 
-    /// The same rule, of which a refund stores at most so many words: more, and it gives nothing back.
+    /// The same rule with refunds that store at most `words` words; a refund that needs more gives nothing back.
     pub(crate) fn refunding_within(self, words: u32) -> Self {
         Self {
             refund_words: words,
@@ -97,7 +98,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Reads the ends of the log, makes them safe, and leaves out what has expired.
+    /// Reads the ends of the log, makes them safe, and skips what has expired.
     fn live(&self, state: &(impl State + ?Sized), now: Now) -> Live {
         let ends = state.load(Self::ENDS);
         let head = (ends as u32) % self.slots();
@@ -113,7 +114,7 @@ impl SlidingWindow {
         };
         let total = self.total_at(state, head, newest);
         let is_live = |index| now.monotonic.saturating_sub(self.time_at(state, head, index)) < self.window;
-        // Often nothing has expired, or everything: both are seen without a search.
+        // Often nothing or everything has expired: both cases need no search.
         let expired = if is_live(0) {
             return Live {
                 head,
@@ -146,7 +147,7 @@ impl SlidingWindow {
         } else {
             self.window.saturating_add(time - now.monotonic)
         };
-        // Live entries expire later than now; only a damaged log has others among them.
+        // Live entries expire later than now, except in a damaged log.
         until.max(1)
     }
 
@@ -154,7 +155,7 @@ impl SlidingWindow {
         2 * self.entries
     }
 
-    /// The slot of the entry `index` places after the head. `head < slots`, `index <= slots`, so the sum fits.
+    /// The slot of the entry `index` places after the head. `head < slots` and `index <= slots`, so the sum fits.
     fn slot(&self, head: u32, index: u32) -> u32 {
         (head + index) % self.slots()
     }
@@ -191,7 +192,7 @@ impl RuleOperations for SlidingWindow {
         let Some(excess @ 1..) = live.sum().checked_sub(admitting) else {
             return Assessment::Admissible;
         };
-        // The oldest entries that together free the excess; the last of them decides.
+        // The oldest entries that together free the excess: the last of them decides.
         let too_few = first_where(live.len, |index| {
             self.total_at(state, live.head, index).wrapping_sub(live.before) >= excess
         });
@@ -201,11 +202,11 @@ impl RuleOperations for SlidingWindow {
         }
     }
 
-    /// Stores four words at most. The sum of the live entries saturates.
+    /// At most four stores. The sum of the live entries saturates.
     #[inline]
     fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         let live = self.live(state, now);
-        // Only room for the sum keeps differences of wrapping totals exact.
+        // Differences of wrapping totals are exact only while the sum fits.
         let added = cost.min(u64::MAX - live.sum());
         if added == 0 {
             return;
@@ -221,7 +222,7 @@ impl RuleOperations for SlidingWindow {
             Some(newest) if joins => (newest, live.len),
             _ => (live.len, live.len + 1),
         };
-        // Never earlier than the entry before, so that the log stays in order.
+        // Never earlier than the previous entry, so that the log stays in order.
         let time = newest
             .map_or(0, |newest| self.time_at(state, live.head, newest))
             .max(now.monotonic);
@@ -251,7 +252,7 @@ impl RuleOperations for SlidingWindow {
     }
 
     fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
-        // What has expired counts with a later entry at most.
+        // Once expired, the charge still counts at most as part of a later entry.
         if now.monotonic.saturating_sub(charge.instant) >= self.window {
             return 0;
         }
@@ -265,10 +266,10 @@ impl RuleOperations for SlidingWindow {
             Some(before) => self.total_at(state, live.head, before),
             None => live.before,
         };
-        // Counted from `base`: what the entries up to one hold together that begin with the first.
+        // What the entries from `first` up to `index` hold together, counted from `base`.
         let held_to = |index: u32| self.total_at(state, live.head, index).wrapping_sub(base);
         let instant = time(first);
-        // Those of one instant expire together, so it makes no difference which of them is the charge's own.
+        // Entries of one instant expire together, so it does not matter which of them is the charge's own.
         let last = first_where(live.len, |index| index >= first && time(index) > instant).max(first + 1) - 1;
         let units = unused.min(charge.cost).min(held_to(last)).min(live.sum());
         if units == 0 {
@@ -290,10 +291,10 @@ impl RuleOperations for SlidingWindow {
                 .len
                 .min(first_where(live.len, |index| sum_to(index) >= rest) + 1),
         };
-        // Entries of the first instant that hold nothing any more, whose totals move if those before them do.
+        // Entries of the first instant that are now empty. If the totals before them move, theirs do too.
         let emptied = first_where(len.saturating_sub(first), |index| held_to(first + index) >= units);
         let (behind, ahead) = (len.saturating_sub(first), (first + emptied).min(len));
-        // Beside the totals, both ends of the log.
+        // Two more for both ends of the log.
         if behind.min(ahead).saturating_add(2) > self.refund_words {
             return 0;
         }
@@ -328,8 +329,8 @@ impl RuleOperations for SlidingWindow {
         Ok(Self { capacity, ..*self })
     }
 
-    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions: no stretch of a window's
-    /// length has room for more than the capacity.
+    /// A lower bound, in nanoseconds, on when all of `amount` units can have been taken, in whatever portions: no
+    /// span of a window's length has room for more than the capacity.
     fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
         let first = match self.assess(state, now, amount.min(self.capacity)) {
             Assessment::Admissible => 0,
@@ -339,21 +340,22 @@ impl RuleOperations for SlidingWindow {
         first.max(self.window.saturating_mul(full_windows))
     }
 
-    /// The rings must be of one size.
+    /// The rings must be of the same size.
     fn can_migrate(&self, old: &Self) -> bool {
         self.entries == old.entries
     }
 
-    /// What counts now stays until both windows have passed since it was charged. A longer window keeps the entries;
-    /// for a shorter one they move into the future by the difference, and what is charged before the newest of them is
-    /// reached counts as long as it does. Of many entries neighbours are joined, and expire with the last of them.
+    /// What counts now keeps counting until both windows have passed since it was charged. A longer window keeps the
+    /// entries. For a shorter one they move into the future by the difference, and whatever is charged before the
+    /// newest of them is reached counts as long as it does. If there are many entries, neighbours are joined and
+    /// expire with the last of them.
     ///
-    /// When an entry in the future was charged is not known any more: no later than now. So where the window grows
-    /// again, such an entry moves back, by the difference at most and not beyond now. Otherwise each change to and fro
-    /// would move its end by the difference. Changes that follow one another faster than the longer window still move it
-    /// along, to one of these from the latest.
+    /// When an entry in the future was charged is no longer known, except that it was no later than now. So if the
+    /// window grows again, such an entry moves back, by at most the difference and not beyond now. Otherwise each
+    /// change back and forth would move its end by the difference. Changes that follow one another faster than the
+    /// longer window still move it along, to at most one longer window after the latest change.
     ///
-    /// 60 stores at most.
+    /// At most 60 stores.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.window == old.window {
             return;
@@ -370,7 +372,7 @@ impl RuleOperations for SlidingWindow {
         let joined = moved.div_ceil(Self::MAX_MOVED).max(1);
         let len = kept + moved.div_ceil(joined);
         for index in kept..len {
-            // At or after the entry that is written, so none is lost before it is read.
+            // At or after the entry being written, so none is lost before it is read.
             let last = (kept + (index - kept) * joined + joined - 1).min(live.len - 1);
             let time = self.time_at(state, live.head, last);
             let time = match self.window.checked_sub(old.window) {
@@ -382,19 +384,19 @@ impl RuleOperations for SlidingWindow {
             state.store(entry, time);
             state.store(entry + 1, total);
         }
-        // What has expired is cut off: a longer window would count it again.
+        // Drop what has expired: a longer window would count it again.
         state.store(Self::BEFORE, live.before);
         state.store(Self::ENDS, ends(live.head, len));
     }
 }
 
-/// The word that says where the log begins and how long it is.
+/// Packs where the log begins and how long it is.
 fn ends(head: u32, len: u32) -> u64 {
     u64::from(head) | (u64::from(len) << 32)
 }
 
-/// The first index below `len` where a condition holds that, once true, stays true; `len` where it never does.
-/// At most 32 steps, whatever the condition answers.
+/// The first index below `len` at which a condition holds that stays true once it is; `len` if it never does. At most
+/// 32 steps, whatever the condition answers.
 fn first_where(len: u32, condition: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
     while low < high {

@@ -1,33 +1,32 @@
-//! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
+//! The sliding window counter: one count for each of a few sub-windows, cheap at any capacity.
 
 use crate::limit::{
     Assessment, CapacityTerms, Charge, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
 };
 use crate::units::{Rounding, divide, saturate};
 
-/// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
+/// About `capacity` units in any window, judged by `buckets` sub-windows in full and the one before them in part.
 ///
-/// The part of the oldest sub-window's count is the share of it that the window still covers, rounded up, as if what
-/// it counted had come evenly. Capacity, window and buckets are `c`, `w` and `n` below. Then,
-/// leaving overdrafts aside:
+/// The oldest sub-window counts in proportion to how much of it the window still covers, rounded up, as if its units
+/// had come evenly. Capacity, window and buckets are `c`, `w` and `n` below. Leaving overdrafts aside:
 ///
-/// - any stretch no longer than `w - w/n` holds at most `c`;
+/// - any span no longer than `w - w/n` holds at most `c`;
 /// - any window of `w` holds less than `2c`; what it holds above `c` is at most the count of the one sub-window that
-///   straddles its start, times the share of that sub-window that had passed out of view;
+///   straddles its start, times the fraction of that sub-window that had passed out of view;
 /// - nothing is refused that would fit if every unit counted for `w + w/n`.
 ///
-/// So a refusal may ask for a wait of more than the window, by up to one sub-window: units are forgotten with the
-/// sub-window that counted them, and how much of that was still to come when they were charged depends on where the
-/// instant falls between the multiples of `w/n`. No wait, and no `reset_after`, is longer than `w + w/n`, rounded up to
-/// a nanosecond.
+/// So a refusal may ask for a wait of up to one sub-window more than the window. Units are forgotten together with
+/// the sub-window that counted them, and how much of it was still to come when they were charged depends on where the
+/// instant falls between the multiples of `w/n`. No wait, and no `reset_after`, is longer than `w + w/n`, rounded up
+/// to a nanosecond.
 ///
-/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window. Sub-windows
-/// are numbered by the monotonic instant, which is as good as the Unix epoch is: a segment's clock starts at the wall
-/// clock's time and goes on without its steps.
+/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window.
+/// Sub-windows are numbered by the monotonic instant, which does as well as the Unix epoch: a segment's clock starts
+/// at the wall clock's time and runs on without its steps.
 ///
-/// State: a ring of `n + 1` buckets of two words each: the number of the sub-window, counted from 1, that it
-/// belongs to, and the count. A bucket with another number than the one sought is simply an empty one, so nothing is
-/// ever swept, and zeros are empty.
+/// State: a ring of `n + 1` buckets of two words each: the number of the bucket's sub-window, counted from 1, and the
+/// count. A bucket with a number other than the one sought counts as empty, so nothing ever has to be swept, and
+/// zeros are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingWindowCounter {
     capacity: u64,
@@ -44,7 +43,7 @@ struct Position {
 impl SlidingWindowCounter {
     const MAX_BUCKETS: u32 = 60;
 
-    /// `window` is in nanoseconds and at least `buckets`: sub-windows last a nanosecond or longer.
+    /// `window` is in nanoseconds and at least `buckets`, so that sub-windows last at least a nanosecond.
     pub(crate) fn new(capacity: u64, window: u64, buckets: u32) -> Result<Self, InvalidLimit> {
         InvalidLimit::unless_positive(capacity, "capacity")?;
         InvalidLimit::unless_positive(window, "window")?;
@@ -67,7 +66,7 @@ impl SlidingWindowCounter {
 
     fn position(&self, now: Now) -> Position {
         let scaled = u128::from(now.monotonic) * u128::from(self.buckets);
-        // The window is at least as long as there are buckets, so the quotient is at most the instant.
+        // The window has at least as many nanoseconds as there are buckets, so the quotient is at most the instant.
         let sub_window = saturate(divide(scaled, self.window, Rounding::Down));
         let start = u128::from(sub_window) * u128::from(self.window);
         Position {
@@ -83,19 +82,19 @@ impl SlidingWindowCounter {
         saturate(instant.saturating_sub(u128::from(now.monotonic))).max(1)
     }
 
-    /// The least scaled distance into a sub-window at which what is left of its oldest bucket fits into `room`; the
-    /// window's length, where the next sub-window begins, if none does before.
+    /// The least scaled distance into a sub-window at which what still counts of its oldest bucket fits into `room`;
+    /// the window's length, where the next sub-window begins, if it never does.
     fn first_fitting(&self, oldest: u64, room: u128) -> u64 {
         if u128::from(oldest) <= room {
             return 0;
         }
-        // The part is at most `room` while oldest * (window - into) <= room * window. Here room < oldest, so the
-        // quotient is below the window.
+        // The counted part is at most `room` while oldest * (window - into) <= room * window. Here room < oldest, so
+        // the quotient is below the window.
         let visible = divide(room * u128::from(self.window), oldest, Rounding::Down);
         self.window - saturate(visible)
     }
 
-    /// What of the oldest bucket counts, rounded up.
+    /// How much of the oldest bucket counts, rounded up.
     fn weighted(&self, oldest: u64, into: u64) -> u128 {
         let visible = self.window - into;
         divide(
@@ -105,7 +104,7 @@ impl SlidingWindowCounter {
         )
     }
 
-    /// The counts of the `buckets` sub-windows that end with `sub_window`.
+    /// The sum of the `buckets` sub-windows that end with `sub_window`.
     fn full(&self, state: &(impl State + ?Sized), sub_window: u64) -> u128 {
         (0..self.buckets)
             .filter_map(|back| sub_window.checked_sub(back))
@@ -155,12 +154,12 @@ impl RuleOperations for SlidingWindowCounter {
         if full + self.weighted(oldest, into) <= u128::from(admitting) {
             return Assessment::Admissible;
         }
-        // The estimate never rises while no process charges, so the first sub-window with an admitting instant has the
-        // least one. In the last of these, all that was full today has left or is the oldest.
+        // The estimate never rises while nobody charges, so the first sub-window with an admitting instant gives the
+        // least wait. In the last one tried, every sub-window that is full now has left or is the oldest.
         for ahead in 0..=self.buckets {
             let at = sub_window.saturating_add(ahead);
             if ahead > 0 {
-                // What was the oldest of the full ones is now the one that counts in part.
+                // The oldest of the full ones is now the one that counts in part.
                 full = full.saturating_sub(u128::from(self.oldest(state, at)));
             }
             let Some(room) = u128::from(admitting).checked_sub(full) else {
@@ -206,8 +205,8 @@ impl RuleOperations for SlidingWindowCounter {
         }
     }
 
-    /// Whether the last sub-window that counted anything is out of view, which is the first instant at which the
-    /// estimate is zero for good.
+    /// Whether the last sub-window that counted anything is out of view: from that instant on the estimate stays
+    /// zero.
     #[inline]
     fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         let newest = (0..=self.buckets as usize)
@@ -215,13 +214,13 @@ impl RuleOperations for SlidingWindowCounter {
             .map(|bucket| state.load(2 * bucket))
             .max()
             .unwrap_or(0);
-        // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
+        // Numbers are counted from 1, so this is the start of the first sub-window that no longer sees the newest.
         let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
         newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
     }
 
-    /// In the sub-window that counted the charge, as long as any of it is in view. Of the oldest, only the share that counts
-    /// comes back.
+    /// Taken from the sub-window that counted the charge, while any of it is in view. Of the oldest sub-window, only
+    /// the fraction that counts comes back.
     fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, unused: u64, charge: &Charge) -> u64 {
         let Position { sub_window, into } = self.position(now);
         let charged_in = self
@@ -262,17 +261,17 @@ impl RuleOperations for SlidingWindowCounter {
         Ok(Self { capacity, ..*self })
     }
 
-    /// The rings must be of one size, and the window must not shrink: no ring holds a count for longer than its own
-    /// window.
+    /// The rings must be of the same size, and the window must not shrink: no ring holds a count for longer than its
+    /// own window.
     fn can_migrate(&self, old: &Self) -> bool {
         self.buckets == old.buckets && self.window >= old.window
     }
 
-    /// Where the window grows, the sub-windows fall elsewhere: all that counts now then counts as if it had come in
-    /// the present sub-window. In full for at least the new window less a sub-window, at all for more than the new
-    /// window.
+    /// When the window grows, the sub-windows move: everything that counts now then counts as if it had come in the
+    /// present sub-window. It counts in full for at least the new window less a sub-window, and at all for more than
+    /// the new window.
     ///
-    /// 62 stores at most, for 60 buckets.
+    /// At most 62 stores, for 60 buckets.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.window == old.window {
             return;

@@ -1,4 +1,4 @@
-//! State words that hold anything at all.
+//! Rules must cope with any state words at all.
 
 use proptest::prelude::*;
 
@@ -70,7 +70,7 @@ fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: 
                 1 => AdaptiveAlgorithm::Gradient,
                 _ => AdaptiveAlgorithm::Vegas,
             };
-            // It starts at its ceiling: what no process has used admits the most there can be.
+            // It starts at its ceiling, so an unused limit admits the most it ever can.
             let ceiling = capacity.min(u64::from(u32::MAX));
             Rule::Adaptive(Adaptive::new(algorithm, ceiling, burst.min(ceiling), ceiling).expect("valid"))
         }
@@ -78,24 +78,24 @@ fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: 
     }
 }
 
-/// A few at most, mostly.
+/// Usually just a few.
 fn small() -> impl Strategy<Value = u32> {
     prop_oneof![3 => 1..=5_u32, 1 => 1..=60_u32]
 }
 
-/// Every rule there is, with parameters of all sizes.
+/// Every rule, with parameters of all sizes.
 pub(super) fn rule() -> impl Strategy<Value = Rule> {
     (parameters(), 0..=9_u8, any::<u8>(), any::<i32>(), small())
         .prop_map(|(parameters, which, kind, offset, small)| declared(parameters, which, kind, offset, small))
 }
 
-/// A rule, and what it may become without losing its state.
+/// A rule, and one it may change into without losing its state.
 pub(super) fn change() -> impl Strategy<Value = (Rule, Rule)> {
     let kinds = (any::<u8>(), any::<u8>(), any::<i32>(), any::<i32>());
     (parameters(), parameters(), 0..=9_u8, kinds, small()).prop_filter_map(
         "has another kind of state",
         |(before, after, which, (kind, other_kind, offset, other_offset), small)| {
-            // Calendars may change into one another, other windows not.
+            // A calendar may change into another; other windows may not change their kind.
             let other_kind = if kind % 5 < 2 { kind } else { other_kind };
             let old = declared(before, which, kind, offset, small);
             let new = declared(after, which, other_kind, other_offset, small);
@@ -164,11 +164,11 @@ proptest! {
                 _ => 4,
             };
             prop_assert!(stored <= max);
-            // Where the totals of a log are in no order, there is no telling.
+            // If the totals of a log are out of order, anything may happen.
             if act == 2 && !matches!(limit.rule, Rule::SlidingWindow(_)) {
                 prop_assert!(limit.remaining(now) >= before);
             }
-            // Whatever was decided can be asked about with any mark, too.
+            // Any mark must be accepted, too.
             let mark = Mark { first: monotonic, second: amount };
             let _ = limit.rule.standing(mark);
         }
@@ -197,7 +197,7 @@ proptest! {
         later in prop::collection::vec((anything(), anything(), anything()), 1..8),
     ) {
         let now = Now { monotonic, utc };
-        // An adaptive limit has only to say what it would learn again.
+        // An adaptive limit still holds what it has learnt, which may be forgotten.
         let is_adaptive = matches!(limit.rule, Rule::Adaptive(_));
         let has_nothing_to_say = limit.is_replenished(now) && !is_adaptive;
         let unused = Limit::new(limit.rule);

@@ -1,4 +1,4 @@
-//! What can be declared, and what is an error then rather than a wrong answer later.
+//! What can be declared, and what is an error at declaration rather than a wrong answer later.
 
 use num_bigint::BigInt;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn an_error_says_what_is_wrong() {
 
 #[test]
 fn a_burst_whose_arrival_time_could_wrap_is_an_error_that_names_the_largest_which_cannot() {
-    // 2^63 ns scaled by 2^64 - 1, and a burst of almost 2^128, do not fit into 128 bits together.
+    // 2^63 ns scaled by 2^64 - 1 and a burst of almost 2^128 do not fit into 128 bits together.
     let error = Backlog::new(MAX, MAX - 1, MAX).expect_err("overflows");
     let InvalidLimit::InexactBurst { given: MAX, max } = error else {
         panic!("{error:?}");

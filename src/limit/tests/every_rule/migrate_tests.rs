@@ -38,7 +38,7 @@ fn steps() -> impl Strategy<Value = Steps> {
     prop::collection::vec((wait(), amount()), 1..30)
 }
 
-/// Takes what is admitted, from `instant` on, and answers what that was and when it ended.
+/// Takes whatever is admitted from `instant` on. Returns what that was and when it ended.
 fn take_all(limit: &mut Limit, mut instant: u64, window: u64, steps: &Steps) -> (Grants, u64) {
     let mut grants = Grants::new();
     let mut retry_at = None;
@@ -64,7 +64,7 @@ fn counted(limit: &Limit, instant: u64) -> u64 {
     limit.rule.mark(limit.words.as_slice(), at(instant)).first
 }
 
-/// Windows from old to new, near one another, so that they overlap in every way.
+/// Old and new windows, near each other, so that they overlap in every way.
 fn two_windows() -> impl Strategy<Value = (u64, u64)> {
     prop_oneof![
         (1..40_u64, 1..40_u64),
@@ -87,8 +87,8 @@ proptest! {
         prop_assert_eq!(limit.words, before);
     }
 
-    /// The exact fraction that remains is known from the arrival curve. What the rule decides by is never more, and
-    /// less by less than a nanosecond's worth.
+    /// The arrival curve gives the exact fraction that remains. The rule never decides by more than that, and by less
+    /// than a nanosecond's worth less.
     #[test]
     fn backlog_rules_keep_what_remains_to_the_fraction(
         (capacity, new_capacity) in (quantity(), quantity()), (window, new_window) in (window(), window()),
@@ -177,8 +177,8 @@ proptest! {
         prop_assert!(max_granted_within(&grants, u128::from(new_window)) <= BigInt::from(new_capacity) * 2);
     }
 
-    /// Every charge that counted at the change counts until both windows have passed since, and every later one
-    /// through the new window.
+    /// Every charge that counts at the change keeps counting until both windows have passed since it was made, and
+    /// every later one for the new window.
     #[test]
     fn a_sliding_window_forgets_no_earlier_than_either(
         (window, new_window) in two_windows(), (capacity, new_capacity) in (quantity(), quantity()),
@@ -217,7 +217,7 @@ proptest! {
         prop_assert!(used == 0 || !grants.is_empty() || counted(&limit, last) > 0);
     }
 
-    /// No later than it would have counted, or than what is charged at the last change counts.
+    /// A count lasts no longer than it would have, or than a charge made at the last change.
     #[test]
     fn changes_to_and_fro_do_not_keep_a_count_alive(
         (window, other) in two_windows(), capacity in quantity(), charges in steps(),
@@ -286,7 +286,7 @@ fn a_raised_limit_starts_with_what_it_had() {
         limit.become_other(*new, at(0));
         assert_eq!(limit.remaining(at(0)), 3);
         assert_eq!(limit.remaining(at(10)), 4);
-        // No process had used it, so it was full: of what it was then.
+        // It had never been used, so it was full, at its capacity of that time.
         let mut unused = Limit::new(rule);
         unused.become_other(*new, at(5));
         assert_eq!(unused.remaining(at(5)), 10);

@@ -1,4 +1,4 @@
-//! What holds of every rule.
+//! What is true of every rule.
 
 pub(super) mod damaged_state_tests;
 mod declarations_tests;

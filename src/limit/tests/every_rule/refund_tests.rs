@@ -1,4 +1,4 @@
-//! What comes back of a charge: what still counts of it, and nothing that was charged by others.
+//! What comes back of a charge: only what still counts of it, and nothing that others charged.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::limit::{
     SlidingWindowCounter, Unlimited,
 };
 
-/// Charges, and what is known of that afterwards.
+/// Charges `cost`, and returns what a refund will need.
 fn charge(limit: &mut Limit, instant: u64, cost: u64) -> Charge {
     let now = at(instant);
     limit.charge(now, cost);
@@ -30,7 +30,7 @@ fn charge_all(limit: &mut Limit, window: u64, steps: &[(Wait, Amount)]) -> (Vec<
     (charged, instant)
 }
 
-/// One of each that gives back, over windows of 1,000 ns.
+/// One of each rule that gives back, over windows of 1,000 ns.
 fn refunding(capacity: u64) -> [Rule; 5] {
     [
         Backlog::new(capacity, 1_000, capacity).expect("valid").into(),
@@ -47,7 +47,7 @@ fn refunding(capacity: u64) -> [Rule; 5] {
 }
 
 proptest! {
-    /// Time works off the oldest charge first, so whatever the backlog is belongs to exactly one charge.
+    /// Time works off the oldest charge first, so every part of the backlog belongs to exactly one charge.
     #[test]
     fn of_all_charges_together_the_backlog_is_left(
         capacity in quantity(), window in window(), burst in quantity(),

@@ -1,4 +1,4 @@
-//! When a row of state has nothing to say any more.
+//! When a row of state carries no information any more.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::limit::tests::{Limit, at};
 use crate::limit::{Concurrency, FixedWindow, Now, Rule, RuleOperations};
 use crate::units::LATEST_INSTANT;
 
-/// Does the same to both, and demands that they cannot be distinguished.
+/// Does the same to both limits and demands that they cannot be told apart.
 fn cannot_be_told_apart(used: &Limit, mut now: Now, later: &[(u64, u64, Amount, bool)]) {
     let mut used = used.clone();
     let mut unused = Limit::new(used.rule);
@@ -58,8 +58,8 @@ proptest! {
         }
     }
 
-    /// The wall clock is set this way and that; the answer is yes where no later instant of either clock finds the
-    /// window open, and nowhere else.
+    /// Sets the wall clock back and forth. The answer must be yes exactly if no later instant of either clock finds
+    /// the window open.
     #[test]
     fn is_a_window_that_no_later_instant_opens_again(
         window in 1..12_u64,
@@ -70,7 +70,7 @@ proptest! {
         for (wait, step, cost) in steps {
             now = Now { monotonic: now.monotonic + wait, utc: (now.utc + wait).saturating_add_signed(step) };
             let is_closed = |monotonic: u64, utc: u64| limit.remaining(Now { monotonic, utc }) == 3;
-            // Later on the monotonic clock it is never more open.
+            // Later instants of the monotonic clock never find more open.
             let stays_closed = (0..320).all(|ahead| is_closed(now.monotonic, now.utc + ahead));
             prop_assert_eq!(limit.is_replenished(now), stays_closed);
             limit.charge(now, cost);

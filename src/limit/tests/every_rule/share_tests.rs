@@ -1,4 +1,4 @@
-//! How much of a limit is used, as a number that limits of different kinds are compared by.
+//! The used share of a limit, a number by which limits of different kinds can be compared.
 
 use num_bigint::BigInt;
 use proptest::prelude::*;
@@ -63,14 +63,14 @@ proptest! {
             limit.charge(at(window / 2 + 1), second);
             let both = BigInt::from(first) + second;
             prop_assert_eq!(share(&limit, window), expected(both, capacity.into()));
-            // A fixed window that nothing opened yet opens with the second charge.
+            // If no fixed window is open yet, the second charge opens one.
             let counts_later = if first == 0 { second } else { counts_later };
             prop_assert_eq!(share(&limit, window + 1), expected(counts_later.into(), capacity.into()));
         }
         let rule = Rule::SlidingWindowCounter(SlidingWindowCounter::new(capacity, window, 1).expect("valid"));
         let mut limit = Limit::new(rule);
         limit.charge(at(1), first);
-        // What the oldest sub-window counted is rounded up before it is compared with the capacity.
+        // The oldest sub-window's part is rounded up before it is compared with the capacity.
         let passed = window / 3;
         let weighted = (BigInt::from(first) * (window - passed) + window - 1) / window;
         prop_assert_eq!(share(&limit, window + passed), expected(weighted, capacity.into()));

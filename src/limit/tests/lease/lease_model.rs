@@ -1,8 +1,8 @@
-//! The exchange between a host and the store, explored: every order in which two processes of the host take duty, keep a
-//! request, send it and bring the answer into force, while callers spend, another host spends whatever it can get, and time
-//! passes; where messages are lost, and processes are stopped and die, between any two of these.
+//! Explores the exchange between a host and the store: every order in which two processes of the host take duty, keep
+//! a request, send it and install the answer, while callers spend, another host spends whatever it can get, and time
+//! passes. Between any two of these steps messages may be lost, and processes may be stopped or die.
 //!
-//! What the host does is done by the rule that the engine uses, and what surrounds that follows `duty.rs`, `duty_handle.rs`
+//! The host's part is played by the rule that the engine uses; what surrounds it follows `duty.rs`, `duty_handle.rs`
 //! and the refresher step by step.
 
 use std::fmt;
@@ -15,13 +15,13 @@ use crate::limit::{Answer, Ask, LEASE_WORDS, LeaseWord, OutagePolicy};
 /// Nanoseconds between two instants of the model.
 const TICK: u64 = SECOND;
 
-/// Units of the limit that come back in a minute: one with every tick.
+/// Units that come back per minute: one with every tick.
 const CAPACITY: u64 = 60;
 
-/// When the model begins.
+/// When the model starts.
 const BEGINNING: u64 = 3600 * SECOND;
 
-/// What is only counted, and decides nothing.
+/// Words that only count and decide nothing.
 const COUNTS: [LeaseWord; 6] = [
     LeaseWord::Grants,
     LeaseWord::Requests,
@@ -35,14 +35,14 @@ const COUNTS: [LeaseWord; 6] = [
 const HOST: usize = 0;
 const OTHER: usize = 1;
 
-/// Something done wrong, to show that it would be found.
+/// A deliberate mistake, to show that the model would find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
-    /// A request is not in the segment before it is sent.
+    /// The request is not in the segment before it is sent.
     RequestIsNotKept,
-    /// What is granted counts from when the answer is there.
+    /// A grant's time runs from when the answer arrives.
     CountsFromTheAnswer,
-    /// Any answer is taken for that to the latest request, also for a process without duty.
+    /// Any answer is taken to be for the latest request, even by a process that is not on duty.
     BelievesAnyAnswer,
 }
 
@@ -51,10 +51,10 @@ struct Bounds {
     burst: u64,
     /// How often time passes.
     ticks: u64,
-    /// How many processes die, each of which another replaces.
+    /// How many processes die; each is replaced by another.
     deaths: u8,
-    /// How often a process has duty for longer than it may, because it is stopped: another takes it over, and the first goes
-    /// on later.
+    /// How often a process is stopped while on duty and exceeds its time: another takes over, and the first goes on
+    /// later.
     stops: u8,
     /// How many messages are lost.
     losses: u8,
@@ -64,17 +64,17 @@ struct Bounds {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Nothing,
-    /// Has kept a request, and handed it out at that time.
+    /// Has kept a request and handed it out at that time.
     Sends(Ask, u64),
-    /// Has what the store answered, if it was not that the host's account is another's.
+    /// Has the store's answer; `None` if the store said that the host's account belongs to another host.
     Answers(Ask, u64, Option<Answer>),
 }
 
-/// Everything there is at one moment.
+/// The whole system at one moment.
 #[derive(Clone, Debug)]
 struct Fleet {
     host: Host,
-    /// The words of the host when its request was not kept yet.
+    /// The host's words before its request was kept.
     before: Option<Vec<u64>>,
     processes: [Doing; 2],
     duty: Option<usize>,
@@ -191,7 +191,7 @@ impl explorer::System for Fleet {
         self.violation.or_else(|| is_exceeded.then_some(EXCEEDED))
     }
 
-    /// A process has duty, and nothing that was asked is without an answer.
+    /// A process is on duty, and no request is unanswered.
     fn is_good_end(&self, _: &Bounds) -> bool {
         self.duty.is_some() && self.processes.iter().all(|doing| *doing == Doing::Nothing)
     }
@@ -224,7 +224,7 @@ impl Fleet {
         let has_duty = self.duty == Some(number);
         match self.processes[number].clone() {
             Doing::Nothing if has_duty => self.ask(number, bounds, steps),
-            // Of two that are alike, the first.
+            // Of two idle processes the first takes duty: they are alike.
             Doing::Nothing if self.duty.is_none() && !self.processes[..number].contains(&Doing::Nothing) => {
                 self.push(steps, format!("process {number} takes duty"), |next| {
                     next.duty = Some(number);
@@ -287,7 +287,7 @@ impl Fleet {
         });
     }
 
-    /// A request that was not kept is gone with the process that would have sent it.
+    /// A request that was not kept is lost with the process that would have sent it.
     fn forget(&mut self) {
         if let Some(words) = self.before.take() {
             self.host.limit.words = words;
@@ -336,7 +336,7 @@ impl Fleet {
         }
     }
 
-    /// A caller takes a unit, or finds that there is none.
+    /// A caller takes a unit, or finds none.
     fn spend(&self, steps: &mut Vec<Step>) {
         let mut next = self.clone();
         let is_admitted = next.host.take(next.time(), 1);
@@ -349,7 +349,7 @@ impl Fleet {
         }
     }
 
-    /// The other host asks for all there is, and spends it at once.
+    /// The other host asks for everything and spends it at once.
     fn let_the_other_spend(&self, steps: &mut Vec<Step>) {
         let mut next = self.clone();
         next.other.sequence += 1;

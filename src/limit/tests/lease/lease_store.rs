@@ -9,7 +9,7 @@ pub(super) const MILLISECOND: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MILLISECOND;
 pub(super) const LEASE: u64 = 2 * SECOND;
 
-/// A thousandth less than the time of the store.
+/// A thousandth slower than the store's clock.
 pub(super) const SLOWEST: u64 = 999;
 
 pub(super) const OUT: Problem = Problem {
@@ -18,7 +18,7 @@ pub(super) const OUT: Problem = Problem {
     new_identity: None,
 };
 
-/// The store has a later account of the host than its own.
+/// The store's account of the host is later than the host's own.
 pub(super) fn stale(identity: u64) -> Problem {
     Problem {
         code: 7,
@@ -35,7 +35,7 @@ pub(super) fn leased(rule: &Rule, outage: OutagePolicy) -> Rule {
     Rule::Leased(rule.leased(LEASE, outage, 7, true).expect("valid"))
 }
 
-/// What the store knows of a host.
+/// What the store knows about a host.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Account {
     pub(super) sequence: u64,
@@ -47,7 +47,8 @@ pub(super) struct Account {
     reply: Option<(u64, u64)>,
 }
 
-/// A store of one limit whose units come back evenly: what is used and what is leased never exceed the burst.
+/// A store of one limit whose units come back evenly: what is used and what is leased never exceed the burst
+/// together.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Store {
     capacity: u128,
@@ -105,10 +106,10 @@ impl Store {
             let spent = ask.spent.checked_sub(account.spent).expect("never falls");
             let refunded = ask.refunded.checked_sub(account.refunded).expect("never falls");
             let charged = spent.saturating_sub(account.written_off);
-            // Of what ran out, this request says for good what was spent.
+            // This request says for good what was spent of the lease that ran out.
             account.written_off = 0;
-            // What was spent may be of a lease before, that of an unanswered request: then it counts twice, and takes nothing
-            // from what is held.
+            // What was spent may belong to the previous lease, that of an unanswered request. Then it counts twice,
+            // and takes nothing from what is held.
             let held = ask.held.min(account.outstanding);
             (account.sequence, account.spent, account.refunded) = (ask.sequence, ask.spent, ask.refunded);
             account.outstanding = held;
@@ -139,7 +140,7 @@ impl Store {
     }
 }
 
-/// One host: its limit, and how fast its clock is, in thousandths of the store's.
+/// One host: its limit, and the rate of its clock, in thousandths of the store's.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) limit: Limit,
@@ -188,7 +189,7 @@ impl Host {
         leased.fail(words, now, sequence, problem, 0);
     }
 
-    /// Takes it, or notes that it could not be had.
+    /// Takes `cost`, or notes that it is missing.
     pub(super) fn take(&mut self, time: u64, cost: u64) -> bool {
         let now = self.now(time);
         match self.limit.take(now, cost) {
@@ -201,7 +202,7 @@ impl Host {
     }
 }
 
-/// What a store answers that has so much for a host, for one lease from now on.
+/// The answer of a store that grants this many units for one lease from now on.
 pub(super) fn answered(ask: Ask, granted: u64, grant_number: u64) -> Answer {
     Answer {
         sequence: ask.sequence,

@@ -1,5 +1,5 @@
-//! Limits that hosts share: several hosts with clocks of their own, a store that loses messages, and the bound that all of
-//! them keep together.
+//! Limits that hosts share: several hosts with clocks of their own, a store that loses messages, and the bound that
+//! all of them keep together.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ use crate::limit::{
 enum Step {
     Pass(u64),
     Take(usize, u64),
-    /// Asks, and the request or the answer may be lost, late, or come twice.
+    /// Asks; the request or the answer may be lost, late or duplicated.
     Exchange {
         host: usize,
         request_lost: bool,
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// At every pair of instants, no more was admitted in between than the burst and what came back.
+/// Between any two instants no more was admitted than the burst and what came back.
 fn keeps_the_bound(admitted: &[(u64, u64)], capacity: u64, burst: u64) -> Result<(), TestCaseError> {
     for (first, (from, _)) in admitted.iter().enumerate() {
         let mut sum = 0;
@@ -74,7 +74,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..120),
     ) {
         let rule = leased(&backlog(capacity, burst), policy);
-        // One of them has a clock that is slow by as much as is allowed for.
+        // One of them has a clock that is as slow as is allowed.
         let mut hosts = [Host::new(rule, 1000), Host::new(rule, SLOWEST), Host::new(rule, 1001)];
         let mut store = Store::new(capacity, burst);
         let mut time = 3600 * SECOND;
@@ -143,7 +143,8 @@ proptest! {
             }
             admitted += u64::from(host.take(time, 1));
         }
-        // Of the first few, some find nothing yet; and after the store had less than was wanted, it is not asked for a while.
+        // A few of the first requests find nothing yet, and after the store had less than was wanted, it is not asked
+        // for a while.
         prop_assert!(admitted + 60 >= requests.min(capacity), "{admitted} of {requests}");
     }
 
@@ -204,7 +205,7 @@ proptest! {
         let answer = store.answer(0, ask, time).expect("the latest");
         prop_assert!(answer.granted <= 100 - used);
         host.install(time, time, answer);
-        // And not where it is not shared any more.
+        // Nor once it is not shared any more.
         let left = host.limit.remaining(at(time));
         host.limit.become_other(local, at(time));
         prop_assert_eq!(host.limit.remaining(at(time)), left);
@@ -225,7 +226,7 @@ fn what_is_unused_and_not_reported_comes_back_to_the_lease() {
     assert!(host.take(time, 100));
     assert_eq!(host.limit.refund_any(at(time), 60), 60);
     assert_eq!(host.limit.remaining(at(time)), before - 40);
-    // Once it is reported, the store takes it back.
+    // Units that have been reported are taken back by the store.
     host.take(time, 1000);
     let ask = host.ask(time).expect("due");
     assert_eq!((ask.spent, ask.refunded), (40, 0));
@@ -248,7 +249,7 @@ fn a_request_that_says_what_is_over_gives_way_to_another() {
     let answer = store.answer(0, ask, time).expect("answers");
     host.install(time, time, answer);
     assert!(host.take(time, 1));
-    // It is renewed before its end, and no answer comes.
+    // It is renewed before its end, but no answer comes.
     let late = time + LEASE * 7 / 8;
     let ask = host.ask(late).expect("due");
     assert!(ask.held > 0);
@@ -319,7 +320,7 @@ fn places_are_kept_as_long_as_they_are_held_and_leased() {
     assert_eq!(ask.held, 1, "what is in use is kept");
     host.install(time, time + MILLISECOND, answered(ask, ask.wanted, 1));
     assert!(host.take(time + MILLISECOND, 1));
-    // Without a renewal, nothing can be taken, and what is held is without a lease.
+    // Without a renewal nothing can be taken, and what is held has no lease.
     assert!(!host.take(time + 2 * LEASE, 1));
     let ask = host.ask(time + 2 * LEASE).expect("due");
     assert_eq!(ask.held, 0);

@@ -60,7 +60,7 @@ impl Date {
     }
 }
 
-/// Every day from 1969-12-01, a Monday, until after the last instant of 64 bits.
+/// Every day from 1969-12-01, a Monday, until after the last 64-bit instant.
 static DAYS: LazyLock<Vec<Date>> = LazyLock::new(|| {
     let first = Date {
         year: 1969,
@@ -76,7 +76,7 @@ static DAYS: LazyLock<Vec<Date>> = LazyLock::new(|| {
 /// 1970-01-01 in `DAYS`.
 const EPOCH: i128 = 31;
 
-/// The period that holds `utc`, found by walking from day to day.
+/// The period that contains `utc`, found by walking from day to day.
 fn walked(calendar: Calendar, utc: u64) -> (u64, u64) {
     let offset = i128::from(calendar.utc_offset_seconds) * SECOND;
     let day = (i128::from(utc) + offset).div_euclid(DAY) + EPOCH;
@@ -116,7 +116,7 @@ fn calendar() -> impl Strategy<Value = Calendar> {
 fn utc() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..=u64::MAX,
-        // Around midnights, where all boundaries are.
+        // Around midnights, where all boundaries lie.
         4 => (0..213_000_u64, -1..=1_i64)
             .prop_map(|(day, off)| (day * DAY as u64).saturating_add_signed(off)),
         1 => 0..200 * DAY as u64,
@@ -215,7 +215,7 @@ fn february_has_its_leap_day_in_2000_and_2024_but_not_in_2100() {
 #[test]
 fn every_day_of_five_centuries_lies_in_its_month() {
     let mut first = None;
-    // Interpreted, a century takes minutes.
+    // Under Miri a century takes minutes.
     let until = if cfg!(miri) { 2_005 } else { 2_554 };
     for (day, date) in (0_u64..)
         .zip(&DAYS[EPOCH as usize..])

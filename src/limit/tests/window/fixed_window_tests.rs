@@ -66,7 +66,7 @@ proptest! {
         prop_assert!(max_granted_within(&floating, u128::from(window)) <= bound);
     }
 
-    /// Days are windows of a day's length, by another route.
+    /// Days are windows of a day's length, computed another way.
     #[test]
     fn calendar_days_are_windows_of_a_day(capacity in quantity(), start in 0..1_u64 << 62, trace in everything()) {
         let day = Calendar { unit: CalendarUnit::Day, utc_offset_seconds: 0, week_start: 0 };
@@ -74,8 +74,8 @@ proptest! {
         follow(rule, divided(capacity, DAY), DAY, start, &trace);
     }
 
-    /// The wall clock is set back again and again; whatever was promised holds and no step grants anything beyond
-    /// the bound.
+    /// Sets the wall clock back again and again: every promised wait holds, and no step grants anything beyond the
+    /// bound.
     #[test]
     fn setting_the_wall_clock_back_keeps_the_bound_and_the_promises(
         capacity in 1..20_u64,
@@ -107,7 +107,7 @@ proptest! {
         prop_assert!(max <= BigInt::from(2 * capacity), "{max}");
     }
 
-    /// Steps forward turn windows early, so the bound cannot hold; the promises do.
+    /// Steps forward turn windows early, so the bound cannot hold; the promised waits do.
     #[test]
     fn setting_the_wall_clock_either_way_keeps_the_promises(
         capacity in 1..4_u64, window in 2..300_u64,
@@ -127,7 +127,7 @@ proptest! {
         }
     }
 
-    /// A single step of any size, at once after a look, shows no more than before.
+    /// Right after a single step of any size, no more remains than before it.
     #[test]
     fn one_step_back_grants_nothing(
         capacity in 1..20_u64, window in 1..1_000_u64, begin in 0..100_000_u64, into in 0..1_000_u64,
@@ -215,7 +215,7 @@ fn a_clock_set_back_by_less_than_a_window_holds_the_window() {
         utc: 4_900,
     };
     assert_eq!(limit.assess(back, 1), refused_for(1_100));
-    // Charges while it is held go to the same window.
+    // While the window is held open, charges go to it.
     limit.charge(back, 1);
     assert_eq!(
         limit.assess(
@@ -243,7 +243,7 @@ fn a_clock_set_back_by_years_carries_the_count_over_and_locks_no_key_out() {
         monotonic: 60,
         utc: 5_310,
     };
-    // The window's length has passed at 1,050, which is 6,300 by the wall clock: it turns at the boundary after it.
+    // The window's length has passed at 1,050, which is 6,300 by the wall clock: it turns at the next boundary.
     assert_eq!(limit.assess(back, 1), refused_for(7_000 - 5_310));
     let due = Now {
         monotonic: 60 + 1_690,

@@ -13,7 +13,7 @@ fn counter(capacity: u64, window: u64, buckets: u32) -> Rule {
     Rule::SlidingWindowCounter(SlidingWindowCounter::new(capacity, window, buckets).expect("valid"))
 }
 
-/// Windows with a number of buckets that they can hold, mostly one that does not divide them.
+/// Windows with a number of buckets they can hold, mostly one that does not divide them.
 fn divided_window() -> impl Strategy<Value = (u64, u32)> {
     let buckets = prop_oneof![Just(1), Just(2), Just(10), 1..=60_u32, Just(60)];
     (window(), buckets).prop_map(|(window, buckets)| (window, u64::from(buckets).min(window) as u32))
@@ -77,7 +77,7 @@ proptest! {
         prop_assert!(u128::from(limit.standing(at(start)).reset_after) <= longest);
     }
 
-    /// Charges that come evenly are what the weighting supposes: then it is right to the unit.
+    /// The weighting assumes that charges come evenly; when they do, it is right to the unit.
     #[test]
     fn of_an_even_flow_it_is_never_off_by_more_than_the_rounding(
         per_bucket in 1..50_u64, buckets in 1..20_u32, rounds in 21..60_u64, into in 0..1_000_u64,
@@ -100,7 +100,8 @@ fn refuses_the_eleventh_of_ten() {
     for instant in 0..10 {
         assert_eq!(limit.take(at(instant), 1), Assessment::Admissible);
     }
-    // All in the first sub-window, which starts to fade when the window is over: a tenth of it in ten nanoseconds.
+    // All are in the first sub-window, which starts to fade when the window is over: a tenth of it in ten
+    // nanoseconds.
     assert_eq!(limit.take(at(10), 1), refused_for(1_010 - 10));
     assert_eq!(
         limit.standing(at(10)),
@@ -112,8 +113,8 @@ fn refuses_the_eleventh_of_ten() {
     assert!(limit.admits(at(1_010), 1));
 }
 
-/// Seven sub-windows of a seventh of the window: at the beginning of one the wait is longer than the window by nearly as
-/// much, and at its end by nearly nothing.
+/// Seven sub-windows of a seventh of the window: at the beginning of one, the wait is longer than the window by
+/// nearly as much, and at its end by nearly nothing.
 #[test]
 fn how_much_longer_than_the_window_the_wait_is_depends_on_the_date() {
     let (window, sub_window) = (7_000, 1_000);
@@ -130,7 +131,7 @@ fn how_much_longer_than_the_window_the_wait_is_depends_on_the_date() {
 fn one_bucket_is_the_two_counter_form() {
     let mut limit = Limit::new(counter(100, 1_000, 1));
     limit.charge(at(500), 80);
-    // A quarter into the next window three quarters of the last one count.
+    // A quarter into the next window, three quarters of the last one count.
     assert_eq!(limit.remaining(at(1_250)), 40);
     limit.charge(at(1_250), 40);
     assert_eq!(limit.assess(at(1_250), 20), refused_for(250));

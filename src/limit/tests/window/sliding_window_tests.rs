@@ -73,7 +73,7 @@ proptest! {
             let admitted = limit.admits(now, cost);
             let charged = match act {
                 Act::Take(_) => admitted,
-                // The longest memory must be able to hold it.
+                // The model with the longest memory must be able to express it.
                 Act::Overdraw(_) => longer.can_express(now, cost),
                 Act::Refund(..) => false,
             };
@@ -87,8 +87,8 @@ proptest! {
         }
     }
 
-    /// Whatever was merged, and however few words a refund may store: a unit counts as long as it must, all that is given back
-    /// together is no more than was charged, and what is not given back changes nothing.
+    /// However charges were merged, and however few words a refund may store: a unit counts for as long as it must,
+    /// no more is given back in all than was charged, and a refund that gives nothing back stores nothing.
     #[test]
     fn a_refund_never_lets_in_more_than_the_exact_log_would(
         capacity in 1..60_u64, window in 1..80_u64, entries in 1..8_u32, words in 0..8_u32,
@@ -128,7 +128,7 @@ proptest! {
         }
     }
 
-    /// Many charges, close together: what fills a small ring and drives it round and round.
+    /// Many charges, close together, which fill a small ring and drive it round and round.
     #[test]
     fn a_crowded_ring_keeps_every_unit(
         window in 1..60_u64, entries in 1..6_u32, waits in prop::collection::vec(0..9_u64, 200..400),

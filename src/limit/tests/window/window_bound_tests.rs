@@ -1,4 +1,4 @@
-//! The stated bounds against an exhaustive search of everything that can be taken, where numbers are small. The tests of
+//! The stated bounds against an exhaustive search of everything that can be taken, with small numbers. The tests of
 //! each rule compare them with random traces of all sizes.
 
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use crate::limit::{
     Assessment, Backlog, FixedWindow, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter,
 };
 
-/// Each state that something taken now can lead to, with how much that is.
+/// Each state that a take at this instant can lead to, with the amount taken.
 fn successors(rule: &Rule, words: &[u64], instant: u64) -> Vec<(Vec<u64>, u128)> {
     let mut successors = vec![(words.to_vec(), 0)];
     for cost in 1.. {
@@ -26,7 +26,7 @@ fn successors(rule: &Rule, words: &[u64], instant: u64) -> Vec<(Vec<u64>, u128)>
     successors
 }
 
-/// The most that can be taken in a stretch of `window` nanoseconds, whatever was taken before it and whenever it begins.
+/// The most that can be taken in a span of `window` nanoseconds, whatever was taken before it and whenever it begins.
 fn overall_max(rule: &Rule, window: u64) -> u128 {
     let mut reachable = HashSet::from([vec![0; rule.state_words()]]);
     let mut max = 0;
@@ -67,7 +67,8 @@ fn of_a_backlog_is_reached_and_never_exceeded() {
                 let bound = of_backlog(capacity, window, burst);
                 let rule = Rule::Backlog(Backlog::new(capacity, window, burst).expect("valid"));
                 let max = overall_max(&rule, window);
-                // Above that, a burst may be replenished in less than the nanosecond that all waits are rounded up to.
+                // With larger capacities, a burst may be replenished in less than the nanosecond that all waits are
+                // rounded up to.
                 let is_exact = capacity <= window || (burst - 1) * window >= capacity;
                 assert!(
                     if is_exact { max == bound } else { max <= bound },
