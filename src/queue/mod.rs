@@ -1,18 +1,19 @@
 //! The queues in which requests wait: doubly linked lists of tickets in a fixed table, each first in, first out.
 //!
-//! A table has one queue, or one for each key; its tickets, and the list of those that are free, serve all of them.
+//! A table has one queue, or one per key; all of them share its tickets and its list of free tickets.
 //!
-//! Pure, as the limit rules are: it knows no clock, no memory and no lock. It reads and changes words behind [`Queue`]
-//! and [`QueueMut`], and a row of zeros is a table that no process has used yet. The one truth is the state of each
-//! ticket; the links, the list of free tickets and the counts follow from it, and [`rebuild`] makes them again from it.
+//! This is pure, like the limit rules: it knows no clock, no memory and no lock. It reads and changes words behind
+//! [`Queue`] and [`QueueMut`], and a row of zeros is a table that has never been used. Only the states of the tickets
+//! are authoritative; the links, the list of free tickets and the counts follow from them, and [`rebuild`] restores
+//! them.
 
 #[cfg(test)]
 mod tests;
 
-/// An end of one line.
+/// An end of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueEnd {
-    /// The ticket that is served next, plus one; zero where no request waits.
+    /// The ticket to be served next, plus one; zero if nobody waits.
     Head,
     /// The ticket that came last, plus one.
     Tail,
@@ -21,13 +22,13 @@ pub(crate) enum QueueEnd {
 /// A word of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableWord {
-    /// The first of the list of free tickets, plus one.
+    /// The head of the list of free tickets, plus one.
     Free,
-    /// Tickets from this index on were never used.
+    /// Tickets from this index on have never been used.
     Untouched,
     /// The number of the latest ticket.
     Serial,
-    /// How many wait, in all queues.
+    /// How many requests wait, over all queues.
     Length,
     /// The most that ever waited at once.
     LongestLength,
@@ -36,17 +37,17 @@ pub(crate) enum TableWord {
 /// A word of one ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketWord {
-    /// The participant that waits; zero where it gave up without being able to say so under the lock.
+    /// The participant that waits; zero if it gave up without getting the lock to say so.
     Owner,
     /// Number and phase: see [`TicketState`].
     State,
-    /// The ticket behind, plus one; of a free ticket, the next free one.
+    /// The ticket behind, plus one; for a free ticket, the next free one.
     Next,
-    /// The ticket before, plus one.
+    /// The ticket in front, plus one.
     Previous,
 }
 
-/// The words of queues, for reading. Every word may hold anything.
+/// Read access to the words of queues. Any word may hold anything.
 pub(crate) trait Queue {
     /// How many tickets the table has.
     fn capacity(&self) -> u64;
@@ -54,41 +55,41 @@ pub(crate) trait Queue {
     fn queues(&self) -> u64;
     /// The queue of the ticket at `index`.
     fn queue_of(&self, index: u64) -> u64;
-    /// An end of a queue; zero beyond them.
+    /// An end of a queue; zero if there is no such queue.
     fn load_end(&self, queue: u64, end: QueueEnd) -> u64;
     fn load(&self, word: TableWord) -> u64;
     /// A word of the ticket at `index`; zero beyond the table.
     fn load_ticket(&self, index: u64, word: TicketWord) -> u64;
 }
 
-/// The words of queues, for changing.
+/// Write access to the words of queues.
 pub(crate) trait QueueMut: Queue {
-    /// Stores an end of a queue, which is one of [`Queue::queues`].
+    /// Stores an end of a queue; `queue` is below [`Queue::queues`].
     fn store_end(&mut self, queue: u64, end: QueueEnd, value: u64);
     fn store(&mut self, word: TableWord, value: u64);
     /// Stores a word of the ticket at `index`, which is below the capacity.
     fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64);
 }
 
-/// Links, counts or states contradict one another. What was stored before this was noticed must be undone.
+/// Links, counts or states contradict each other. Whatever was stored before this was noticed must be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
 /// How far a ticket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No one's.
+    /// Nobody's.
     Free,
     /// In the queue.
     Waiting,
-    /// Out of the queue, with everything taken that it asked for; its owner has not come for it yet.
+    /// Out of the queue with everything it asked for; its owner has not collected it yet.
     Granted,
-    /// Out of the queue, because its owner was silent when its turn came; it has its number, and with that its place,
-    /// until its owner looks.
+    /// Out of the queue, because its owner did not respond when its turn came. It keeps its number, and thereby its
+    /// place, until its owner looks.
     PassedOver,
 }
 
-/// The state word of a ticket: phase in the low two bits, number above.
+/// The state word of a ticket: the phase in the low two bits, the number above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketState {
     pub(crate) serial: u64,
@@ -123,14 +124,14 @@ impl TicketState {
     }
 }
 
-/// A ticket and the number that tells it from a later one in the same place. Numbers grow with every ticket.
+/// A ticket, with the number that tells it from later ones in the same slot. Numbers grow with every ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketReference {
     pub(crate) index: u64,
     pub(crate) serial: u64,
 }
 
-/// A place for a new ticket.
+/// A slot for a new ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreeTicket {
     pub(crate) index: u64,
@@ -143,7 +144,7 @@ pub(crate) fn state(queue: &(impl Queue + ?Sized), index: u64) -> TicketState {
     TicketState::from_word(queue.load_ticket(index, TicketWord::State))
 }
 
-/// Where the next ticket would go; `None` where the table is full.
+/// Where the next ticket would go; `None` if the table is full.
 pub(crate) fn find_free(queue: &(impl Queue + ?Sized)) -> Result<Option<FreeTicket>, Damaged> {
     let capacity = queue.capacity();
     let (index, next) = match queue.load(TableWord::Free).checked_sub(1) {
@@ -159,8 +160,8 @@ pub(crate) fn find_free(queue: &(impl Queue + ?Sized)) -> Result<Option<FreeTick
     Ok(Some(FreeTicket { index, next }))
 }
 
-/// Puts a ticket of `owner` at the end of its queue, in the place that [`find_free`] found. Which queue that is has
-/// been written down already.
+/// Appends a ticket of `owner` to its queue, in the slot that [`find_free`] found. The ticket's queue must have been
+/// stored already.
 pub(crate) fn enqueue(
     queue: &mut (impl QueueMut + ?Sized),
     free: FreeTicket,
@@ -210,7 +211,7 @@ pub(crate) fn enqueue(
     Ok(TicketReference { index, serial })
 }
 
-/// The ticket of `own_queue` that is served next.
+/// The ticket to be served next in `own_queue`.
 pub(crate) fn head(queue: &(impl Queue + ?Sized), own_queue: u64) -> Result<Option<u64>, Damaged> {
     let Some(index) = queue.load_end(own_queue, QueueEnd::Head).checked_sub(1) else {
         return Ok(None);
@@ -222,7 +223,7 @@ pub(crate) fn head(queue: &(impl Queue + ?Sized), own_queue: u64) -> Result<Opti
     if is_first { Ok(Some(index)) } else { Err(Damaged) }
 }
 
-/// The ticket before a waiting one.
+/// The ticket in front of a waiting one.
 pub(crate) fn predecessor(queue: &(impl Queue + ?Sized), index: u64) -> Option<u64> {
     queue
         .load_ticket(index, TicketWord::Previous)
@@ -249,14 +250,14 @@ pub(crate) fn grant(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<
     Ok(())
 }
 
-/// Takes a waiting ticket out of the queue and frees it: its owner does not wait any longer.
+/// Takes a waiting ticket out of the queue and frees it: its owner no longer waits.
 pub(crate) fn leave(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let serial = unlink(queue, index)?;
     free(queue, index, serial);
     Ok(())
 }
 
-/// Frees a ticket that is out of the queue: granted, or passed over.
+/// Frees a ticket that is out of the queue, granted or passed over.
 pub(crate) fn claim(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let TicketState { serial, phase } = state(queue, index);
     if index >= queue.capacity() || !matches!(phase, Phase::Granted | Phase::PassedOver) {
@@ -273,7 +274,7 @@ pub(crate) fn pass_over(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Res
     Ok(())
 }
 
-/// Takes back what a ticket was granted, which is passed over from now on.
+/// Turns a granted ticket into one that is passed over.
 pub(crate) fn lapse(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let TicketState { serial, phase } = state(queue, index);
     if index >= queue.capacity() || phase != Phase::Granted {
@@ -291,7 +292,7 @@ fn store_passed_over(queue: &mut (impl QueueMut + ?Sized), index: u64, serial: u
     queue.store_ticket(index, TicketWord::State, passed_over.to_word());
 }
 
-/// Puts a ticket that was passed over back into its queue, before those that came after it.
+/// Puts a ticket that was passed over back into its queue, ahead of those with higher numbers.
 pub(crate) fn resume(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let TicketState { serial, phase } = state(queue, index);
     let own_queue = queue.queue_of(index);
@@ -375,7 +376,7 @@ fn free(queue: &mut (impl QueueMut + ?Sized), index: u64, serial: u64) {
     queue.store(TableWord::Free, index + 1);
 }
 
-/// Tickets that were ever used.
+/// How many tickets have ever been used.
 fn touched(queue: &(impl Queue + ?Sized)) -> u64 {
     queue.load(TableWord::Untouched).min(queue.capacity())
 }
@@ -394,7 +395,7 @@ pub(crate) fn is_consistent(queue: &(impl Queue + ?Sized)) -> bool {
     let waiting = count(Phase::Waiting);
     let in_queues = (0..queue.queues()).try_fold(0, |sum: u64, own_queue| {
         let length = length_of_queue(queue, own_queue, touched)?;
-        // The queues share the table, so links that lead to more tickets than there are lead astray.
+        // The queues share the table, so if their links lead to more tickets than there are, they are wrong.
         sum.checked_add(length).filter(|sum| *sum <= touched)
     });
     queue.load(TableWord::Length) == waiting
@@ -402,7 +403,7 @@ pub(crate) fn is_consistent(queue: &(impl Queue + ?Sized)) -> bool {
         && length_of_free_list(queue, touched) == Some(count(Phase::Free))
 }
 
-/// How many tickets the links of a queue lead to; `None` where they lead astray.
+/// How many tickets a queue links; `None` if its links are wrong.
 fn length_of_queue(queue: &(impl Queue + ?Sized), own_queue: u64, touched: u64) -> Option<u64> {
     let mut length = 0;
     let mut before = 0;
@@ -441,8 +442,8 @@ fn length_of_free_list(queue: &(impl Queue + ?Sized), touched: u64) -> Option<u6
     Some(length)
 }
 
-/// Makes links and counts again from the states of the tickets, in the order of their numbers. Can be repeated. A
-/// ticket that waits in a queue which does not exist is freed: its owner finds it gone and begins anew.
+/// Restores links and counts from the states of the tickets, in the order of their numbers. Idempotent. A ticket that
+/// waits in a queue which does not exist is freed: its owner finds it gone and starts again.
 pub(crate) fn rebuild(queue: &mut (impl QueueMut + ?Sized)) {
     let capacity = queue.capacity();
     let queues = queue.queues();
@@ -458,7 +459,7 @@ pub(crate) fn rebuild(queue: &mut (impl QueueMut + ?Sized)) {
     }
     let used = |index: &u64| state(queue, *index).phase != Phase::Free;
     let touched = (0..capacity).rev().find(used).map_or(0, |last| last + 1);
-    // This happens after a death or damage only; a queue is rarely long, and nothing waits for memory that is short.
+    // Only runs after a death or damage; a queue is rarely long, and the allocation holds nobody up.
     let mut waiting: Vec<(u64, u64, u64)> = (0..touched)
         .map(|index| (state(queue, index), index))
         .filter(|(ticket, _)| ticket.phase == Phase::Waiting)
@@ -496,7 +497,7 @@ pub(crate) fn rebuild(queue: &mut (impl QueueMut + ?Sized)) {
         queue.store_end(own_queue, QueueEnd::Tail, before);
     }
     queue.store(TableWord::Length, waiting.len() as u64);
-    // New tickets must come after those that wait.
+    // New tickets must have higher numbers than those that wait.
     if let Some(latest) = latest
         && latest > queue.load(TableWord::Serial)
     {

@@ -1,4 +1,4 @@
-//! The queues against a plain model: whatever happens in whatever order, they are queues.
+//! The queues against a plain model: whatever happens in whatever order, they are first in, first out.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ mod model;
 const QUEUES: usize = 3;
 const TABLE_WORDS: usize = 5;
 const FIRST_TICKET: usize = TABLE_WORDS + 2 * QUEUES;
-/// The last says in which queue the ticket is.
+/// The last word says which queue the ticket is in.
 const TICKET_WORDS: usize = 5;
 
-/// Some queues in plain memory.
+/// Several queues in plain memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PlainQueue {
     words: Vec<u64>,
@@ -208,7 +208,7 @@ proptest! {
         }
         queue.words[word] = value;
         let mut used = queue.clone();
-        // None of these may panic, or run for ever, whatever they answer.
+        // Whatever these return, none may panic or loop for ever.
         let _ = find_free(&used).map(|free| free.map(|free| enqueue(&mut used.clone(), free, 7)));
         for own_queue in 0..QUEUES as u64 + 1 {
             let _ = head(&used, own_queue).map(|index| index.map(|index| grant(&mut used, index)));

@@ -1,4 +1,4 @@
-//! The words of a set, as small as the model needs them, and the undo journal over them.
+//! The words of a set, as few as the model needs, and the undo journal over them.
 
 use crate::queue::{Queue, QueueEnd, TableWord, TicketWord};
 
@@ -7,33 +7,33 @@ const ENTRIES: u8 = 16;
 const TICKET_WORDS: u8 = 10;
 const HOLD_WORDS: u8 = 4;
 
-/// What is in use of the limit.
+/// The units of the limit in use.
 pub(super) const IN_USE: u8 = QUEUE_WORDS;
 pub(super) const ACTIVE: u8 = IN_USE + 1;
 pub(super) const UNTOUCHED_HOLD: u8 = IN_USE + 2;
 pub(super) const FREE_HOLD: u8 = IN_USE + 3;
 pub(super) const HOLD_SERIAL: u8 = IN_USE + 4;
-/// Zero, a count of entries, or [`REBUILD_MARKER`].
+/// Zero, a number of entries, or [`REBUILD_MARKER`].
 pub(super) const JOURNAL: u8 = IN_USE + 5;
 const FIRST_ENTRY: u8 = JOURNAL + 1;
 const FIRST_TICKET: u8 = FIRST_ENTRY + 2 * ENTRIES;
 
 pub(super) const REBUILD_MARKER: u8 = 254;
 
-/// An instant that does not come.
+/// An instant that never comes.
 pub(super) const NEVER: u8 = u8::MAX;
 
-/// Words of a ticket beyond those that the queue knows.
+/// Words of a ticket that the queue itself does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestWord {
     WaiterFutex = 4,
     Cost = 5,
-    /// The hold that was granted, plus one, and its serial number.
+    /// The granted hold, plus one; its serial number follows.
     Hold = 6,
     HoldSerial = 7,
-    /// From this instant on it is not granted; [`NEVER`] where it waits as long as it takes.
+    /// From this instant on it is not granted; [`NEVER`] if it waits without limit.
     Deadline = 8,
-    /// Not zero: it was granted, and has been kept for its owner for as long as grants are kept while others wait.
+    /// Not zero: it was granted, and has been kept for its owner as long as grants are kept while others wait.
     Overdue = 9,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum HoldWord {
     NextFree = 3,
 }
 
-/// Everything that the processes share. A word is a byte: the explored runs are short.
+/// The memory the processes share. A word is a byte: the explored runs are short.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Memory {
     words: Vec<u8>,
@@ -70,7 +70,7 @@ impl Memory {
     pub(super) fn store(&mut self, place: u8, value: u8) {
         self.words[usize::from(place)] = value;
         if place == JOURNAL && value == 0 {
-            // What lies beyond the count is never read: states that differ in nothing else are the same.
+            // Entries beyond the count are never read. Clearing them makes states equal that differ in nothing else.
             self.words[usize::from(FIRST_ENTRY)..usize::from(FIRST_TICKET)].fill(0);
         }
     }
@@ -95,7 +95,7 @@ impl Memory {
         FIRST_TICKET + self.tickets * TICKET_WORDS + index * HOLD_WORDS + word as u8
     }
 
-    /// What a place is for.
+    /// What a word is for.
     pub(super) fn describe(&self, place: u8) -> String {
         const QUEUE: [&str; 7] = [
             "head",
@@ -150,7 +150,7 @@ impl Memory {
         }
     }
 
-    /// Where the entry of that number notes the place and the old value of a word.
+    /// Where entry `number` keeps the place and the old value of a word.
     pub(super) fn entry_places(number: u8) -> (u8, u8) {
         assert!(
             number < ENTRIES,

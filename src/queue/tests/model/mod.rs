@@ -1,10 +1,10 @@
-//! The protocol of queue, journal, lock, waiter futexes and recovery, explored: every order in which two or three
+//! Explores the protocol of queue, journal, lock, waiter futexes and recovery: every order in which two or three
 //! processes can take their steps, and every step at which one of them can die.
 //!
-//! What the queue does is done by the functions that the engine uses; what surrounds them follows the engine step by
-//! step: `waiting.rs`, `grant.rs`, `notify.rs`, `settlement.rs`, `reclaim.rs`, `repairs.rs`, `futex.rs` and the journal. A
-//! sleeper checks again without a wake from another process only where a process has died: it was notified of that, or
-//! its liveness check was due. As long as no process dies, every wake comes from another process.
+//! The queue operations are the functions that the engine uses; what surrounds them follows the engine step by step:
+//! `waiting.rs`, `grant.rs`, `notify.rs`, `settlement.rs`, `reclaim.rs`, `repairs.rs`, `futex.rs` and the journal. A
+//! sleeper only looks again without being woken if a process has died: either it was notified of that, or its
+//! liveness check was due. As long as no process dies, every wake comes from another process.
 
 mod memory;
 mod section;
@@ -14,12 +14,12 @@ use system::System;
 
 use crate::explorer;
 
-/// What a process does, one thing after the other.
+/// One of a process's actions, which it takes in order.
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// Waits for so many units, as long as it takes or until its time is up.
+    /// Waits for this many units, without limit or until its time is up.
     Acquire(u8),
-    /// Gives back what it took last. Does nothing where that was refused.
+    /// Gives back what it took last. Does nothing if that was refused.
     Release,
 }
 
@@ -28,7 +28,7 @@ use Action::{Acquire, Release};
 #[derive(Clone, Copy, Debug)]
 struct Script {
     actions: &'static [Action],
-    /// For how many ticks each of its requests waits at most.
+    /// How many ticks each of its requests waits at most.
     timeout: Option<u8>,
     /// Whether its time may be up at any moment.
     has_deadline: bool,
@@ -49,12 +49,12 @@ enum LimitKind {
 enum Granularity {
     /// Every store.
     EveryStore,
-    /// Every store of the process that dies with the lock, and otherwise nothing until it is released. Enough for
-    /// everything but looks without the lock.
+    /// Every store of a process that dies with the lock, and otherwise nothing until it is released. Enough for
+    /// everything except looks without the lock.
     EverySection,
 }
 
-/// Something done wrong, to show that it would be found.
+/// A deliberate mistake, to show that the model would find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     ClaimsWhatLapsed,
@@ -78,24 +78,24 @@ enum Mistake {
     WakeWithoutAdvance,
 }
 
-/// What is explored.
+/// What to explore.
 #[derive(Clone, Debug)]
 struct Bounds {
     scripts: Vec<Script>,
     limit: LimitKind,
     capacity: u8,
     tickets: u8,
-    /// How many may die.
+    /// How many processes may die.
     deaths: u8,
-    /// How many may be stopped, and may go on.
+    /// How many may be stopped; they may go on later.
     stops: u8,
-    /// How often a process that lives may be too slow to collect what it was granted.
+    /// How often a live process may be too slow to collect what it was granted.
     graces: u8,
     /// How often time passes.
     ticks: u8,
-    /// Whether sleepers look by themselves now and then, once a process has died.
+    /// Whether sleepers check for deaths now and then, once a process has died.
     liveness_check: bool,
-    /// Whether every recovery counts again what it could leave as it is.
+    /// Whether every recovery also recounts what it could leave as it is.
     rebuilds: bool,
     granularity: Granularity,
     mistake: Option<Mistake>,
@@ -131,7 +131,7 @@ const ONE_AFTER_THE_OTHER: Script = Script {
     gives_up: false,
 };
 
-/// Takes a unit that does not come back by its doing.
+/// Takes a unit and never gives it back.
 const SPEND: Script = Script {
     actions: &[Acquire(1)],
     timeout: None,
@@ -146,7 +146,7 @@ const fn in_time(script: Script) -> Script {
     }
 }
 
-/// For so many ticks.
+/// The same script, waiting for at most `timeout` ticks.
 const fn waiting_for(timeout: u8, script: Script) -> Script {
     Script {
         timeout: Some(timeout),
@@ -200,7 +200,7 @@ impl Bounds {
         }
     }
 
-    /// One may be stopped, and one of them be slow.
+    /// One process may be stopped, and one may be slow.
     fn stops(self) -> Self {
         Self {
             stops: 1,

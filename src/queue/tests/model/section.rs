@@ -1,5 +1,5 @@
-//! What is done under the lock, store by store: recovery first, then the operation, with the steps of `engine` in
-//! their order, over the functions of the queue that the engine uses.
+//! What happens under the lock, store by store: recovery first, then the operation, with the steps of `engine` in
+//! their order, over the same queue functions.
 
 use super::memory::{
     ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, NEVER, REBUILD_MARKER, RequestWord,
@@ -11,7 +11,7 @@ use crate::queue::{self, Phase, Queue, QueueEnd, QueueMut, TableWord, TicketRefe
 /// One effect that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
-    /// Reads a word where it is stored, and not once before.
+    /// Reads the word when the effect happens, not when the section is worked out.
     Copy {
         place: u8,
         from: u8,
@@ -20,13 +20,13 @@ pub(super) enum Effect {
         place: u8,
         value: u8,
     },
-    /// Wakes who sleeps by the waiter futex of a ticket.
+    /// Wakes everybody who sleeps on a ticket's waiter futex.
     Wake {
         ticket: u8,
     },
 }
 
-/// A waiter futex that was advanced, and whose it is.
+/// A waiter futex that was advanced, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PendingWake {
     pub(super) ticket: u8,
@@ -46,11 +46,11 @@ pub(super) struct Ticket {
     pub(super) deadline: u8,
 }
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Outcome {
     Admitted(Option<Hold>),
-    /// Refused for what is held, which the dead may hold.
+    /// Refused for units in use, which dead processes may hold.
     RetryAfterReclaim,
     MustWait,
     Waiting {
@@ -72,17 +72,17 @@ enum Served {
     Blocked { wait: u8 },
 }
 
-/// One hold of the lock.
+/// One critical section.
 pub(super) struct Section<'a> {
     pub(super) memory: Memory,
     pub(super) effects: Vec<Effect>,
-    /// The waiters to wake once the lock has been released.
+    /// The waiters to wake after the lock has been released.
     pub(super) pending_wake: Option<PendingWake>,
-    /// What must never happen, where it happened.
+    /// Something that must never happen, if it did.
     pub(super) violation: Option<&'static str>,
     pub(super) rebuilt: bool,
     bounds: &'a Bounds,
-    /// Bit by owner word.
+    /// One bit per owner word.
     alive: u8,
     now: u8,
     journalled: u8,
@@ -145,7 +145,7 @@ impl<'a> Section<'a> {
         self.store(JOURNAL, 0);
     }
 
-    /// What is done when the last owner of the lock died with it, or an operation was left unfinished.
+    /// What is done if the last owner of the lock died with it, or an operation was left unfinished.
     pub(super) fn recover(&mut self) {
         match self.memory.load(JOURNAL) {
             0 => {}
@@ -208,12 +208,12 @@ impl<'a> Section<'a> {
             if self.owner(index) != 0 {
                 return Some(index);
             }
-            // It was given up.
+            // Its owner gave it up.
             self.take_back_ticket(index);
         }
     }
 
-    /// Nanoseconds, so to say, until the cost would fit; `None` where it fits.
+    /// How long until the cost would fit, in place of nanoseconds; `None` if it fits.
     fn blocked(&self, cost: u8) -> Option<u8> {
         let after = self.memory.load(IN_USE) + cost;
         match self.bounds.limit {
@@ -225,7 +225,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes the cost, which fits.
+    /// Takes the cost, which must fit.
     fn take(&mut self, owner: u8, cost: u8) -> Option<Hold> {
         self.store_journalled(IN_USE, self.memory.load(IN_USE) + cost);
         if self.bounds.limit == LimitKind::Rate {
@@ -324,7 +324,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Puts a ticket back into its place that was passed over, for its owner.
+    /// Puts a ticket that was passed over back into its place, for its owner.
     fn resume(&mut self, index: u64) {
         if queue::resume(&mut Journalled(self), index).is_err() {
             self.forbid("the queue is damaged");
@@ -368,7 +368,7 @@ impl<'a> Section<'a> {
         self.store(Memory::request_place(index, RequestWord::HoldSerial), serial);
         self.store(Memory::request_place(index, RequestWord::Overdue), 0);
         if self.has(Mistake::GrantWithoutUnlink) {
-            // The owner is notified, and stays first in the queue.
+            // The owner is notified, but stays first in the queue.
         } else if queue::grant(&mut Journalled(self), index).is_err() {
             self.forbid("the queue is damaged");
         }
@@ -403,7 +403,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// No process may be served while a process that lives came before and waits.
+    /// Nobody may be served before a live process that came earlier and still waits.
     fn forbid_overtaking(&mut self, serial: u64) {
         let is_overtaken = self.memory.tickets().any(|index| {
             let state = queue::state(&self.memory, index);
@@ -415,7 +415,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes everything where no request waits. `None` where it does not fit.
+    /// Takes everything, when nobody waits. `None` if it does not fit.
     fn take_at_once(&mut self, owner: u8, cost: u8) -> Option<Outcome> {
         if self.blocked(cost).is_some() {
             return None;
@@ -499,9 +499,9 @@ impl<'a> Section<'a> {
         }
         match queue::state(&self.memory, index).phase {
             Phase::Granted => return self.claim(ticket),
-            // Another had its turn, and it looks again.
+            // It was passed over while another had its turn; it is back in its place now.
             Phase::PassedOver => self.resume(index),
-            // Its time was up, by the clock of the queue.
+            // Its time was up, by the queue's clock.
             Phase::Free => return self.lost(time_is_up),
             Phase::Waiting => {}
         }
@@ -527,7 +527,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// What the owner of a ticket makes of it that is gone.
+    /// The outcome for an owner whose ticket is gone.
     fn lost(&self, time_is_up: bool) -> Outcome {
         if time_is_up {
             Outcome::TimedOut
@@ -580,7 +580,7 @@ impl<'a> Section<'a> {
             && self.memory.hold(hold.index, HoldWord::Serial) == hold.serial
     }
 
-    /// Takes back the tickets of the dead that were found without the lock, where they still are theirs.
+    /// Takes back the tickets of the dead that were found without the lock, if they still belong to them.
     pub(super) fn take_back_tickets(&mut self, owner: u8, found: u8) -> Outcome {
         for index in self.memory.tickets().filter(|index| found & 1 << index != 0) {
             if self.is_ticket_of(index, owner) {
@@ -629,7 +629,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Frees the holds of the dead that were found without the lock, where they still are theirs.
+    /// Frees the holds of the dead that were found without the lock, if they still belong to them.
     pub(super) fn take_back_holds(&mut self, owner: u8, found: u8) -> Outcome {
         for index in self.memory.holds().filter(|index| found & 1 << index != 0) {
             if self.memory.hold(index, HoldWord::Owner) == owner {

@@ -1,4 +1,5 @@
-//! The processes, the lock and the waiter futexes: every step that can be taken from a state, and what must hold in it.
+//! The processes, the lock and the waiter futexes: every step that can be taken from a state, and what must hold in
+//! it.
 
 mod invariants;
 mod step;
@@ -24,9 +25,9 @@ enum Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Life {
     Lives,
-    /// It lives and does nothing, until it goes on, if ever.
+    /// Alive, but does nothing until it goes on, if it ever does.
     Stopped,
-    /// It does nothing any more, and the kernel has not release its byte of the file yet.
+    /// Does nothing any more, but the kernel has not released its byte of the file yet.
     Dies,
     Dead,
 }
@@ -45,11 +46,11 @@ enum Shard {
     Holds,
 }
 
-/// What a process is about to do. The last of its frames is what it does next; the others go on after that.
+/// What a process is about to do. The last of its frames comes next; the others follow after that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Frame {
     Decide,
-    /// Looks for the dead, unless it did so a moment ago.
+    /// Looks for dead processes, unless it has just done so.
     MayReclaim,
     TakeTicket {
         is_last: bool,
@@ -60,7 +61,7 @@ enum Frame {
     Insure(Waiting, TimeIsUp),
     Look(Waiting, TimeIsUp),
     Release,
-    /// The owners, by bit, that were found without the lock.
+    /// The owners found dead without the lock, one bit each.
     Reclaim {
         owners: u8,
     },
@@ -68,18 +69,18 @@ enum Frame {
         owner: u8,
         shard: Shard,
     },
-    /// What was found without the lock, by bit.
+    /// What was found without the lock, one bit each.
     ReclaimBatch {
         owner: u8,
         shard: Shard,
         found: u8,
     },
     Wake(PendingWake),
-    /// No process was woken: does its owner live?
+    /// Nobody was woken: is the owner alive?
     Probe(PendingWake),
-    /// What was granted to the dead goes on to the process that is named here.
+    /// What was granted to the dead goes on to the process named here.
     HandOn(Option<PendingWake>),
-    /// Within the lock: so many of the effects were had.
+    /// Inside the lock: this many effects have happened.
     Locked {
         section: Rc<Program>,
         done: u8,
@@ -92,7 +93,7 @@ enum TimeIsUp {
     Yes,
 }
 
-/// One hold of the lock, worked out when it was taken: no other process changes what it reads.
+/// One critical section, worked out when the lock was taken: nobody else changes what it reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Program {
     effects: Vec<Effect>,
@@ -103,15 +104,15 @@ struct Program {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Process {
     life: Life,
-    /// Which action of its script it carries out.
+    /// Which action of its script it is carrying out.
     position: u8,
     frames: Vec<Frame>,
     holds: Vec<Hold>,
-    /// The process that rang its waiter futex died before waking it.
+    /// The process that advanced its waiter futex died before waking it.
     is_excused: bool,
 }
 
-/// Everything there is at one moment.
+/// The whole system at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct System {
     memory: Memory,
@@ -120,11 +121,11 @@ pub(super) struct System {
     now: u8,
     deaths: u8,
     stops: u8,
-    /// How many grants of processes that were only slow were kept for as long as grants are kept.
+    /// How many grants of processes that were merely slow were kept as long as grants are kept.
     graces: u8,
-    /// Whether a process could not have the lock in time and went away without it.
+    /// Whether a process could not get the lock in time and left without it.
     was_given_up: bool,
-    /// What must never happen, where it happened on the way here.
+    /// Something that must never happen, if it happened on the way here.
     violation: Option<&'static str>,
 }
 
@@ -171,7 +172,7 @@ impl explorer::System for System {
                             system: next,
                         });
                     }
-                    // What it holds, it keeps, and others may not get that for ever.
+                    // It keeps what it holds, and others may never get that.
                     if self.stops < bounds.stops
                         && process.holds.is_empty()
                         && self.lock != Lock::Held(number as u8)
@@ -239,7 +240,7 @@ impl System {
             .is_some_and(|process| matches!(process.life, Life::Lives | Life::Stopped))
     }
 
-    /// Whether a probe says that the owner lives.
+    /// Whether a probe says that the owner is alive.
     fn seems_alive(&self, owner: u8) -> bool {
         owner
             .checked_sub(1)
@@ -253,12 +254,12 @@ impl System {
             .fold(0, |mask, owner| mask | 1 << owner)
     }
 
-    /// Whether anything was left that its owner does not look after.
+    /// Whether anything was left behind that its owner does not look after.
     fn something_was_left(&self) -> bool {
         self.deaths > 0 || self.was_given_up || self.stops > 0 || self.graces > 0
     }
 
-    /// Begins the next action of a process that has nothing left to do for the last one.
+    /// Begins the next action of a process that is done with the last one.
     fn begin_actions(&mut self, number: usize, bounds: &Bounds) {
         let process = &mut self.processes[number];
         while process.frames.is_empty() {
@@ -286,7 +287,7 @@ impl System {
         let Some(frame) = process.frames.last() else {
             return;
         };
-        // Goes on with other frames in the place of the last.
+        // Replaces the last frame with others.
         let mut go = |frames: Vec<Frame>| {
             let mut next = self.clone();
             next.processes[number].frames.pop();
@@ -427,7 +428,7 @@ impl System {
         }
     }
 
-    /// After a process could not have the lock in time: its ticket has no owner from here on.
+    /// The state after a process could not get the lock in time: its ticket has no owner from here on.
     fn given_up(&self, number: usize, ticket: Ticket, bounds: &Bounds) -> Self {
         let mut next = self.clone();
         let index = u64::from(ticket.index);
@@ -455,7 +456,7 @@ impl System {
         steps.push(Step { label, system: self });
     }
 
-    /// Takes the lock, if it is to be had, for what the last frame says.
+    /// Takes the lock, if it can be had, for what the last frame says.
     fn lock_steps(&self, number: usize, bounds: &Bounds, steps: &mut Vec<Step>) {
         if matches!(self.lock, Lock::Held(_)) {
             return;
@@ -506,7 +507,7 @@ impl System {
             next.push_to(steps, number, &frame);
             return;
         }
-        // Others see nothing of what happens within the lock, unless its holder dies.
+        // Others see nothing of what happens inside the lock, unless its holder dies.
         for done in 0..=program.effects.len() {
             if self.deaths < bounds.deaths {
                 let mut dead = next.clone();
@@ -543,7 +544,7 @@ impl System {
         }
     }
 
-    /// Goes on after the lock was released.
+    /// Continues after the lock was released.
     fn unlocked(&mut self, number: usize, program: &Program, bounds: &Bounds) {
         let process = &mut self.processes[number];
         let frame = process.frames.pop();
@@ -608,7 +609,7 @@ impl System {
             .request(u64::from(ticket.index), RequestWord::WaiterFutex)
     }
 
-    /// Wakes all that sleep by the waiter futex of the ticket; answers whether any process did.
+    /// Wakes everybody who sleeps on the ticket's waiter futex. Returns whether anybody did.
     fn wake(&mut self, index: u8) -> bool {
         let mut has_woken = false;
         for process in &mut self.processes {
@@ -663,7 +664,7 @@ impl System {
         self.deaths += 1;
     }
 
-    /// What a process waits for that sleeps although its waiter futex was advanced.
+    /// The ticket of a process that sleeps although its waiter futex was advanced.
     fn overdue(&self, number: usize) -> Option<Waiting> {
         match self.processes[number].frames.last() {
             Some(Frame::Asleep(waiting)) if self.futex_value(waiting.ticket) != waiting.seen => {
@@ -673,7 +674,7 @@ impl System {
         }
     }
 
-    /// Whether a process rang the waiter futex of a ticket and has yet to wake its sleeper.
+    /// Whether a process has advanced a ticket's waiter futex and has yet to wake the sleeper.
     fn is_about_to_wake(&self, number: usize, ticket: u8) -> bool {
         let waiter_futex = Memory::request_place(u64::from(ticket), RequestWord::WaiterFutex);
         self.processes[number].frames.iter().any(|frame| match frame {

@@ -1,4 +1,4 @@
-//! What must hold in every state, and when everything has come to a good end.
+//! What must hold in every state, and when everything has ended well.
 
 use super::super::memory::{HoldWord, IN_USE, Memory, RequestWord, small};
 use super::super::section::{Hold, Outcome, Section};
@@ -24,8 +24,8 @@ impl System {
         })
     }
 
-    /// Where nothing was left by any process, and no process is at work, the first in the queue waits for what is not
-    /// to be had.
+    /// If no process has left anything behind and none is at work, the first in the queue may only wait for what is
+    /// not available.
     pub(super) fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
         let is_at_rest = |process: &Process| match process.frames.last() {
             // What it does next is up to its caller.
@@ -42,7 +42,7 @@ impl System {
             .then_some("a request waits for what is free")
     }
 
-    /// The memory as the process that takes the lock next would find it, were the present holder to die now.
+    /// The memory as the next holder of the lock would find it if the present one died now.
     fn settled(&self, bounds: &Bounds) -> Memory {
         let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
         if self.lock != Lock::Free {
@@ -62,7 +62,7 @@ impl System {
             return (taken > bounds.capacity + self.now).then_some("more was taken than the limit allows");
         }
         let mut in_use = 0;
-        // Zero where it was given up.
+        // Zero if it was given up.
         let ticket_owner = |ticket| small(queue::Queue::load_ticket(&memory, ticket, TicketWord::Owner));
         for index in memory.taken_holds() {
             let owner = memory.hold(index, HoldWord::Owner);
@@ -116,7 +116,7 @@ impl System {
         is_lost.then_some("what a living process holds was given back")
     }
 
-    /// Whether every process that lives is done, and nothing is left once the dead are cleared away.
+    /// Whether every live process is done, and nothing is left once the dead are cleared away.
     pub(super) fn has_ended_well(&self, bounds: &Bounds) -> bool {
         let is_done = |(number, process): (usize, &Process)| {
             matches!(process.life, Life::Dead | Life::Stopped)

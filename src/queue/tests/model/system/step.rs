@@ -1,4 +1,4 @@
-//! A step, and how it is described.
+//! A step, and its description.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::super::section::Effect;
 use super::{Frame, System};
 use crate::explorer;
 
-/// A step and where it leads.
+/// A step, and the state it leads to.
 pub(in super::super) struct Step {
     pub(super) label: Label,
     pub(super) system: System,

@@ -7,7 +7,7 @@ use super::{Life, System};
 use crate::queue::{self, Phase};
 
 impl System {
-    /// A grant has been kept for its owner for as long as grants are kept.
+    /// A grant has been kept for its owner as long as grants are kept.
     pub(super) fn grace_steps(&self, bounds: &Bounds, steps: &mut Vec<Step>) {
         if bounds.stops == 0 {
             return;
@@ -47,7 +47,7 @@ impl System {
         self.stops += 1;
     }
 
-    /// Who was to be woken by a process finds out without it.
+    /// Sleepers that process `number` was to wake find out without it.
     pub(super) fn excuse_who_waits_for(&mut self, number: usize) {
         for sleeper in 0..self.processes.len() {
             if let Some(waiting) = self.overdue(sleeper)
