@@ -1,4 +1,4 @@
-//! The one process of a host that asks the store.
+//! The duty of asking the store, which one process of a host has at a time.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,14 +15,14 @@ use crate::error::Error;
 use crate::limit::{Answer, Problem};
 use crate::units::nanos_from_duration;
 
-/// The part that a segment has in a fleet: [`Segment::fleet`]. Without limits that hosts share there is nothing to do.
+/// The role of a segment in a fleet: see [`Segment::fleet`]. Without limits that hosts share there is nothing to do.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     segment: Segment,
 }
 
-/// What makes this process the one of its host that asks the store. Given up when it is dropped; a process that dies with it,
-/// or is not heard of [in time](Self::keep), loses it to the next that wants it.
+/// Makes this process the one of its host that asks the store. Dropping it gives duty up. A process that dies with
+/// it, or does not show signs of life [in time](Self::keep), loses it to the next process that wants it.
 #[derive(Debug)]
 #[must_use = "dropped, it is given up"]
 pub struct Duty {
@@ -32,16 +32,17 @@ pub struct Duty {
     declared: Mutex<HashMap<usize, Declared>>,
 }
 
-/// How the limits of a set are shared by one definition of it.
+/// How the limits of a set are shared under one definition of it.
 #[derive(Debug)]
 struct Declared {
     generation: u64,
     version: u64,
-    /// Of each limit: the key, and how it is counted; none of one that is not shared.
+    /// For each limit, its key and how it is counted; `None` if it is not shared.
     limits: Vec<Option<(String, LeasedLimit)>>,
 }
 
-/// A request that was kept in the segment to be sent, and when it was handed out: just before the attempt to send it.
+/// A request that was recorded in the segment for sending, and when it was handed out, just before the attempt to
+/// send it.
 #[derive(Clone, Debug)]
 pub struct Asked {
     request: LeaseRequest,
@@ -49,14 +50,14 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What to send.
+    /// The request to send.
     pub fn request(&self) -> &LeaseRequest {
         &self.request
     }
 }
 
 impl Segment {
-    /// The part that the segment has in a fleet.
+    /// The role of the segment in a fleet.
     pub fn fleet(&self) -> Fleet {
         Fleet {
             segment: self.clone(),
@@ -77,54 +78,55 @@ impl Fleet {
         }
     }
 
-    /// Where the store is, and what this host is called, as it is in force now; none where the segment was declared without
-    /// a fleet.
+    /// Where the store is and what this host is called, as currently in force; `None` if the segment was declared
+    /// without a fleet.
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) where a definition cannot be read.
+    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) if a definition cannot be read.
     pub fn options(&self) -> Result<Option<FleetOptions>, Error> {
         Ok(self.segment.declaration_in_force()?.fleet_options().cloned())
     }
 
-    /// What the store knows this host by: random, of this segment, another one after each cold start. Of a limit whose account
-    /// was found to be another's ([`StoreProblem::Stale`]) it is another one, which its requests say.
+    /// The number by which the store knows this host: random, per segment, and new after each cold start. A limit
+    /// whose account was found to belong to another host ([`StoreProblem::Stale`]) gets a number of its own, which
+    /// its requests carry.
     pub fn host(&self) -> u64 {
         self.engine().host_number()
     }
 
-    /// Whether any limit is shared with other hosts now.
+    /// Whether any limit is currently shared with other hosts.
     pub fn has_leases(&self) -> bool {
         self.engine().has_leases()
     }
 
-    /// Takes duty, where no live process has it, or one that was not heard of in time; none where one has, this one
-    /// included.
+    /// Takes duty if no live process has it, or if the one that has it did not show signs of life in time. `None` if
+    /// some process has it, this one included.
     ///
     /// # Errors
     ///
-    /// Where this process, after a fork, cannot become a participant: see [`OpenError`](crate::OpenError).
+    /// See [`OpenError`](crate::OpenError): this process, after a fork, may fail to become a participant.
     pub fn try_take_duty(&self) -> Result<Option<Duty>, Error> {
         let taken = self.engine().try_take_duty()?;
         Ok(taken.map(|taken| self.duty(taken)))
     }
 
-    /// As [`try_take_duty`](Self::try_take_duty), waiting until the process that has duty gives it up, dies, or is not heard
-    /// of in time, at most for `timeout`. The death of a process is noticed at once where the kernel has process descriptors, and within 20 ms
-    /// elsewhere.
+    /// Like [`try_take_duty`](Self::try_take_duty), but waits up to `timeout` until the process that has duty gives
+    /// it up, dies, or shows no signs of life in time. The death of a process is noticed at once if the kernel has
+    /// process descriptors, and within 20 ms otherwise.
     ///
     /// # Errors
     ///
-    /// As [`try_take_duty`](Self::try_take_duty).
+    /// See [`try_take_duty`](Self::try_take_duty).
     pub fn wait_for_duty(&self, timeout: Duration) -> Result<Option<Duty>, Error> {
         let taken = self.engine().wait_for_duty(timeout)?;
         Ok(taken.map(|taken| self.duty(taken)))
     }
 
-    /// Has the host give everything back with its next requests, and ask for nothing from then on, before it goes; or ends
-    /// that. While it drains, requests of limits that hosts share are refused for
-    /// [`RefusalReason::Lease`](crate::RefusalReason::Lease). Places of a concurrency limit are given back as they are
-    /// released.
+    /// Starts or stops draining. A draining host gives everything back with its next requests and asks for nothing
+    /// more, in order to leave; meanwhile, requests for shared limits are refused with
+    /// [`RefusalReason::Lease`](crate::RefusalReason::Lease). Places of a concurrency limit are given back as they
+    /// are released.
     ///
     /// # Errors
     ///
@@ -139,27 +141,29 @@ impl Duty {
         self.fleet.engine()
     }
 
-    /// Whether this process has duty still: not after a fork, and not where another has taken it over.
+    /// Whether this process still has duty: not after a fork, nor after another process has taken it over.
     pub fn is_held(&self) -> bool {
         self.engine().has_duty(self.taken)
     }
 
-    /// Keeps duty for so long from now on, at most a minute, without a further call; answers whether it was not lost.
-    /// [`ask`](Self::ask) keeps it for three seconds and [`wait`](Self::wait) for one longer than it sleeps: after that,
-    /// another process may take it over, because this one is stopped or hangs. So this is for exchanges that may take longer.
+    /// Keeps duty for `duration` from now, at most a minute, without a further call. Returns false if it was lost.
+    /// [`ask`](Self::ask) keeps it for three seconds and [`wait`](Self::wait) for one second longer than it sleeps;
+    /// after that this process counts as stopped or hung, and another may take over. So call this before exchanges
+    /// that may take longer.
     pub fn keep(&self, duration: Duration) -> bool {
         let nanos = nanos_from_duration(duration).unwrap_or(u64::MAX);
         self.engine().keep_duty(self.taken, nanos)
     }
 
-    /// Every request that is due now, or was asked before and not answered: that again, with the same content. Each is kept in
-    /// the segment before it is handed out. To be called once for each attempt, just before it, because what is granted
-    /// counts from this call. None where this process has lost duty.
+    /// Every request that is due now, and every earlier one that was not answered, again with the same content. Each
+    /// is recorded in the segment before it is handed out. Call this once per attempt, right before it, because the
+    /// lease of what is granted counts from this call. Empty if this process has lost duty.
     ///
     /// # Errors
     ///
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Removed`](crate::SegmentError::Removed),
-    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned), each only where nothing else is due.
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned), each only if nothing else is due.
     pub fn ask(&self) -> Result<Vec<Asked>, Error> {
         if !self.engine().keep_duty(self.taken, EXCHANGE) {
             return Ok(Vec::new());
@@ -188,8 +192,8 @@ impl Duty {
             .collect())
     }
 
-    /// How a limit is shared by the definition that its request was kept under, and of which version that is; none where
-    /// another has come into force since, under which it is asked again.
+    /// How a limit is shared under the definition that its request was recorded with, and the version of that; `None`
+    /// if another definition has come into force since. The limit is then asked for again under the new one.
     fn declared(&self, lease: &AskedLease) -> Option<(u64, String, LeasedLimit)> {
         let place = lease.place;
         let mut known = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,18 +220,18 @@ impl Duty {
         Some((declared.version, key, limit))
     }
 
-    /// How long it is until the next request is due, if nothing is spent meanwhile; none where none will be.
+    /// How long until the next request is due, if nothing is spent in the meantime; `None` if none will be.
     pub fn due_in(&self) -> Option<Duration> {
         self.engine().lease_due_in().map(Duration::from_nanos)
     }
 
-    /// Brings an answer into force and serves those who wait for it. An answer to another request than the latest changes
-    /// nothing, and neither does one that comes after another process has taken duty over: that asks itself.
+    /// Puts an answer into force and serves the waiters. It has no effect if it answers a request other than the
+    /// latest, or if another process has taken over duty: that process asks for itself.
     ///
     /// # Errors
     ///
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck), [`SegmentError::Removed`](crate::SegmentError::Removed).
-    /// The request stays unanswered then, and is repeated.
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed). The request then stays unanswered and is repeated.
     pub fn install(&self, asked: &Asked, reply: &LeaseReply) -> Result<(), Error> {
         if !self.is_held() {
             return Ok(());
@@ -243,14 +247,13 @@ impl Duty {
         Ok(self.engine().install_lease(&asked.lease, answer)?)
     }
 
-    /// Notes that an attempt came to nothing. The request is repeated by the first [`ask`](Self::ask) after `retry_in`.
-    /// Problems other than [`Quarantine`](StoreProblem::Quarantine) and [`Stale`](StoreProblem::Stale) bring the
-    /// limit's outage policy into force, until a request is answered. Changes nothing after another process has taken duty
-    /// over.
+    /// Records that an attempt failed. The first [`ask`](Self::ask) after `retry_in` repeats the request. Problems
+    /// other than [`Quarantine`](StoreProblem::Quarantine) and [`Stale`](StoreProblem::Stale) put the limit's outage
+    /// policy into force until a request is answered. Has no effect if another process has taken over duty.
     ///
     /// # Errors
     ///
-    /// As [`install`](Self::install).
+    /// See [`install`](Self::install).
     pub fn report(&self, asked: &Asked, problem: StoreProblem, retry_in: Duration) -> Result<(), Error> {
         if !self.is_held() {
             return Ok(());
@@ -264,14 +267,14 @@ impl Duty {
         Ok(self.engine().fail_lease(&asked.lease, problem, retry_in)?)
     }
 
-    /// Sleeps until a request may be due: until a process finds that too little is leased, or by time. At most for `timeout`
-    /// and for a second; it may return early.
+    /// Sleeps until a request may be due, because too little is leased or because time has passed. Sleeps for at most
+    /// `timeout` and at most a second, and may return early.
     pub fn wait(&self, timeout: Duration) {
         self.engine().wait_for_shortage(self.taken, timeout);
     }
 }
 
-/// What no host was known by so far: random, and not zero.
+/// A number that no host had before: random and not zero.
 fn new_identity() -> u64 {
     // The standard library seeds its hashers from the system's random source.
     RandomState::new().hash_one(std::process::id()) | 1

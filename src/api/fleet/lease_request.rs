@@ -1,64 +1,64 @@
-//! What a host asks the store for, and what the store answers.
+//! Requests of a host to the store, and the answers.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::api::declaration::{Kind, Limit, Weekday, Window};
 
-/// How a limit that hosts share is counted, in whole units. Hosts that use one key of the store must declare it alike:
-/// its [text](Self#impl-Display-for-LeasedLimit) is what they are compared by.
+/// How a limit that hosts share is counted, in whole units. Hosts that use the same key of the store must declare it
+/// alike; their [texts](Self#impl-Display-for-LeasedLimit) are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeasedLimit {
     /// How it is taken and given back.
     pub kind: Kind,
-    /// The size of one unit, a decimal such as `"0.01"`; `"1"` where units are whole.
+    /// The size of one unit, a decimal such as `"0.01"`; `"1"` if units are whole.
     pub unit: String,
-    /// What it is counted by.
+    /// The rule that counts it.
     pub rule: LeasedRule,
-    /// For how long units are leased.
+    /// How long units are leased for.
     pub lease: Duration,
 }
 
-/// What a limit that hosts share is counted by.
+/// The rule that counts a limit that hosts share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeasedRule {
-    /// `capacity` units come back in each `window`, evenly; at most `burst` at once.
+    /// `capacity` units come back evenly over each `window`; at most `burst` at once.
     Backlog {
-        /// Units that come back in a window: at least 1.
+        /// Units that come back per window: at least 1.
         capacity: u64,
-        /// In what time: at least 1 ms.
+        /// The length of the window: at least 1 ms.
         window: Duration,
         /// The most units at once: at least 1.
         burst: u64,
     },
-    /// `capacity` units in each window; windows start at multiples of their length since the Unix epoch.
+    /// `capacity` units in each window. Windows start at multiples of their length since the Unix epoch.
     Window {
-        /// Units of a window: at least 1.
+        /// Units per window: at least 1.
         capacity: u64,
-        /// Its length: at least 1 ms.
+        /// The length of the window: at least 1 ms.
         window: Duration,
     },
     /// `capacity` units in each day, week or month.
     Calendar {
-        /// Units of a window: at least 1.
+        /// Units per window: at least 1.
         capacity: u64,
         /// [`Window::Day`], [`Window::Week`] or [`Window::Month`].
         window: Window,
-        /// Minutes east of UTC at which its days begin: -1080 to 1080.
+        /// The offset of its days from UTC in minutes, positive to the east: -1080 to 1080.
         utc_offset_minutes: i16,
         /// The day on which weeks begin.
         week_start: Weekday,
     },
     /// `places` that are held and given back.
     Concurrency {
-        /// Places of all hosts together: at least 1.
+        /// The places of all hosts together: at least 1.
         places: u64,
     },
 }
 
 impl LeasedLimit {
-    /// How a validated limit is counted, and under which key, where hosts share it.
+    /// The key of a validated limit and how it is counted, if hosts share it.
     pub(super) fn of(limit: &Limit) -> Option<(String, Self)> {
         let (fleet, terms) = limit.lease_terms()?;
         let capacity = terms.capacity;
@@ -87,8 +87,8 @@ impl LeasedLimit {
     }
 }
 
-/// The declaration in one line that is the same on every host, such as `rate unit=1 backlog capacity=100 window=60s
-/// burst=100 lease=2s`.
+/// The declaration in one line that is the same on every host, such as
+/// `rate unit=1 backlog capacity=100 window=60s burst=100 lease=2s`.
 impl fmt::Display for LeasedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -127,53 +127,56 @@ impl fmt::Display for LeasedLimit {
     }
 }
 
-/// What a host asks the store for one limit. It is kept in the segment before it is sent, and a repeated one has the same
-/// sequence number and the same content.
+/// A request of a host to the store, for one limit. It is recorded in the segment before it is sent; a repetition has
+/// the same sequence number and content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRequest {
     /// The limit's key in the store, such as `org/openai/tokens`.
     pub key: String,
     /// How the limit is counted.
     pub declared: LeasedLimit,
-    /// The version of the declaration that says so; zero where it has none.
+    /// The version of the declaration that says so; zero if it has none.
     pub version: u64,
-    /// The host: random, another one for each segment, after each cold start, and after
+    /// The host: a random number that is new for each segment, after each cold start, and after
     /// [`StoreProblem::Stale`](super::StoreProblem::Stale).
     pub host: u64,
-    /// From 1, one more for each request of this host for this limit.
+    /// Starts at 1 and grows by one with each request of this host for this limit.
     pub sequence: u64,
-    /// Units spent since this host began. Never falls: the store takes the difference to what it saw last. Of it, what the
-    /// store has counted as spent already, because a lease ran out, is not counted again, in the first new request after
-    /// that; later ones must not profit from it, because what they report was leased since. Zero for concurrency.
+    /// Units spent since this host began. Never decreases: the store takes the difference to the last value it saw.
+    /// When a lease runs out, the store counts its units as spent, so the first new request after that is not charged
+    /// for them again. Later requests get no such credit, because they report what was leased since. Zero for
+    /// concurrency.
     pub spent: u64,
-    /// Of these, units that turned out not to be used after they had been reported. Never falls: the store takes the
-    /// difference off what it counts as used, which does not fall below zero.
+    /// Of these, units that proved unused after they had been reported. Never decreases: the store subtracts the
+    /// difference from what it counts as used, down to zero.
     pub refunded: u64,
-    /// Units of the present lease that the host keeps: of concurrency, places. What is outstanding in the store and
-    /// neither spent nor held has been returned. Never more than is outstanding, unless the lease has run out: then nothing
-    /// is held any more.
+    /// Units of the current lease that the host keeps; for concurrency, places. Units that are outstanding in the
+    /// store and neither spent nor held have been returned. Never more than is outstanding, unless the lease has run
+    /// out: then nothing is held any more.
     pub held: u64,
-    /// Units that the host would like in addition.
+    /// Units that the host wants in addition.
     pub wanted: u64,
-    /// The greatest grant number that the host knows of: the store's next exceeds it.
+    /// The greatest grant number that the host knows. The store's next one is greater.
     pub grant_number: u64,
 }
 
-/// What the store answers to a [`LeaseRequest`].
+/// The store's answer to a [`LeaseRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseReply {
-    /// That of the request which is answered.
+    /// The sequence number of the request that this answers.
     pub sequence: u64,
-    /// Units that were granted in addition to those held: at most as many as wanted.
+    /// Units granted in addition to those held: at most as many as wanted.
     pub granted: u64,
-    /// For how long what is held and granted is leased, counted from before the attempt was sent. Cut at the end of the
-    /// limit's window.
+    /// How long what is held and granted is leased for, counted from before the attempt was sent. It ends with the
+    /// limit's window at the latest.
     pub remaining: Duration,
-    /// The host's fair share for one lease length, in units: what [`Outage::Safe`](crate::Outage::Safe) goes on with.
+    /// The host's fair share for one lease length, in units, with which [`Outage::Safe`](crate::Outage::Safe)
+    /// continues.
     pub share: u64,
     /// Grows with each grant of this limit in the store. Fencing numbers are this x 2^32 + a number within the grant.
     pub grant_number: u64,
-    /// How long what the store counts as used or leased takes to be replenished, of limits whose units come back
-    /// evenly: what is reported later as unused is refunded by it. Zero refunds only what time cannot have replenished.
+    /// For limits whose units come back evenly: how long it takes to replenish what the store counts as used or
+    /// leased. Units that are later reported as unused are refunded accordingly; with zero, only what time cannot
+    /// have replenished.
     pub drained_in: Duration,
 }

@@ -1,4 +1,4 @@
-//! What a segment says of its leases, to those who look.
+//! What a segment shows of its leases.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use super::store_problem::StoreProblem;
 use crate::api::declaration::Outage;
 use crate::limit::LeaseState;
 
-/// The fleet that a segment is part of, copied.
+/// A copy of what a segment knows about its fleet.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FleetSnapshot {
     /// Where the store is.
     pub url: String,
-    /// What the declaration calls this host, if it does.
+    /// The declared name of this host, if any.
     pub host_name: Option<String>,
-    /// What the store knows this host by: random, another one after each cold start.
+    /// The number by which the store knows this host: random, and new after each cold start.
     pub host: u64,
-    /// The process that asks the store; none where none does.
+    /// The process that asks the store; `None` if none does.
     pub duty: Option<DutySnapshot>,
-    /// How often a process took duty over from one that had died with it.
+    /// How many times a process took duty over from one that had died with it.
     pub takeovers: u64,
 }
 
@@ -30,68 +30,68 @@ pub struct FleetSnapshot {
 pub struct DutySnapshot {
     /// The slot of the process.
     pub slot: u64,
-    /// Its process id, where the slot still is its own.
+    /// Its process id, if it still has the slot.
     pub pid: Option<u64>,
-    /// The PID namespace that the id is of, where the segment's processes may be of several.
+    /// The PID namespace of `pid`, if the segment's processes may be in several.
     pub pid_namespace: Option<u64>,
     /// Whether it is alive.
     pub alive: bool,
-    /// For how long it should have been heard of: it is stopped or hangs, and another process that would ask takes duty over.
-    /// None where it is in time.
+    /// How long a sign of life has been overdue: the process is stopped or hangs, and another that wants duty takes
+    /// it over. `None` if it is in time.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
     pub overdue_for: Option<Duration>,
 }
 
-/// What a host has leased of one limit, copied.
+/// A copy of what a host has leased of one limit.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LeaseSnapshot {
     /// The limit's key in the store.
     pub key: String,
-    /// What becomes of it while the store is out.
+    /// What happens to the limit while the store is down.
     pub outage: Outage,
-    /// Units that are leased and not spent: of concurrency, places that are leased and not held. Zero where the lease is
-    /// over.
+    /// Units that are leased and not spent; for concurrency, places that are leased and not held. Zero if the lease
+    /// is over.
     pub left: u64,
-    /// For how long what is leased may still be spent; zero where the lease is over.
+    /// How much longer the leased units may be spent; zero if the lease is over.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds")]
     pub valid_for: Duration,
     /// The last fair share for one lease length, in units.
     pub share: u64,
-    /// Why the store has granted nothing the last time it was asked; none where it answered.
+    /// Why the store granted nothing when it was last asked; `None` if it answered.
     pub problem: Option<StoreProblem>,
-    /// For how long the store has been out for this limit; none where it is not.
+    /// How long the store has been down for this limit; `None` if it is not.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
     pub out_for: Option<Duration>,
-    /// How long ago the store answered last; none where it never has.
+    /// How long ago the store last answered; `None` if it never has.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
     pub answered_ago: Option<Duration>,
     /// The sequence number of the latest request.
     pub sequence: u64,
-    /// Whether that is not answered yet.
+    /// Whether the latest request is still unanswered.
     pub asking: bool,
     /// Whether the host gives everything back and asks for nothing: see
     /// [`Fleet::set_draining`](super::Fleet::set_draining).
     pub draining: bool,
     /// Whether it has given everything back: the store knows what was spent, and nothing is leased or held.
     pub given_back: bool,
-    /// How many leases in a row have run out before any unit of them was spent.
+    /// How many leases in a row have run out before any of their units was spent.
     pub unused_in_a_row: u64,
-    /// What was counted.
+    /// The counters.
     pub counts: LeaseCounts,
 }
 
-/// What was counted of the leases of a limit.
+/// The counters of the leases of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LeaseCounts {
     /// Answers that granted something.
     pub grants: u64,
-    /// Requests that were kept to be sent; a repeated one counts once.
+    /// Requests recorded for sending; a repeated one counts once.
     pub requests: u64,
-    /// Attempts that came to nothing.
+    /// Attempts that failed.
     pub failures: u64,
-    /// Units that were leased when their lease ran out.
+    /// Units that were still leased when their lease ran out.
     pub expired_units: u64,
 }
 

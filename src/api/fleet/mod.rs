@@ -1,10 +1,11 @@
-//! Limits that hosts share: what a client of the store needs of a segment. There is no network in it.
+//! Limits that hosts share: what a client of the store needs from a segment. This module does no networking.
 //!
-//! A limit that is declared with [`Limit::fleet`](crate::Limit::fleet) is spent from a *lease*: units that the store has
-//! granted to this host for a short time, and that all its processes spend together, in the segment, without asking. One
-//! process of the host at a time has [`Duty`]: it asks the store, in the background, before what is leased runs out.
+//! A limit declared with [`Limit::fleet`](crate::Limit::fleet) is spent from a *lease*: units that the store has
+//! granted to this host for a short time. All processes of the host spend them together, in the segment, without
+//! asking. One process of the host at a time has [`Duty`]: it asks the store in the background, before the leased
+//! units run out.
 //!
-//! A client of a store is a loop of this form; `send` stands for the network.
+//! A client of a store is a loop like this; `send` stands for the network.
 //!
 //! ```no_run
 //! use std::time::Duration;

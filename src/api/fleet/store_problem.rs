@@ -1,26 +1,29 @@
-//! What can be wrong with the store, or with what it says.
+//! What can be wrong with the store or its answers.
 
 use crate::words::words;
 
-/// Why the store has granted nothing.
+/// Why the store granted nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreProblem {
-    /// It does not answer: not to be reached, or not in time. The [outage policy](crate::Outage) applies.
+    /// It cannot be reached or does not answer in time. The [outage policy](crate::Outage) applies.
     Unreachable,
-    /// It answers and refuses this client: a wrong user or password, or a permission that is missing. The outage policy
+    /// It answers but rejects this client: a wrong user or password, or a missing permission. The outage policy
     /// applies.
     Denied,
-    /// It cannot run what it is asked to: a server without scripting, or of too old a version. The outage policy applies.
+    /// It cannot run what it is asked to: a server without scripting, or one that is too old. The outage policy
+    /// applies.
     Unsupported,
     /// The key holds something else. The outage policy applies.
     WrongKey,
     /// Another declaration of the limit is in force under the key. The outage policy applies.
     Mismatch,
-    /// It grants nothing for a while, because it may have lost what it had acknowledged. What is leased goes on.
+    /// It grants nothing for a while, because it may have lost something that it had acknowledged. What is leased
+    /// stays valid.
     Quarantine,
-    /// The host has asked for more since, or has spent more: its account is that of a copy of it, or it was restored from one
-    /// itself. Nothing is leased by it any more: the limit's lease is over, and the host asks as another from now on.
+    /// The store has seen later requests or more spending of this host than the host knows of: the account is that of
+    /// a copy of the host, or the host was restored from one. It leases nothing under this account any more: the
+    /// limit's lease is over, and the host asks under a new number from now on.
     Stale,
 }
 
@@ -35,18 +38,18 @@ impl StoreProblem {
         Self::Stale,
     ];
 
-    /// The number that stands for it in the segment: not zero.
+    /// The number that stands for it in the segment; not zero.
     pub(super) fn code(self) -> u64 {
         self as u64 + 1
     }
 
-    /// The problem of that number; none where it is of no problem.
+    /// The problem with that number, if there is one.
     pub(crate) fn from_code(code: u64) -> Option<Self> {
         let position = usize::try_from(code.checked_sub(1)?).ok()?;
         Self::ALL_CODES.get(position).copied()
     }
 
-    /// Whether the store counts as out.
+    /// Whether the store counts as down.
     pub(super) fn is_outage(self) -> bool {
         !matches!(self, Self::Quarantine | Self::Stale)
     }

@@ -1,4 +1,4 @@
-//! A segment as its users hold it.
+//! Segments, as programs use them.
 
 mod checkpoint;
 pub(crate) mod definitions;
@@ -47,12 +47,13 @@ const OPENING_ATTEMPTS: usize = 100;
 
 /// A segment that this process is attached to.
 ///
-/// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children: a child
+/// A handle is cheap to clone, can be used by any number of threads, and stays valid in forked children: a child
 /// becomes a participant of its own at its first use. The process stays attached until the last handle, set and
 /// [owned permit](crate::Permit::into_owned) is dropped.
 ///
-/// Once the segment was removed (retired, its file deleted, or another put at its path), its handles answer
-/// [`SegmentError::Removed`] and admit nothing. [`successor`](Self::successor) is what is at the path then.
+/// Once the segment is removed (retired, its file deleted, or another put at its path), its handles return
+/// [`SegmentError::Removed`] and admit nothing. [`successor`](Self::successor) then gives the segment that took its
+/// place.
 ///
 /// ```
 /// use std::time::Duration;
@@ -77,7 +78,7 @@ pub struct Segment {
 }
 
 impl OpenOptions {
-    /// Opens a segment that exists.
+    /// Opens an existing segment.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl OpenOptions {
         let path = absolute(path.as_ref())?;
         let mut answer = self.open_absolute(&path, None);
         for _ in 1..OPENING_ATTEMPTS {
-            // Deleted between finding and opening it: the path says what there is by now.
+            // The file was deleted between finding and opening it: look at the path again.
             if !matches!(
                 answer,
                 Err(Error::Segment(SegmentError::Removed {
@@ -105,7 +106,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and what the system says.
+    /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and other errors of the system.
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         self.create_file(&path, declaration)?;
@@ -114,14 +115,14 @@ impl OpenOptions {
         Ok(segment)
     }
 
-    /// Opens the segment, or creates it. Any number of processes may do so at once. One that was
-    /// [retired](Segment::retire) is replaced by a new one, and so is one that is damaged and that no process uses, where its
-    /// [checkpoint](crate::Checkpoint) has its state; what becomes of one with another declaration, [`on_mismatch`](Self::on_mismatch)
-    /// says.
+    /// Opens the segment, or creates it. Any number of processes may do so at once. A [retired](Segment::retire)
+    /// segment is replaced by a new one. So is a damaged one that no process uses, if its state can be restored from
+    /// its [checkpoint](crate::Checkpoint). If the segment has another declaration,
+    /// [`on_mismatch`](Self::on_mismatch) decides.
     ///
     /// # Errors
     ///
-    /// [`OpenError::ConfigMismatch`], which names each difference and what to do, and as
+    /// [`OpenError::ConfigMismatch`], which names each difference and what to do, and the errors of
     /// [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(
         &self,
@@ -160,7 +161,7 @@ impl OpenOptions {
                             | OpenError::LocksNotKept { .. },
                         ),
                     ) => return Err(stuck),
-                    // That it is damaged says more than why it could not be replaced.
+                    // The damage is more informative than why the file could not be replaced.
                     Ok(false) | Err(_) => return Err(error),
                 },
                 Err(error) => return Err(error),
@@ -173,7 +174,7 @@ impl OpenOptions {
         Err(last)
     }
 
-    /// Creates the file, from its checkpoint where there is one, and does not open it.
+    /// Creates the file, from its checkpoint if there is one, and does not open it.
     fn create_file(&self, path: &Path, declaration: &Declaration) -> Result<(), Error> {
         declaration.validate()?;
         ensure_free(path)?;
@@ -185,20 +186,20 @@ impl OpenOptions {
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.
     ///
-    /// Processes that are attached, or attach meanwhile, get [`SegmentError::Removed`] from then on, and what they hold is given
-    /// back as ever. A segment that is
-    /// retired already is removed although processes are attached: no process can use it any more.
+    /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`] from then on; what they
+    /// hold is given back as usual. A segment that is retired already is removed even if processes are attached,
+    /// because none of them can use it any more.
     ///
     /// # Errors
     ///
-    /// [`OpenError::InUse`] where live processes are attached and `removal` is [`Removal::Unused`], and as
-    /// [`open`](Self::open). What is not a segment is never removed.
+    /// [`OpenError::InUse`] if live processes are attached and `removal` is [`Removal::Unused`], and the errors of
+    /// [`open`](Self::open). A file that is not a segment is never removed.
     pub fn remove(&self, path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
         let forced = removal == Removal::Forced;
         remove(&absolute(path.as_ref())?, self.trust_any_owner, forced)
     }
 
-    /// Opens the segment; where it was `declared`, only with that declaration, or what comes of it.
+    /// Opens the segment. With `declared`, only under that declaration or whatever `on_mismatch` makes of it.
     fn open_absolute(&self, path: &Path, declared: Option<&Declaration>) -> Result<Segment, Error> {
         let understand = |verified: &Verified| compile_definitions(verified, path);
         let mut mode = None;
@@ -223,7 +224,7 @@ impl OpenOptions {
         };
         let engine = SegmentEngine::new(path, attached, plans, options)?;
         for shard in engine.shards().filter(|_| self.reclaim) {
-            // A set that cannot be locked now says so when it is used.
+            // A set that cannot be locked now will say so when it is used.
             let _ = engine.reclaim(shard, LockWait::Briefly);
         }
         let (declaration, mismatches) = match declared {
@@ -256,7 +257,7 @@ impl OpenOptions {
         Ok(Segment { shared })
     }
 
-    /// Brings what was declared into force, as far as it may be; answers what is in force then, and in what they
+    /// Puts the declaration into force as far as allowed. Returns what is in force afterwards, and how the two
     /// differed.
     fn reconcile(
         &self,
@@ -278,14 +279,14 @@ impl OpenOptions {
     }
 }
 
-/// Under which circumstances [`OpenOptions::remove`] removes a segment.
+/// When [`OpenOptions::remove`] may remove a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Removal {
-    /// Only where no live process is attached.
+    /// Only if no live process is attached.
     Unused,
-    /// Also under attached processes, and where the file is damaged or of another format. In such a file nothing
-    /// is marked: processes attached to it find out within a second that it has no name any more.
+    /// Even if processes are attached, or the file is damaged or of another format. Such a file is not marked as
+    /// retired: attached processes find out within a second that it is no longer at its path.
     Forced,
 }
 
@@ -311,11 +312,11 @@ impl Segment {
         &self.shared
     }
 
-    /// Opens a segment that exists: [`OpenOptions::open`] with the defaults.
+    /// Opens an existing segment: [`OpenOptions::open`] with the defaults.
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`].
+    /// See [`OpenOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         OpenOptions::new().open(path)
     }
@@ -324,7 +325,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::create`].
+    /// See [`OpenOptions::create`].
     pub fn create(path: impl AsRef<Path>, declaration: &Declaration) -> Result<Self, Error> {
         OpenOptions::new().create(path, declaration)
     }
@@ -333,7 +334,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open_or_create`].
+    /// See [`OpenOptions::open_or_create`].
     pub fn open_or_create(path: impl AsRef<Path>, declaration: &Declaration) -> Result<Self, Error> {
         OpenOptions::new().open_or_create(path, declaration)
     }
@@ -364,19 +365,19 @@ impl Segment {
         named.filter_map(|(position, _)| LimitSet::new(Arc::clone(&self.shared), position))
     }
 
-    /// What was in force when this process opened the segment: see
-    /// [`declaration_in_force`](Self::declaration_in_force). Path and mode are not part of it.
+    /// The declaration in force when this process opened the segment, without path and mode. See
+    /// [`declaration_in_force`](Self::declaration_in_force) for the current one.
     pub fn declaration(&self) -> &Declaration {
         &self.shared.declaration
     }
 
-    /// In what the segment differed from the declaration that it was opened with, and what became of that: see
+    /// How the segment differed from the declaration that it was opened with, and what was done about it: see
     /// [`OpenOptions::on_mismatch`].
     pub fn mismatches(&self) -> &[Mismatch] {
         &self.shared.mismatches
     }
 
-    /// The file, as an absolute path.
+    /// The path of the file, made absolute.
     pub fn path(&self) -> &Path {
         self.shared.engine.path()
     }
@@ -385,7 +386,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Io`] where there is no memory for the copy.
+    /// [`OpenError::Io`] if there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         let engine = &self.shared.engine;
         SnapshotSource {
@@ -402,8 +403,8 @@ impl Segment {
         .take()
     }
 
-    /// Shows `visit` each key of a set that has a row, in no order, each as [`KeySnapshot`] says. Takes no lock, and no
-    /// more memory for many keys than for one. Keys that come or go meanwhile may be shown or not.
+    /// Calls `visit` for each key of a set that has a row, in no particular order. Takes no lock, and uses no more
+    /// memory for many keys than for one. Keys that come or go in the meantime may or may not be shown.
     ///
     /// # Errors
     ///
@@ -412,16 +413,18 @@ impl Segment {
         self.with_keys(|keys| keys.visit(set, visit))
     }
 
-    /// One key of a set, taken without a lock; none where it has no row, which is as if it had never been used.
+    /// One key of a set, read without a lock; `None` if it has no row, which is as if it had never been used.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`], [`RequestError::AddressRequired`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`],
+    /// [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
 
-    /// The networks that contain an address, as [`SegmentReader::address_snapshots`](crate::SegmentReader::address_snapshots).
+    /// The networks that contain an address: see
+    /// [`SegmentReader::address_snapshots`](crate::SegmentReader::address_snapshots).
     ///
     /// # Errors
     ///
@@ -440,15 +443,15 @@ impl Segment {
         })
     }
 
-    /// Marks the segment as no longer to be used: whatever is asked of it later, by any process, is answered
-    /// [`SegmentError::Removed`]; what permits hold is settled and given back as ever. The file stays.
+    /// Marks the segment as no longer usable: from now on any request in any process returns
+    /// [`SegmentError::Removed`]. What permits hold can still be settled and given back. The file stays.
     pub fn retire(&self) {
         self.shared.engine.retire();
     }
 }
 
 impl SharedSegment {
-    /// What is at the path now, opened as this was.
+    /// Opens what is at the path now, with the same options.
     pub(crate) fn open_path_again(&self) -> Result<Segment, Error> {
         self.options.open_absolute(self.engine.path(), None)
     }
@@ -464,7 +467,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// Creates the file as it is declared, and does not open it.
+/// Creates the file as declared, and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     let stored = StoredDeclaration::of(declaration);
     let sets = stored.sets();
@@ -510,8 +513,8 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     )
 }
 
-/// The room that is kept for each definition of a set whose first one is `text`, without the marks that a segment makes:
-/// later ones may be longer, and a set and its copies are of one size.
+/// The space reserved for each definition of a set whose first one is `text`, without the marks that a segment adds:
+/// later definitions may be longer, and a set and its copies have the same size.
 fn definition_room(text: &str) -> u64 {
     const MIN_SPARE: usize = 512;
     (text.len() + (text.len() / 2).max(MIN_SPARE)).next_multiple_of(64) as u64

@@ -7,10 +7,10 @@ use super::mismatch::OnMismatch;
 use crate::api::request_events::{Observer, RequestEvent};
 use crate::shm::time::virtual_clock::VirtualClock;
 
-/// How long an operation waits for the lock of a set before it says that the holder is stuck.
+/// How long an operation waits for the lock of a set before it reports that the holder is stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How to open or create a segment.
+/// Options for opening or creating a segment.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -42,35 +42,35 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The defaults: wait 2 seconds for a lock, trust only files that no other process could have planted.
+    /// The defaults: wait up to 2 seconds for a lock, and trust only files that nobody else could have planted.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long an operation waits for the lock of a set before it answers
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck); 2 seconds unless
-    /// set. Locks are held for well under a microsecond, so only a stopped or dumping process is met.
+    /// How long an operation waits for the lock of a set before it returns
+    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck); 2 seconds by default. Locks are held for well
+    /// under a microsecond, so this is only reached if the holder is stopped or dumping core.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
         self
     }
 
-    /// Whether to accept a file that any process may write, or that belongs to another user in a directory that others
-    /// may write. The process that can write the file can bring every process that uses it down.
+    /// Whether to accept a file that anyone may write, or that belongs to another user in a directory that others may
+    /// write. Whoever can write the file can bring down every process that uses it.
     pub fn trust_any_owner(mut self, trust: bool) -> Self {
         self.trust_any_owner = trust;
         self
     }
 
-    /// Whether to give back at once what dead processes hold; yes unless set. Otherwise it is given back when a process
-    /// needs it, or by [`Segment::recover`](crate::Segment::recover), which then can say what there was.
+    /// Whether to give back at once what dead processes hold; on by default. Otherwise it is given back when a
+    /// process needs it, or by [`Segment::recover`](crate::Segment::recover), which can then report it.
     pub fn reclaim(mut self, reclaim: bool) -> Self {
         self.reclaim = reclaim;
         self
     }
 
-    /// What [`open_or_create`](Self::open_or_create) does where the segment exists with another declaration; that is an
-    /// error unless set.
+    /// What [`open_or_create`](Self::open_or_create) does if the segment exists with another declaration; an error by
+    /// default.
     ///
     /// ```
     /// use std::time::Duration;
@@ -96,11 +96,11 @@ impl OpenOptions {
         self
     }
 
-    /// Calls `observer` for each request that is refused and each that has waited, of all handles of what is opened here;
-    /// of each kind and set at most 10 times a second. Nothing is called unless set.
+    /// Calls `observer` for each request that is refused or has waited, through any handle of what is opened here, at
+    /// most 10 times per second for each set and kind. By default nothing is called.
     ///
-    /// It is called by the thread that asked, outside of every lock, before the answer is given out. What it takes is time
-    /// of the caller.
+    /// The thread that made the request calls it, outside every lock, before the answer is returned. The time it
+    /// takes is the caller's.
     ///
     /// ```
     /// # use std::sync::{Arc, Mutex};
@@ -134,7 +134,7 @@ impl OpenOptions {
         self
     }
 
-    /// As [`on_request_event`](Self::on_request_event), with events of `tracing` at the level of information:
+    /// Reports the events of [`on_request_event`](Self::on_request_event) to `tracing` at info level:
     /// `request_denied` with the fields `set`, `label`, `limit`, `reason`, `retry_after_ms` and `left_out`, and
     /// `backpressure_wait` with `set`, `label`, `waited_ms`, `admitted` and `left_out`.
     #[cfg(feature = "tracing")]
@@ -145,10 +145,10 @@ impl OpenOptions {
     /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
     /// replenish, windows turn and leases run out as it is advanced.
     ///
-    /// For simulations and tests, on a segment that no other process uses: other processes, and what else this one
-    /// opens without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts
-    /// of [`acquire`](crate::LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
-    /// background and the terms of [batches](crate::Limit::credit) go by the kernel's clocks.
+    /// For simulations and tests, on a segment that no other process uses: other processes, and anything that this
+    /// one opens without the clock, go by the kernel's clocks. Waiting is not simulated: timeouts of
+    /// [`acquire`](crate::LimitSet::acquire), the instants of [reservations](crate::Reservation), background
+    /// heartbeats and the terms of [batches](crate::Limit::credit) go by the kernel's clocks.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Setting segments right: recovery now instead of by need, and reset.
+//! Repairing segments: recovery on request rather than on demand, and reset.
 
 use serde::Serialize;
 
@@ -8,18 +8,20 @@ use crate::engine::{Repairs, ResetScope};
 use crate::error::{Error, SegmentError};
 
 impl Segment {
-    /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it
-    /// happens by itself when a process needs it; this does it now, and says what it did.
+    /// Repairs now what dead processes left behind (locks, half-done operations, holds, participant slots) and
+    /// reports what it did. All of it also happens by itself when a process needs it.
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Removed`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
+    /// [`SegmentError::Removed`]. A set whose lock cannot be taken is reported in its entry and does not stop the
+    /// others.
     pub fn recover(&self) -> Result<RecoveryReport, Error> {
         self.set_right(false)
     }
 
-    /// As [`recover`](Self::recover), and counts again, in every set, all that follows from holds, tickets and keys: what is
-    /// in use, what is free, and the order of the queues. `recover` does so where these do not agree; this does not ask.
+    /// Like [`recover`](Self::recover), but also recounts, in every set, everything that follows from holds, tickets
+    /// and keys: what is in use, what is free, and the order of the queues. `recover` does so only where these
+    /// disagree.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -36,7 +38,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// As [`recover`](Self::recover).
+    /// See [`recover`](Self::recover).
     pub fn rebuild(&self) -> Result<RecoveryReport, Error> {
         self.set_right(true)
     }
@@ -81,9 +83,9 @@ impl Segment {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// Each set in the order of the declaration.
+    /// The sets, in the order of the declaration.
     pub sets: Vec<SetRecovery>,
-    /// Participant slots of dead processes that are free now.
+    /// Participant slots of dead processes that were freed.
     pub freed_participants: usize,
 }
 
@@ -93,25 +95,26 @@ pub struct RecoveryReport {
 pub struct SetRecovery {
     /// The set's name.
     pub set: String,
-    /// What was repaired under the lock; none where there was nothing to repair.
+    /// What was repaired under the lock; `None` if there was nothing to repair.
     pub repairs: Option<Repairs>,
-    /// Holds that were given back for dead processes.
+    /// Holds given back for dead processes.
     pub reclaimed: u64,
-    /// A live process holds the set's lock and does not release it.
+    /// Whether a live process holds the set's lock and does not release it.
     pub locked: bool,
     /// Why the set could not be recovered.
     pub problem: Option<String>,
 }
 
 impl LimitSet {
-    /// Replenishes the limits of these names (all of them, where none is named) and, with `counters`, sets the set's
-    /// counters to zero. What is held stays held. A reset of all limits also heals a poisoned set.
+    /// Replenishes the named limits, or all of them if none is named. With `counters`, also sets the set's counters
+    /// to zero. What is held stays held. Resetting all limits also heals a poisoned set.
     ///
-    /// A process that dies on the way leaves the rest to the process that uses the set next.
+    /// If the process dies on the way, the next process that uses the set finishes the reset.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::Removed`], [`SegmentError::LockStuck`], [`SegmentError::LockLost`].
+    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::Removed`],
+    /// [`SegmentError::LockStuck`], [`SegmentError::LockLost`].
     pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
         let limits = self.mask_of(limits)?;
         for shard in self.engine_set().shards() {

@@ -1,4 +1,4 @@
-//! What the handles of one attached segment share.
+//! The state shared by the handles of one attached segment.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::error::Error;
 use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::process::participant::ChildJoined;
 
-/// What the handles of one attached segment share.
+/// The state shared by the handles of one attached segment.
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
-    /// Tells it from all others that this process has had open: an address is given out again.
+    /// Tells it from all others that this process has had open. An address would not do: it can be reused.
     pub(crate) number: u64,
     pub(crate) engine: SegmentEngine,
     pub(crate) declaration: Declaration,
@@ -29,18 +29,18 @@ pub(crate) struct SharedSegment {
     pub(super) warned: ProcessMutex<HashSet<(usize, String)>>,
     /// Why the last checkpoint could not be taken.
     pub(super) checkpoint_failure: ProcessMutex<Option<Arc<Error>>>,
-    /// What takes them, where they are declared.
+    /// Takes the checkpoints, if they are declared.
     pub(super) checkpoints: OnceBox<Arc<dyn ChildJoined>>,
 }
 
 impl SharedSegment {
-    /// The number of the next one.
+    /// A number for the next segment to be opened.
     pub(super) fn next_number() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether this is the first time that this process meets the name.
+    /// Whether this process meets the unknown name for the first time.
     pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
         self.warned
             .lock()

@@ -1,4 +1,5 @@
-//! The segments that followed removed ones at their paths: opened once for all handles of a process that ask for them.
+//! The segments that took the place of removed ones at their paths, each opened once for all handles of a process
+//! that ask for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,46 +12,49 @@ use crate::error::{Error, RemovalCause};
 use crate::shm::process::fork_identity::PerProcess;
 use crate::shm::time::clock::boot_nanos;
 
-/// After how long a successor that was not there is looked for again, in nanoseconds; twice as late each time.
+/// The first pause before a missing successor is looked for again, in nanoseconds. It doubles each time.
 const FIRST_PAUSE: u64 = 10_000_000;
 
 /// The longest pause between two looks, in nanoseconds.
 const LONGEST_PAUSE: u64 = 1_000_000_000;
 
-/// What followed a removed segment, or when to look for it.
+/// The successor of a removed segment, or when to look for it.
 #[derive(Debug)]
 enum Successor {
     Missing {
         next_look: u64,
         pause: u64,
     },
-    /// A thread looks, which may take long.
+    /// A thread is opening it, which may take long.
     BeingOpened,
     Open(Segment),
 }
 
-/// By the number of the removed segment, which takes its entry with it.
+/// By the number of the removed segment. An entry lives as long as that segment.
 #[derive(Debug, Default)]
 struct Successors {
     known: Mutex<HashMap<u64, Successor>>,
 }
 
-/// A forked child looks for its own: it may have been forked while a thread of its parent had the lock.
+/// Per process, because a child may have been forked while a thread of its parent held the lock.
 static SUCCESSORS: PerProcess<Successors> = PerProcess::new();
 
 impl Segment {
-    /// What became of the segment, as far as this process has found out by an operation; none while it is in use.
+    /// How the segment was removed, as far as an operation of this process has found out; `None` while it is in use.
     pub fn removal(&self) -> Option<RemovalCause> {
         self.shared().engine.removal()
     }
 
-    /// The segment that is at the path of this one, if this one was [removed](crate::SegmentError::Removed) and another is
-    /// there. Opened with the same [options](crate::OpenOptions), by the first call; all handles in this process that were
-    /// opened together get the same one. While there is none, the path is looked at after 10 ms, and then less often, up to
-    /// once a second; so this may be called for each request that meets the error. While one thread opens it, which may
-    /// take ten seconds where another process is attaching, the others get `None`. It never creates a segment.
+    /// The segment that took the place of this one, if this one was [removed](crate::SegmentError::Removed) and
+    /// another is at its path.
     ///
-    /// `None` as long as no operation has met the error.
+    /// The first call opens it, with the same [options](crate::OpenOptions); all handles of this process that were
+    /// opened together get the same segment. While there is none, the path is checked again after 10 ms and then less
+    /// often, down to once a second, so this may be called for each request that meets the error. While one thread
+    /// opens the successor, which may take ten seconds if another process is attaching, the others get `None`. It
+    /// never creates a segment.
+    ///
+    /// `None` until an operation has met the error.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -87,7 +91,7 @@ impl Segment {
             Some(Successor::Open(_)) | None => FIRST_PAUSE,
         };
         let former = known.insert(removed, Successor::BeingOpened);
-        // The lock first: dropping a segment takes it.
+        // Unlock first: dropping a segment takes this lock.
         drop(known);
         drop(former);
         let mut look = Look {
@@ -103,7 +107,7 @@ impl Segment {
     }
 }
 
-/// A look for a successor. When it ends, however it does, what it found is noted.
+/// A look for a successor. However it ends, what it found is recorded.
 struct Look {
     successors: &'static Successors,
     removed: u64,
@@ -126,11 +130,11 @@ impl Drop for Look {
 }
 
 impl LimitSet {
-    /// The set of the same name in the [successor](Segment::successor) of its segment, if there is that.
+    /// The set of the same name in the [successor](Segment::successor) of its segment, if there is one.
     ///
     /// # Errors
     ///
-    /// As [`Segment::set`].
+    /// See [`Segment::set`].
     pub fn successor(&self) -> Option<Result<Self, Error>> {
         let segment = Segment::of(Arc::clone(self.shared())).successor()?;
         let set = segment.set(self.name());
@@ -145,13 +149,13 @@ impl Drop for SharedSegment {
         }
         if let Ok(successors) = SUCCESSORS.get() {
             let successor = lock(&successors.known).remove(&self.number);
-            // Without the lock, as it may be the last handle of a segment that has a successor in turn.
+            // Dropped without the lock: it may be the last handle of a segment that itself has a successor.
             drop(successor);
         }
     }
 }
 
-/// Tells the program's subscriber what came of a look for a successor.
+/// Reports the result of a look for a successor to the program's `tracing` subscriber.
 fn report(_removed: &Segment, _opened: &Result<Segment, Error>) {
     #[cfg(feature = "tracing")]
     {

@@ -1,4 +1,4 @@
-//! What was counted, as snapshots show it.
+//! The counters of a snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::shm::layout::records::{LimitCounters, SetControl};
 
-/// What was counted of a set, since its creation or the last reset of the counters. A process that is killed in the middle of
-/// an operation may leave it counted and undone: each death counts one operation too many at most, and none too few.
+/// The counters of a set since its creation or the last reset of its counters. A process that is killed in the middle
+/// of an operation may leave it counted but undone: each death counts at most one operation too many, and none too
+/// few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -26,13 +27,13 @@ pub struct SetCounts {
     pub refused_throttled: u64,
     /// Requests refused because too little was leased of a limit that [hosts share](crate::Limit::fleet).
     pub refused_lease: u64,
-    /// Requests admitted after they had waited.
+    /// Requests admitted after waiting.
     pub waited: u64,
     /// Requests that waited and were refused when their time was up.
     pub timed_out: u64,
-    /// Requests that were given up while they waited.
+    /// Requests given up while waiting.
     pub cancelled: u64,
-    /// Grants that were taken back because they were not collected while others waited.
+    /// Grants taken back because they were not collected while others waited.
     pub lapsed: u64,
     pub settled: u64,
     /// Holds given back for dead processes.
@@ -43,49 +44,49 @@ pub struct SetCounts {
     pub expired: u64,
     /// Times the lock was found with a dead owner.
     pub recoveries: u64,
-    /// Times the holds had to be counted again.
+    /// Times the holds had to be recounted.
     pub rebuilds: u64,
     /// Requests and settles that named limits the set does not have.
     pub unknown_names: u64,
     pub active_high_water: u64,
     /// The most requests that waited at once.
     pub queued_high_water: u64,
-    /// Times a process found the lock taken and had to wait for it.
+    /// Times a process had to wait for the lock.
     pub lock_waits: u64,
 }
 
-/// What was counted of a limit, since its creation or the last reset of the counters, as of [a set](SetCounts).
+/// The counters of a limit since its creation or the last reset, with the same caveat as [those of a set](SetCounts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct LimitCounts {
-    /// Requests.
+    /// Requests admitted.
     pub admitted: u64,
-    /// Units.
+    /// Units taken.
     pub taken: u64,
-    /// Requests.
+    /// Requests refused.
     pub refused: u64,
-    /// Permits.
+    /// Permits settled.
     pub settled: u64,
-    /// Units given back at settle.
+    /// Units given back when permits were settled.
     pub refunded: u64,
-    /// Units used above what was reserved.
+    /// Units used beyond what was reserved.
     pub overdraft: u64,
-    /// Permits dropped without a settle.
+    /// Permits dropped without being settled.
     pub unsettled: u64,
     /// Units given back for dead holders.
     pub reclaimed: u64,
     /// The most units held at once.
     pub high_water: u64,
-    /// Requests admitted that left the limit near its capacity.
+    /// Admitted requests that left the limit near its capacity.
     pub near: u64,
-    /// Requests that the limit, being in shadow, only would have refused.
+    /// Requests that the limit would have refused if it were not in shadow mode.
     pub would_refuse: u64,
-    /// Permits released with the word that the work had failed.
+    /// Permits released as failed.
     pub failed: u64,
 }
 
-/// Adds each counter to the sum of those before it, except for what is the most of something.
+/// Adds counters to their sums, and takes the maximum of high-water marks.
 macro_rules! add_counts {
     ($sum:ident, $words:ident, [$($added:ident),*], [$($max:ident),*]) => {
         $($sum.$added = $sum.$added.saturating_add(load(&$words.$added));)*
@@ -94,7 +95,7 @@ macro_rules! add_counts {
 }
 
 impl SetCounts {
-    /// Requests that were refused at once, for whatever reason.
+    /// Requests that were refused at once, for any reason.
     pub fn refused(&self) -> u64 {
         [
             self.refused_rate,

@@ -1,4 +1,5 @@
-//! What is known of a segment's file and of what guards its sets, beyond what a snapshot says: for who asks what is wrong.
+//! Details about a segment's file and the locks of its sets that a snapshot leaves out, for finding out what is
+//! wrong.
 
 use std::time::Duration;
 
@@ -11,86 +12,88 @@ use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place};
 use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::segment_clock::SegmentClock;
 
-/// Whether a segment can be used, and whether each of its parts moves: see [`SegmentReader::diagnose`].
+/// Whether a segment can be used, and whether each of its shards makes progress. See [`SegmentReader::diagnose`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// What keeps this process from opening the segment, each with what to do; empty where nothing does. Another user, or a
-    /// process of another namespace, may meet other obstacles.
+    /// What keeps this process from opening the segment, each with a remedy; empty if nothing does. Another user, or
+    /// a process of another namespace, may meet other obstacles.
     pub obstacles: Vec<Error>,
-    /// Where the segment is from, and where this process is.
+    /// Where the segment comes from, and where this process is.
     pub place: SegmentPlace,
-    /// Whether those who open the segment here read the processor's counter in place of the system's clock: see
+    /// Whether processes that open the segment here read the processor's counter instead of the system's clock: see
     /// [`ClockSource`](crate::ClockSource).
     pub reads_counter: bool,
-    /// Each part that a lock of its own guards, set by set.
+    /// Every shard, set by set.
     pub shards: Vec<ShardDiagnosis>,
 }
 
-/// The boot, the file and the namespaces that a segment belongs to, beside those of this process.
+/// The boot, file and namespaces that a segment belongs to, beside those of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentPlace {
     /// Whether it was used since this boot.
     pub same_boot: bool,
-    /// Whether the file is the one that was created, and no copy of it.
+    /// Whether the file is the one that was created, and not a copy of it.
     pub same_file: bool,
-    /// The PID namespace of its processes, by its inode; zero where the kernel does not say. Where they may be of several, that
-    /// of its creator.
+    /// The inode of the PID namespace of its processes; zero if the kernel does not say. If they may be in several,
+    /// that of its creator.
     pub pid_namespace: u64,
     /// Whether processes of several PID namespaces may use it: see [`LockKind`].
     pub any_pid_namespace: bool,
-    /// That of this process.
+    /// The inode of this process's PID namespace.
     pub own_pid_namespace: u64,
-    /// The time namespace of its processes, by its inode; zero where the kernel has none.
+    /// The inode of the time namespace of its processes; zero if the kernel has none.
     pub time_namespace: u64,
-    /// That of this process.
+    /// The inode of this process's time namespace.
     pub own_time_namespace: u64,
 }
 
-/// What one lock guards: a set, or a shard of a keyed one.
+/// What one lock guards: a set, or a shard of a keyed set.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ShardDiagnosis {
     /// The set's name.
     pub set: String,
-    /// Its number in the set.
+    /// The number of the shard within the set.
     pub shard: u32,
-    /// The lock, as its word says.
+    /// The lock, according to its word.
     pub lock: LockSnapshot,
-    /// Whether the lock can never be taken again as it is: the first process that attaches when no other is attached makes
-    /// it anew.
+    /// Whether the lock can never be taken again in this state. The first process to attach while no other is
+    /// attached creates it anew.
     pub lock_lost: bool,
-    /// A number that moves on with each change: where two looks find the same, no operation came to its end between them.
+    /// A number that advances with each change. If two looks find the same number, no operation finished in between.
     pub changes: u64,
-    /// Whether an operation has begun and not come to its end: its process is at it or died, or a reset or a rebuild goes on.
+    /// Whether an operation has begun and not finished: its process is working or died, or a reset or rebuild is in
+    /// progress.
     pub half_done: bool,
-    /// How long ago something was decided. Who holds the lock has had it for no longer.
+    /// How long ago the last decision was made. The current holder of the lock has had it for no longer than that.
     pub decided_before: Duration,
-    /// Why it is not used, where it is not.
+    /// Why the shard is out of use, if it is.
     pub poison: Option<ShardPoison>,
-    /// Whether its counts agree with its holds, tickets and keys; none where it kept changing, or an operation is half done.
+    /// Whether its counts agree with its holds, tickets and keys; `None` if it kept changing or an operation is half
+    /// done.
     pub adds_up: Option<bool>,
-    /// Whether something was given back while another process kept the lock, and nothing has finished that.
+    /// Whether something was given back while another process held the lock, and nothing has finished that.
     pub unfinished_returns: bool,
-    /// Tickets, by their [numbers](super::TicketSnapshot::number), that are first in their queues and of which nothing is
-    /// missing. They are granted in a moment, unless the process that should have done so is dead.
+    /// The [numbers](super::TicketSnapshot::number) of tickets that are first in their queues and could be granted.
+    /// They are granted within a moment, unless the process that should have done so is dead.
     pub admissible_heads: Vec<u64>,
 }
 
-/// Why a shard is not used.
+/// Why a shard is out of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShardPoison {
-    /// Its counts contradict its holds and tickets: [`recover`](crate::Segment::recover) counts again.
+    /// Its counts contradict its holds and tickets. [`recover`](crate::Segment::recover) counts again.
     Counts,
-    /// What an operation had changed is not known any more: only a [reset](crate::LimitSet::reset) helps.
+    /// What an operation had changed is no longer known. Only a [reset](crate::LimitSet::reset) helps.
     Journal,
 }
 
 impl SegmentReader {
-    /// Looks at what guards the segment: whether this process could open it, and how each lock stands. Takes no lock and
-    /// changes nothing.
+    /// Checks whether this process could open the segment, and the state of each lock. Takes no lock and changes
+    /// nothing.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -108,7 +111,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Io`](crate::OpenError::Io) where the kernel does not say where this process runs.
+    /// [`OpenError::Io`](crate::OpenError::Io) if the kernel does not say where this process runs.
     pub fn diagnose(&self) -> Result<Diagnosis, Error> {
         let header = self.observed.header(&self.path)?;
         let uses_system_clock = self.observed.verified.creation_options.uses_system_clock;
@@ -155,7 +158,7 @@ impl SegmentPlace {
         }
     }
 
-    /// Whether process ids mean in this process what they mean in the segment.
+    /// Whether process ids mean the same in this process as in the segment.
     pub fn same_pids(&self) -> bool {
         self.same_boot
             && self.same_file

@@ -1,4 +1,4 @@
-//! What a segment knows of the fleet that it is part of.
+//! What a segment knows about its fleet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::limit::Now;
 use crate::shm::layout::records::Header;
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 
-/// The fleet, and the process of this host that has duty; none where the segment was declared without.
+/// The fleet and the process of this host that has duty; `None` if the segment was declared without one.
 pub(super) fn fleet_state(
     declaration: &Declaration,
     sets: &[Arc<SetEngine>],

@@ -1,4 +1,4 @@
-//! Which key a row is of.
+//! Identifies the key of a row.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use serde::{Serialize, Serializer};
 use crate::engine::{KeptName, RuledShard};
 use crate::table::Fingerprint;
 
-/// Which key: its fingerprint, and what is [kept](crate::Keyed::store_keys) of it for people.
+/// Identifies a key: by its fingerprint, and by what is [stored](crate::Keyed::store_keys) of it for people to read.
 ///
-/// Serialised with `text`, where what is kept is UTF-8, or else `hex`.
+/// Serialised with `text` if the stored bytes are UTF-8, otherwise with `hex`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct KeyLabel {
     /// The key's hash.
     pub fingerprint: KeyFingerprint,
-    /// Its first bytes, at most 40: whatever its user chose. None where they are not kept.
+    /// The first bytes of the key, at most 40, unsanitised. `None` if they are not stored.
     pub kept: Option<Vec<u8>>,
-    /// How many bytes it has, where that is kept.
+    /// The length of the key in bytes, if stored.
     pub bytes: Option<u64>,
 }
 
-/// The hash that a key is distinguished by: 128 bits, seeded for each segment. Shown as 32 hexadecimal digits.
+/// The hash that identifies a key: 128 bits, seeded for each segment. Displayed as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyFingerprint(u128);
 
@@ -53,13 +53,13 @@ impl KeyLabel {
         }
     }
 
-    /// The key of a row; none where the set is not keyed, or the row no one's.
+    /// The key of a row; `None` if the set is not keyed, or the row belongs to no key.
     pub(super) fn of_row(shard: RuledShard<'_>, row: u64) -> Option<Self> {
         let (fingerprint, name) = shard.key_of(row)?;
         Some(Self::new(fingerprint, name))
     }
 
-    /// What is kept of the key, where it is UTF-8; a character that was cut in two at the end is left out.
+    /// The stored bytes as text, if they are UTF-8. A character that was cut off at the end is left out.
     pub fn text(&self) -> Option<&str> {
         let kept = self.kept.as_deref()?;
         match std::str::from_utf8(kept) {
@@ -71,7 +71,7 @@ impl KeyLabel {
         }
     }
 
-    /// Whether the key is longer than what is kept of it.
+    /// Whether the key is longer than what is stored of it.
     pub fn is_cut(&self) -> bool {
         let kept = self.kept.as_ref().map(|kept| kept.len() as u64);
         kept < self.bytes

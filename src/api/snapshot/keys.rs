@@ -1,4 +1,4 @@
-//! The keys of a set, looked at one after the other.
+//! Snapshots of single keys.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
@@ -17,48 +17,47 @@ use crate::limit::{Now, RuleOperations};
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::Header;
 
-/// A key of a keyed set, and how its limits stand. Consistent in itself unless it says that it is torn.
+/// A key of a keyed set and the state of its limits. Consistent unless `torn` is set.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct KeySnapshot {
-    /// Which key.
+    /// Which key this is.
     pub key: KeyLabel,
-    /// It kept changing while it was looked at: the values may be from different moments.
+    /// Whether it kept changing while it was read, so that the values may be from different moments.
     pub torn: bool,
-    /// The [tier](crate::Tier) that it is in, where that is not `default`.
+    /// Its [tier](crate::Tier), if that is not `default`.
     pub tier: Option<String>,
-    /// Whether it was [assigned](crate::Key::assign) to the tier, so that its row is kept for it.
+    /// Whether it was [assigned](crate::Key::assign) to the tier, which keeps its row.
     pub tier_assigned: bool,
-    /// Requests admitted since the key has its row, or since the last reset of the counters; at most 2^32 - 1 are
-    /// counted.
+    /// Requests admitted since the key got its row, or since the last reset of the counters. Saturates at 2^32 - 1.
     pub admitted: u32,
-    /// Requests refused, counted as those admitted.
+    /// Requests refused, counted like `admitted`.
     pub refused: u32,
-    /// How long ago it was decided on last.
+    /// How long ago the last decision about it was made.
     #[serde(serialize_with = "as_seconds")]
     pub unused_for: Duration,
-    /// For how long it is [throttled](crate::Permit::throttled) yet; zero where it is not.
+    /// How much longer it is [throttled](crate::Permit::throttled); zero if it is not.
     #[serde(serialize_with = "as_seconds")]
     pub throttled_for: Duration,
-    /// Whether all its limits are as if never used. If nothing is held and no request waits either, its row goes to the
-    /// next key that needs one.
+    /// Whether all its limits are as if never used. If nothing is held and nothing waits either, the next key that
+    /// needs a row gets this one.
     pub replenished: bool,
-    /// Permits that hold something of its limits, or were granted to who has not come for them yet; without those of
-    /// dead processes.
+    /// Permits that hold something of its limits, including grants not yet collected, without those of dead
+    /// processes.
     pub held: u64,
-    /// Such permits of dead processes, and those of which every lease has run out. The next request that needs what they
+    /// Such permits of dead processes, and those whose leases have all run out. The next request that needs what they
     /// hold takes it back.
     pub of_dead: u64,
     /// Requests in its queue.
     pub waiting: u64,
-    /// Whether it is found only in the second of the two buckets that it may be in.
+    /// Whether it lies in the second of the two buckets that it may be in.
     pub second_bucket: bool,
-    /// Each limit in the order of the declaration. Where limits count [networks](crate::Limit::prefix), those that count
-    /// this one; all of them, where it is not known of the key which that are.
+    /// The limits in the order of the declaration. If limits count [networks](crate::Limit::prefix), only those that
+    /// count this one, or all of them if it is unknown which do.
     pub limits: Vec<KeyLimitSnapshot>,
 }
 
-/// How a limit stands for one key.
+/// The state of a limit for one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeyLimitSnapshot {
@@ -66,25 +65,24 @@ pub struct KeyLimitSnapshot {
     pub name: String,
     /// How it is taken.
     pub kind: Kind,
-    /// The most that can be taken at once; none where it is unlimited.
+    /// The most that can be taken at once; `None` if unlimited.
     pub burst: Option<u64>,
-    /// The capacity of [its own](crate::Key::override_capacity) that the key has, in units; none where that of its tier is
-    /// in force.
+    /// The key's [own capacity](crate::Key::override_capacity) in units; `None` if that of its tier is in force.
     pub override_capacity: Option<u64>,
-    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    /// For an [adaptive](crate::Limit::adaptive) limit, its current capacity.
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
-    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
-    /// a request that needs them is given them.
+    /// Units held by dead processes, or for longer than their lease. They count as free, because a request that needs
+    /// them gets them.
     pub of_dead: u64,
-    /// How long it takes until it is completely replenished.
+    /// How long until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
     pub reset_after: Duration,
 }
 
 impl KeySnapshot {
-    /// Of a set of which no key has been looked at yet.
+    /// A snapshot of `set` before any key was read.
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| KeyLimitSnapshot {
             name: set.limit_name(limit.index),
@@ -121,7 +119,7 @@ impl KeySnapshot {
         snapshot
     }
 
-    /// Becomes what was seen of a key; `limits` are all of the set.
+    /// Overwrites this with what was read of a key. `limits` are all limits of the set.
     fn fill(&mut self, shard: RuledShard<'_>, seen: &mut ObservedKey, limits: &[KeyLimitSnapshot]) {
         let is_its = |index: usize| seen.limits & (1 << index) != 0;
         if self.limits.len() != limits.len() || seen.limits != shard.set.all_limits() {
@@ -162,14 +160,14 @@ impl KeySnapshot {
     }
 }
 
-/// The most that can be taken at once; none where it is unlimited.
+/// The most that can be taken at once; `None` if unlimited.
 fn burst(limit: &LimitRules) -> Option<u64> {
     Some(limit.burst).filter(|max| *max != u64::MAX)
 }
 
 impl SegmentReader {
-    /// Shows `visit` each key of a set that has a row, in no order, each as [`KeySnapshot`] says. Takes no more memory
-    /// for many keys than for one. Keys that come or go meanwhile may be shown or not.
+    /// Calls `visit` for each key of a set that has a row, in no particular order. Uses no more memory for many keys
+    /// than for one. Keys that come or go in the meantime may or may not be shown.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -203,17 +201,18 @@ impl SegmentReader {
         self.with_keys(|keys| keys.visit(set, visit))
     }
 
-    /// One key of a set; none where it has no row, which is as if it had never been used.
+    /// One key of a set; `None` if it has no row, which is as if it had never been used.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`], [`RequestError::AddressRequired`].
+    /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`],
+    /// [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
 
     /// The networks that contain an address, the largest first, each with the limits that count it: see
-    /// [`LimitSet::address`](crate::LimitSet::address). Those that have no row are left out.
+    /// [`LimitSet::address`](crate::LimitSet::address). Networks without a row are left out.
     ///
     /// # Errors
     ///
@@ -239,12 +238,12 @@ impl SegmentReader {
     }
 }
 
-/// Where keys are looked at.
+/// Where keys are read from.
 pub(crate) struct KeySource<'a> {
     pub(crate) sets: &'a [Arc<SetEngine>],
     pub(crate) definitions: Definitions<'a>,
     pub(crate) owners: Owners<'a>,
-    /// One instant for all keys, so that the ages of two of them can be compared.
+    /// One instant for all keys, so that their ages can be compared.
     pub(crate) now: Now,
 }
 
@@ -291,7 +290,7 @@ impl<'a> KeySource<'a> {
                 set: set.name.to_string(),
             }));
         }
-        // Limits of two lengths may count one and the same.
+        // Limits with different prefix lengths may count the same network.
         networks.dedup();
         let shard = set.shard_of_networks(&networks).by_its_definition();
         let mut looker = self.looker(shard);

@@ -1,4 +1,4 @@
-//! A copy of everything a segment holds, taken without a lock.
+//! A copy of everything in a segment, taken without a lock.
 
 mod counts;
 mod diagnosis;
@@ -45,38 +45,38 @@ pub use keys::{KeyLimitSnapshot, KeySnapshot};
 pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 pub use set_memory::SetMemory;
 
-/// A segment, copied. Each set's shard is consistent in itself unless it says that it is torn.
+/// A copy of a segment. Each shard of a set is consistent, unless the set is marked as torn.
 ///
-/// Serialised, every time in it is a number of seconds.
+/// When serialised, all times are numbers of seconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SegmentSnapshot {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Bytes.
+    /// The size of the file in bytes.
     pub size: u64,
-    /// The number of the file's format.
+    /// The version number of the file format.
     pub format: u64,
-    /// When it was created, as the time since the Unix epoch.
+    /// When the segment was created, as the time since the Unix epoch.
     #[serde(serialize_with = "as_seconds")]
     pub created_utc: Duration,
     /// Whether the segment was retired: see [`Segment::retire`](crate::Segment::retire).
     pub retired: bool,
-    /// Whether the file belongs to this boot, these namespaces and this inode. If not, the process that opens it next
+    /// Whether the file belongs to this boot, these namespaces and this inode. If not, the next process to open it
     /// starts it cold: see the [crate's documentation](crate).
     pub same_place: bool,
-    /// How often it was started cold.
+    /// How many times it was started cold.
     pub cold_starts: u64,
-    /// What its locks are.
+    /// The kind of its locks.
     pub lock_kind: LockKind,
-    /// How many processes may be attached.
+    /// The maximum number of attached processes.
     pub participant_capacity: u64,
-    /// The processes attached, and those that died attached.
+    /// The attached processes, and those that died attached.
     pub participants: Vec<ParticipantSnapshot>,
-    /// The fleet that the segment is part of, where it was declared with one.
+    /// The segment's fleet, if it was declared with one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetSnapshot>,
-    /// Each set in the order of the declaration.
+    /// The sets, in the order of the declaration.
     pub sets: Vec<SetSnapshot>,
 }
 
@@ -84,13 +84,13 @@ pub struct SegmentSnapshot {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ParticipantSnapshot {
-    /// Its place in the table.
+    /// Its slot in the table.
     pub slot: u64,
-    /// Which life of the slot.
+    /// Tells this process from earlier ones in the same slot.
     pub generation: u64,
     /// Its process id.
     pub pid: u64,
-    /// The PID namespace that `pid` is of, where the segment's processes may be of several: see [`ProcessId`].
+    /// The PID namespace of `pid`, if the segment's processes may be in several: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<u64>,
     /// Its name when it attached. Not sanitised.
@@ -102,7 +102,7 @@ pub struct ParticipantSnapshot {
     pub alive: bool,
 }
 
-/// A set, copied.
+/// A copy of a set.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SetSnapshot {
@@ -111,48 +111,49 @@ pub struct SetSnapshot {
     /// The declared set that it is a copy of, where it was made [on demand](crate::Declaration::sets_on_demand).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<String>,
-    /// What it was declared with.
+    /// The set's declared metadata.
     pub metadata: BTreeMap<String, String>,
-    /// The version of the declaration that is in force, where that has one.
+    /// The version of the declaration in force, if it has one.
     pub version: Option<u64>,
     /// Whether an operator has changed it: see [`Segment::apply`](crate::Segment::apply).
     pub edited: bool,
-    /// The set kept changing while it was copied: the parts may not belong together.
+    /// Whether the set kept changing while it was copied, so that the parts may not belong together.
     pub torn: bool,
-    /// What the lock said when the copy was begun.
+    /// The state of the lock when the copy began.
     pub lock: LockSnapshot,
-    /// Words that an operation in progress, or one whose process died, has changed; none during a reset or a rebuild.
+    /// How many words have been changed by an operation in progress, or by one whose process died; `None` during a
+    /// reset or a rebuild.
     pub words_in_flight: Option<usize>,
-    /// A recovery could not repair the set.
+    /// Whether a recovery could not repair the set.
     pub poisoned: bool,
-    /// For how long the set is [throttled](crate::Permit::throttled) yet; zero where it is not, or is keyed.
+    /// How much longer the set is [throttled](crate::Permit::throttled); zero if it is not, or is keyed.
     #[serde(serialize_with = "as_seconds")]
     pub throttled_for: Duration,
-    /// What was counted.
+    /// The counters.
     pub counts: SetCounts,
-    /// Permits out that hold something, without those of dead processes.
+    /// Permits that hold something, without those of dead processes.
     pub active: u64,
-    /// Permits that dead processes hold, or of which every lease has run out. The next request that needs what they hold
+    /// Permits of dead processes, and those whose leases have all run out. The next request that needs what they hold
     /// takes it back.
     pub of_dead: u64,
-    /// How many may be out.
+    /// How many permits can hold something at once.
     pub hold_capacity: u64,
-    /// Each limit in the order of the declaration.
+    /// The limits, in the order of the declaration.
     pub limits: Vec<LimitSnapshot>,
-    /// Each hold in use.
+    /// The holds in use.
     pub holds: Vec<HoldSnapshot>,
-    /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
-    /// and are not counted before; the last of 32 counts all that are longer.
+    /// How long admitted requests had waited: element *i* counts waits shorter than 2^*i* microseconds that no
+    /// earlier element counts; the last of the 32 counts all longer ones.
     pub wait_times: Vec<u64>,
-    /// How long admitted requests had waited, all together: divided by [`SetCounts::waited`], the mean.
+    /// The sum of all waits of admitted requests. Divided by [`SetCounts::waited`], it is the mean.
     #[serde(serialize_with = "as_seconds")]
     pub wait_time: Duration,
-    /// How many requests may wait in the queue.
+    /// How many requests can wait in the queue.
     pub waiter_capacity: u64,
-    /// Each ticket in use, in the order in which they came.
+    /// The tickets in use, in order of arrival.
     pub tickets: Vec<TicketSnapshot>,
-    /// The table of keys, where the set is keyed. The counts are then of all keys together, and each limit stands as it
-    /// does for a key that has used nothing.
+    /// The table of keys, if the set is keyed. The counters then cover all keys together, and each limit is shown in
+    /// the state of an unused key.
     pub keys: Option<KeysSnapshot>,
 }
 
@@ -160,30 +161,30 @@ pub struct SetSnapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeysSnapshot {
-    /// Rows that are some key's, whether or not it has anything used.
+    /// Rows that belong to a key, whether or not it has anything in use.
     pub in_use: u64,
-    /// Rows there are.
+    /// All rows.
     pub rows: u64,
-    /// Rows that were given to another key when the former one had nothing used any more: it lost nothing.
+    /// Rows that went to another key when the former one had nothing in use, and so lost nothing.
     pub evicted_unused: u64,
-    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    /// Rows that went to another key although the former one had something in use, which is forgotten.
     pub evicted_in_use: u64,
-    /// Rows in use in the fullest bucket, of 32: a key is looked for in two buckets at most.
+    /// Rows in use in the fullest bucket, out of 32. A key is looked up in at most two buckets.
     pub fullest_bucket: u64,
 }
 
-/// A lock, as its word says.
+/// The state of a lock, according to its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LockSnapshot {
-    /// The process that holds it, where it is held and the process can be named.
+    /// The process that holds it, if any, and if the process can be named.
     pub holder_pid: Option<u32>,
-    /// The PID namespace that `holder_pid` is of, where the segment's processes may be of several: see [`ProcessId`].
+    /// The PID namespace of `holder_pid`, if the segment's processes may be in several: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder_namespace: Option<u64>,
-    /// The thread that holds it, where the lock is a [robust mutex](crate::LockKind::RobustMutex).
+    /// The thread that holds it, if the lock is a [robust mutex](crate::LockKind::RobustMutex).
     pub holder_thread: Option<u32>,
-    /// Its holder died, and no process has taken it since.
+    /// Whether its holder died and nobody has taken it since.
     pub owner_died: bool,
 }
 
@@ -205,13 +206,13 @@ impl LockSnapshot {
         }
     }
 
-    /// Whether a process holds it that did not die with it.
+    /// Whether a process holds it that has not died.
     pub fn is_held(&self) -> bool {
         self.holder_pid.is_some() || self.holder_thread.is_some()
     }
 }
 
-/// A limit, copied.
+/// A copy of a limit.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LimitSnapshot {
@@ -219,22 +220,22 @@ pub struct LimitSnapshot {
     pub name: String,
     /// How it is taken.
     pub kind: Kind,
-    /// The most that can be taken at once; none where it is unlimited.
+    /// The most that can be taken at once; `None` if unlimited.
     pub burst: Option<u64>,
-    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    /// For an [adaptive](crate::Limit::adaptive) limit, its current capacity.
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
-    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
-    /// a request that needs them is given them. Where the set is keyed, what is held of concurrency for all keys together.
+    /// Units held by dead processes, or for longer than their lease. They count as free, because a request that needs
+    /// them gets them. In a keyed set, the concurrency that is held in this way for all keys together.
     pub of_dead: u64,
-    /// How long it takes until it is completely replenished.
+    /// How long until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
     pub reset_after: Duration,
-    /// What is leased of it, where [hosts share](crate::Limit::fleet) it.
+    /// Its lease, if [hosts share](crate::Limit::fleet) it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseSnapshot>,
-    /// What was counted.
+    /// The counters.
     pub counts: LimitCounts,
 }
 
@@ -242,31 +243,32 @@ pub struct LimitSnapshot {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HoldSnapshot {
-    /// Its place in the table.
+    /// Its position in the table.
     pub index: u64,
-    /// Numbers the permits of the set that hold something.
+    /// The number of the permit, counting those of the set that hold something.
     pub serial: u64,
     /// The slot of the process that holds it.
     pub owner_slot: Option<u64>,
-    /// Its process id, where the slot still is its own.
+    /// The process id of the holder, if it still has the slot.
     pub owner_pid: Option<u64>,
-    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see [`ProcessId`].
+    /// The PID namespace of `owner_pid`, if the segment's processes may be in several: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
-    /// Whether that process is alive; what a dead one holds is given back to the process that needs it.
+    /// Whether the holder is alive. What a dead process holds goes to the next process that needs it.
     pub owner_alive: bool,
-    /// The key whose limits are held, where the set is keyed.
+    /// The key whose limits are held, if the set is keyed.
     pub key: Option<KeyLabel>,
     /// How long it has been held.
     #[serde(serialize_with = "as_seconds")]
     pub held_for: Duration,
-    /// For how long the first of its [leases](crate::Limit::lease) has been over; none where none is. What it covered is given
-    /// to the next request that needs it.
+    /// How long ago the first of its [leases](crate::Limit::lease) ran out; `None` if none has. What the lease
+    /// covered goes to the next request that needs it.
     #[serde(serialize_with = "as_seconds_if_any", skip_serializing_if = "Option::is_none")]
     pub lease_over_for: Option<Duration>,
-    /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
+    /// Whether it was given back while another process held the lock. It is freed as soon as any process takes the
+    /// lock.
     pub returned: bool,
-    /// What its request was [labelled](crate::Request::label) with, where the set [keeps labels](crate::SetDeclaration::labels).
+    /// The [label](crate::Request::label) of its request, if the set [keeps labels](crate::SetDeclaration::labels).
     /// Not sanitised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -278,32 +280,33 @@ pub struct HoldSnapshot {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TicketSnapshot {
-    /// Numbers the waiters in the order of their arrival.
+    /// Numbers the waiters in order of arrival.
     pub number: u64,
-    /// The slot of the process that waits; none where the ticket was given up.
+    /// The slot of the process that waits; `None` if the ticket was given up.
     pub owner_slot: Option<u64>,
-    /// Its process id, where the slot still is its own.
+    /// The process id of the waiter, if it still has the slot.
     pub owner_pid: Option<u64>,
-    /// The PID namespace that `owner_pid` is of, where the segment's processes may be of several: see [`ProcessId`].
+    /// The PID namespace of `owner_pid`, if the segment's processes may be in several: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
-    /// Whether that process is alive; the place of a dead one goes to the next.
+    /// Whether the waiting process is alive. The place of a dead one goes to the next.
     pub owner_alive: bool,
-    /// It has what it asked for and has not come for it yet.
+    /// Whether it was granted and has not collected the grant yet.
     pub granted: bool,
-    /// Its process did not collect what it, or another request of that process, was granted: it is out of the queue, and
-    /// goes back to its place as soon as it looks.
+    /// Whether it is out of the queue because its process did not collect a grant, of this request or another. It
+    /// returns to its place as soon as it looks.
     pub passed_over: bool,
-    /// The key in whose queue it is, where the set is keyed.
+    /// The key in whose queue it is, if the set is keyed.
     pub key: Option<KeyLabel>,
     /// How long it has been waiting.
     #[serde(serialize_with = "as_seconds")]
     pub waiting_for: Duration,
-    /// Units asked for, by limit.
+    /// Units requested, by limit.
     pub costs: BTreeMap<String, u64>,
 }
 
-/// A segment opened for looking only: it is mapped read-only, nothing is locked, and this process does not become a participant.
+/// A segment opened for looking only. It is mapped read-only, nothing is locked, and this process does not become a
+/// participant.
 #[derive(Debug)]
 pub struct SegmentReader {
     path: PathBuf,
@@ -314,14 +317,14 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens a segment for looking only. Needs no more than permission to read the file.
+    /// Opens a segment for looking only. Read permission on the file is enough.
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`](crate::OpenOptions::open).
+    /// See [`OpenOptions::open`](crate::OpenOptions::open).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        // Looking cannot be made to do harm by the process that owns the file.
+        // Whoever owns the file cannot make a mere look do harm.
         let observed = observe(path, true)?;
         let (stored, plans) = compile_definitions(&observed.verified, path)?;
         let verified = &observed.verified;
@@ -341,11 +344,12 @@ impl SegmentReader {
         Ok(reader)
     }
 
-    /// Whether a file is a segment, going by how it begins: whole or damaged, of this format or another. Does not open it as one.
+    /// Whether a file is a segment, judged by its first bytes: sound or damaged, of this format or another. Does not
+    /// open it as one.
     ///
     /// # Errors
     ///
-    /// [`OpenError::NotFound`], [`OpenError::Denied`], and what else the system says.
+    /// [`OpenError::NotFound`], [`OpenError::Denied`], and other errors of the system.
     pub fn is_segment(path: impl AsRef<Path>) -> Result<bool, Error> {
         is_segment(path.as_ref())
     }
@@ -362,22 +366,22 @@ impl SegmentReader {
         self.observed.is_alive(table, id)
     }
 
-    /// The file, as it was named.
+    /// The path, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was in force when this was opened, set by set.
+    /// The definitions in force when this was opened, set by set.
     pub(crate) fn stored(&self) -> &StoredDeclaration {
         &self.stored
     }
 
-    /// The bytes that there are for the definition of each set.
+    /// The bytes reserved for the definition of each set.
     pub(crate) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
         self.sets.iter().map(|set| set.geometry.shape.definition_room)
     }
 
-    /// What was in force when this was opened. Path and mode are not part of it.
+    /// The declaration in force when this was opened, without path and mode.
     pub fn declaration(&self) -> &Declaration {
         &self.declaration
     }
@@ -386,7 +390,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Io`] where there is no memory for the copy.
+    /// [`OpenError::Io`] if there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         let table = self.observed.verified.participants();
         let header: &Header = self
@@ -410,7 +414,7 @@ impl SegmentReader {
     }
 }
 
-/// The clocks of a segment of which this process is no participant.
+/// The clocks of a segment that this process does not participate in.
 fn kernel_time(header: &Header) -> Now {
     Now {
         monotonic: boot_nanos().wrapping_add(header.clock_offset.load(Ordering::Relaxed)),
@@ -418,7 +422,7 @@ fn kernel_time(header: &Header) -> Now {
     }
 }
 
-/// Which owners live. Each is asked for once.
+/// Which owners are alive. Each is checked only once.
 pub(crate) struct Owners<'a> {
     is_alive: &'a dyn Fn(ParticipantId) -> bool,
     known: RefCell<HashMap<u64, bool>>,
@@ -432,14 +436,14 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Whether the owner that a word names lives. A word that names no participant names no process that does.
+    /// Whether the owner named by a word is alive. False for a word that names no participant.
     fn is_alive(&self, owner: u64) -> bool {
         let ask = || ParticipantId::from_word(owner).is_some_and(self.is_alive);
         *self.known.borrow_mut().entry(owner).or_insert_with(ask)
     }
 }
 
-/// Where a snapshot comes from.
+/// Where a snapshot is taken from.
 pub(crate) struct SnapshotSource<'a> {
     pub(crate) path: &'a Path,
     pub(crate) region: &'a Region,
@@ -505,7 +509,7 @@ impl SnapshotSource<'_> {
         self.definitions.keep_up(set);
         let mut snapshot = SetSnapshot::of_nothing(set);
         for shard in set.shards() {
-            // The first that is held stands for all: who looks for a stuck lock finds it.
+            // The first held lock stands for all, so that a stuck one shows.
             if !snapshot.lock.is_held() {
                 snapshot.lock = self.lock_of(shard);
             }
@@ -520,7 +524,7 @@ impl SnapshotSource<'_> {
         LockSnapshot::of(self.table.lock_state(&shard.memory.control().lock, is_alive))
     }
 
-    /// Adds what one part of a set holds.
+    /// Adds the contents of one shard.
     fn add(&self, snapshot: &mut SetSnapshot, observation: &ShardObservation<'_>) {
         let at = observation.at(self.now);
         let ShardAt { shard, now } = at;
@@ -652,14 +656,14 @@ impl SetSnapshot {
         of_limit.count() as u64
     }
 
-    /// What live processes hold and have not given back.
+    /// Holds of live processes that have not been given back.
     pub fn live_holds(&self) -> impl Iterator<Item = &HoldSnapshot> {
         self.holds
             .iter()
             .filter(|hold| hold.owner_alive && !hold.returned)
     }
 
-    /// Of a set of which no shard has been looked at yet.
+    /// A snapshot of `set` before any shard was read.
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| LimitSnapshot {
             name: set.limit_name(limit.index),

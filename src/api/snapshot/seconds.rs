@@ -1,4 +1,4 @@
-//! Times in JSON: numbers of seconds.
+//! Serialises durations as seconds.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What each set takes of the file, which all of it is reserved at creation.
+//! How much of the file each set takes. All of it is reserved at creation.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::engine::SetEngine;
 use crate::shm::layout::records::{ALIGNMENT, HoldLabel};
 use crate::units::BUCKET_TAG_WORDS;
 
-/// What a set takes of the file, which is as large from its creation on. Bytes include what alignment adds.
+/// How much of the file a set takes, which never changes. Bytes include padding for alignment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SetMemory {
@@ -15,17 +15,17 @@ pub struct SetMemory {
     pub set: String,
     /// For how many [sets on demand](crate::Declaration::sets_on_demand) there is room, each of which takes as much again.
     pub copies: u64,
-    /// Shards with a lock of their own: one, where the set is not keyed.
+    /// Shards, each with its own lock; one if the set is not keyed.
     pub shards: u64,
     /// States of limits: one, or one for each key that there is room for.
     pub rows: u64,
-    /// Bytes of the rows, and of what finds and names them.
+    /// Bytes of the rows, and of the index and the stored names.
     pub rows_bytes: u64,
-    /// [Permits that may hold something](crate::SetDeclaration::holds) at once.
+    /// How many [permits can hold something](crate::SetDeclaration::holds) at once.
     pub holds: u64,
     /// Bytes of the holds, and of their [labels](crate::SetDeclaration::labels).
     pub holds_bytes: u64,
-    /// [Requests that may wait](crate::SetDeclaration::waiters) at once.
+    /// How many [requests can wait](crate::SetDeclaration::waiters) at once.
     pub waiters: u64,
     /// Bytes of the queue.
     pub queue_bytes: u64,
@@ -71,9 +71,9 @@ impl SetMemory {
 }
 
 impl SegmentReader {
-    /// What each declared set takes of the file, in the order of the declaration. The rest of the
-    /// [size](super::SegmentSnapshot::size) is the header, 384 bytes for each process that may be attached, and 192 for each
-    /// set.
+    /// How much of the file each declared set takes, in the order of the declaration. The rest of the
+    /// [size](super::SegmentSnapshot::size) is the header, 384 bytes for each process that can be attached, and 192
+    /// for each set.
     ///
     /// ```
     /// # use std::time::Duration;

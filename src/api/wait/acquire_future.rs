@@ -19,10 +19,10 @@ use crate::engine::{
 };
 use crate::error::{Error, SegmentError};
 
-/// A request that waits in the queue: see [`LimitSet::acquire_async`].
+/// A request that waits in the queue. See [`LimitSet::acquire_async`].
 ///
-/// Dropped before it completed, it leaves the queue; what it may have been granted meanwhile is given back, as far as
-/// the algorithm refunds.
+/// Dropping it before it completes leaves the queue. Anything granted in the meantime is given back, as far as the
+/// algorithm refunds.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireFuture<'a> {
@@ -36,7 +36,7 @@ enum Stage {
     Completed,
 }
 
-/// What is asked for, and how far that has come.
+/// The request, and how far it has come.
 #[derive(Debug)]
 struct Asked {
     costs: Costs,
@@ -44,7 +44,7 @@ struct Asked {
     decision: Decision,
     timeout: Option<Duration>,
     deadline: Deadline,
-    /// While a ticket is waited for.
+    /// Set while it waits with a ticket.
     waiter: Option<Arc<Waiter>>,
     /// When the wait for the first ticket began, on the boot-time clock.
     began: Option<u64>,
@@ -76,7 +76,7 @@ impl<'a> AcquireFuture<'a> {
         }
     }
 
-    /// That cannot even be asked for.
+    /// A future for a request that failed before it could be made.
     pub(crate) fn failed(set: &'a LimitSet, error: Error) -> Self {
         Self {
             set: SetReference::Borrowed(set),
@@ -84,11 +84,11 @@ impl<'a> AcquireFuture<'a> {
         }
     }
 
-    /// The same, keeping the segment attached by itself.
+    /// The same future, but keeping the segment attached by itself.
     pub(crate) fn into_owned(mut self) -> AcquireFuture<'static> {
         AcquireFuture {
             set: self.set.to_owned(),
-            // Nothing is left that dropping this one could give up.
+            // The original is left with nothing to give up when dropped.
             stage: std::mem::replace(&mut self.stage, Stage::Completed),
         }
     }
@@ -153,14 +153,15 @@ impl Asked {
             let Some(waiter) = &self.waiter else {
                 match self.begin(set, engine) {
                     Ok(Some(is_admitted)) => return Poll::Ready(Ok(is_admitted)),
-                    // Looks once: what was granted before any process slept for it has woken no process.
+                    // Look once: a grant from before the background thread started to sleep for this ticket woke
+                    // nobody.
                     Ok(None) => continue,
                     Err(error) => return Poll::Ready(Err(error)),
                 }
             };
             if !waiter.is_own() {
-                // Carried over a fork, the ticket is the parent's; or this process has lost its slot, and the ticket
-                // with it.
+                // Either this is a forked child and the ticket is the parent's, or this process has lost its slot and
+                // the ticket with it.
                 background_worker::withdraw(waiter);
                 self.waiter = None;
                 continue;
@@ -170,7 +171,7 @@ impl Asked {
                 let now = crate::shm::time::clock::boot_nanos();
                 let shard = set.engine_set().shard(waiting.queue().0);
                 let is_late = now >= self.deadline.on_boot_clock();
-                // Woken, it looks in any case: the thread may have found an error that is for the future to meet.
+                // Once woken, it looks in any case: the thread may have found an error that the future must report.
                 if !is_late && !was_woken && !engine.needs_look(shard, waiting, now) {
                     return Ok(PollResult::Waiting);
                 }
@@ -199,7 +200,7 @@ impl Asked {
         }
     }
 
-    /// The first step: a decision, or a ticket that a process sleeps for.
+    /// The first step: either a decision, or a ticket that the background thread sleeps for.
     fn begin(&mut self, set: &LimitSet, engine: &SegmentEngine) -> Result<Option<bool>, Error> {
         let target = Target {
             set: set.engine_set(),
@@ -221,7 +222,7 @@ impl Asked {
             WaitStart::Waiting(waiting) => waiting,
         };
         self.began.get_or_insert(waiting.began());
-        // First, so that the ticket leaves the queue with this future, whatever happens from here on.
+        // Stored first, so that whatever happens next, the ticket leaves the queue with this future.
         let waiter = self.waiter.insert(Waiter::new(set, waiting));
         let attended = background_worker::attend(waiter, waiting.next_look());
         if let Err(error) = attended {

@@ -1,10 +1,10 @@
-//! The one thread of a process that sleeps for all its futures, renews leases in the background, and gives back what a
-//! drop could not.
+//! The single thread of a process that sleeps for all its futures, renews leases in the background, and gives back
+//! what a drop could not.
 //!
-//! It never waits for a lock, since another segment may need it: it tries, and comes back. Leases go first.
+//! It never blocks on a lock, because another segment may need it: it tries, and comes back later. Leases go first.
 //!
-//! It starts when there is first something to sleep for, and ends when there has been nothing for a while. In a forked
-//! child there is no such thread: the child's first future starts one of its own.
+//! It starts when there is something to sleep for, and ends when there has been nothing for a while. A forked child
+//! has no such thread until its first future starts one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
@@ -30,26 +30,26 @@ use crate::shm::wake::futex;
 use crate::shm::wake::futex::FutexValue;
 use crate::shm::wake::wake_list::Seen;
 
-/// How long the thread stays although there is nothing to do.
+/// How long the thread stays when there is nothing to do.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The longest pause between two tries to take a lock.
+/// The longest pause between two attempts to take a lock.
 const SLICE: u64 = 50_000_000;
 
-/// The thread spends at most one part in this many of its time on finding out whose deaths matter.
+/// The thread spends at most one part in this many of its time finding out whose deaths matter.
 const SHARE_OF_TIME: u64 = 20;
 
-/// How soon a lock is tried again that was taken; twice as late each time, up to [`SLICE`].
+/// The first pause before a contended lock is tried again. It doubles each time, up to [`SLICE`].
 const FIRST_RETRY: u64 = 1_000_000;
 
 /// A lease is renewed this many times before it runs out.
 const RENEWALS_PER_LEASE: u64 = 3;
 
-/// How many returns wait for their locks; what is behind the others stays charged.
+/// How many returns may wait for their locks. Anything beyond that stays charged.
 const MAX_RETURNS: usize = 1024;
 
-/// A hold whose leases are renewed in the background, by the definition in force: what it has may get another lease, its first
-/// one, or none any more.
+/// A hold whose leases are renewed in the background, under the definition in force: a change may shorten or lengthen
+/// its lease, give it a first one, or remove it.
 #[derive(Debug)]
 pub(crate) struct LeaseRenewal {
     shared: Weak<SharedSegment>,
@@ -57,9 +57,9 @@ pub(crate) struct LeaseRenewal {
     shard: u32,
     hold: HoldReference,
     owner: u64,
-    /// As it was at the last look.
+    /// The lease at the last look.
     lease: ShortestLease,
-    /// When the lease runs out, and when to renew it, on the boot-time clock; at the end of time where there is none.
+    /// When the lease runs out and when to renew it, on the boot-time clock; `u64::MAX` if there is no lease.
     expiry: u64,
     next: u64,
 }
@@ -84,7 +84,7 @@ impl LeaseRenewal {
         }
     }
 
-    /// Renews the lease if it is time; answers whether to go on.
+    /// Renews the lease if it is time. Returns whether to keep the renewal.
     fn look(&mut self) -> bool {
         let Some(shared) = self.shared.upgrade() else {
             return false;
@@ -118,23 +118,23 @@ impl LeaseRenewal {
                 self.expiry = now.saturating_add(lease);
                 self.next = now.saturating_add((lease / RENEWALS_PER_LEASE).max(1));
             }
-            // The lock is needed in the middle of a change only, and that comes to an end.
+            // The lock is needed only in the middle of a change, which does not last.
             Err(_) => self.next = now.saturating_add((lease / RENEWALS_PER_LEASE).clamp(1, SLICE)),
         }
         true
     }
 }
 
-/// What was not made use of, and could not be given back at once.
+/// Something admitted that went unused and could not be given back at once.
 pub(crate) trait DelayedReturn: fmt::Debug + Send {
-    /// Gives it back unless the lock is taken; answers whether to try again.
+    /// Gives it back unless the lock is taken. Returns whether to try again.
     fn is_left(&mut self) -> bool;
 
     /// The segment that it is given back to.
     fn shared(&self) -> &Arc<SharedSegment>;
 }
 
-/// When to try a lock again that was taken.
+/// The pauses between attempts to take a contended lock.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     pause: u64,
@@ -143,7 +143,7 @@ struct Retry {
 impl Retry {
     const FIRST: Self = Self { pause: FIRST_RETRY };
 
-    /// How long to wait, where a lock was taken or was not.
+    /// How long to pause after finding the lock taken or free.
     fn pause_after(&mut self, was_taken: bool) -> u64 {
         let pause = if was_taken { self.pause } else { SLICE };
         self.pause = if was_taken {
@@ -166,34 +166,35 @@ struct BackgroundWorker {
 struct WorkQueue {
     waiters: Waiters,
     renewals: Vec<LeaseRenewal>,
-    /// When to look at them in any case, on the boot-time clock: who brings a definition into force may die before it says so.
+    /// When to look at the renewals in any case, on the boot-time clock: a process that puts a new definition into
+    /// force may die before it says so.
     next_renewals: u64,
     batches: Vec<UnusedBatches>,
     returns: VecDeque<Box<dyn DelayedReturn>>,
-    /// When to try again to give them back, on the boot-time clock.
+    /// When to try the returns again, on the boot-time clock.
     next_return: u64,
     is_running: bool,
-    /// Counts what was taken on.
+    /// Counts the tasks taken on.
     taken_on: u64,
-    /// One of the process futexes that the thread sleeps by now, and until when.
+    /// One of the process futexes that the thread is sleeping on, and until when.
     asleep_by: Option<Mapped<AtomicU64>>,
     asleep_until: u64,
 }
 
-/// What the thread knows of one segment.
+/// What the thread knows about one segment.
 #[derive(Debug, Default)]
 struct Round {
-    /// The participant that this process is, whose list of tickets is read, and how far.
+    /// This process as a participant, whose list of tickets is read, and the position reached in it.
     owner: u64,
     next: u64,
     deaths: Deaths,
-    /// A process died, and what it had is to be given back: when to look for that, on the boot-time clock.
+    /// When to give back what a process that died held, on the boot-time clock, if there is such a process.
     reclaim_at: Option<u64>,
-    /// There is no notice of deaths.
+    /// Whether no notice of deaths could be had.
     is_unwatched: bool,
 }
 
-/// When a future is looked at.
+/// When to look after a future.
 enum Due {
     Now(Waker),
     Later(Arc<Waiter>, u64),
@@ -210,7 +211,7 @@ struct LivenessCheck {
 
 static BACKGROUND_WORKER: PerProcess<BackgroundWorker> = PerProcess::new();
 
-/// Sleeps for a future from now on, which is to be looked after at `next_look` at the latest.
+/// Starts sleeping for a future, which is to be looked after at `next_look` at the latest.
 pub(crate) fn attend(waiter: &Arc<Waiter>, next_look: u64) -> Result<(), Error> {
     let (worker, mut work) = running(&waiter.shared)?;
     let taken_on = work.waiters.insert(waiter, next_look, boot_nanos());
@@ -226,19 +227,20 @@ pub(crate) fn attend(waiter: &Arc<Waiter>, next_look: u64) -> Result<(), Error> 
     Ok(())
 }
 
-/// Sleeps for a future no longer. Does nothing in a forked child, whose thread knows only of the child's own.
+/// Stops sleeping for a future. Does nothing in a forked child, whose thread knows only the child's own futures.
 pub(crate) fn withdraw(waiter: &Arc<Waiter>) {
     if let Ok(worker) = BACKGROUND_WORKER.get() {
         let mut work = lock(&worker.work);
         if work.waiters.remove(waiter) {
-            // Asleep by the segment's process futex, or about to be, the thread would keep it open.
+            // The thread may be about to sleep on the segment's process futex, or be asleep on it, and would keep it
+            // mapped.
             worker.notify(&mut work);
         }
     }
 }
 
-/// Has a future that has just looked for itself looked after again at `instant`, which may be sooner than the thread
-/// knew: the process that comes to be first learns only then for how long it has to wait.
+/// Schedules the next look at a future that has just looked for itself. This may be sooner than the thread planned: a
+/// waiter that becomes first in the queue learns only then how long it has to wait.
 pub(crate) fn look_by(waiter: &Arc<Waiter>, instant: u64) {
     let Ok(worker) = BACKGROUND_WORKER.get() else {
         return;
@@ -248,7 +250,7 @@ pub(crate) fn look_by(waiter: &Arc<Waiter>, instant: u64) {
     work.wake_before(instant);
 }
 
-/// Renews a lease from now on.
+/// Starts renewing a lease.
 pub(crate) fn keep_alive(renewal: LeaseRenewal, shared: &SharedSegment) -> Result<(), Error> {
     take_on(shared, |work| {
         work.renewals.push(renewal);
@@ -256,13 +258,13 @@ pub(crate) fn keep_alive(renewal: LeaseRenewal, shared: &SharedSegment) -> Resul
     })
 }
 
-/// Returns the batches of a set that this process does not use any more, from now on.
+/// Starts returning batches of a set that this process no longer uses.
 pub(crate) fn return_unused(batches: UnusedBatches, shared: &SharedSegment) -> Result<(), Error> {
     take_on(shared, |work| work.batches.push(batches))
 }
 
-/// Gives something back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
-/// already, it stays charged.
+/// Gives something back as soon as its lock can be had. If the thread cannot be started, or too many returns are
+/// waiting, it stays charged.
 pub(crate) fn give_back_later(what: impl DelayedReturn + 'static) {
     let shared = Arc::clone(what.shared());
     let mut waiting: Option<Box<dyn DelayedReturn>> = Some(Box::new(what));
@@ -280,8 +282,8 @@ fn take_on(shared: &SharedSegment, task: impl FnOnce(&mut WorkQueue)) -> Result<
     Ok(())
 }
 
-/// The background worker of this process, whose thread runs and does not end before it has seen what is added to its
-/// duties.
+/// The background worker of this process. Its thread is running, and does not end before it has seen what the caller
+/// adds under the guard.
 fn running(
     shared: &SharedSegment,
 ) -> Result<(&'static BackgroundWorker, MutexGuard<'static, WorkQueue>), Error> {
@@ -302,14 +304,14 @@ fn running(
 }
 
 impl BackgroundWorker {
-    /// Has the thread look at its work, which has changed.
+    /// Makes the thread look at its work, which has changed.
     fn notify(&self, work: &mut WorkQueue) {
         work.taken_on = work.taken_on.wrapping_add(1);
         self.changed.notify_one();
         work.wake();
     }
 
-    /// The last reference to a future's waker may be dropped by this thread, and that is code of the caller.
+    /// This thread may drop the last reference to a future's waker, which runs the caller's code.
     fn run_whatever_panics(&self) {
         while panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
             lock(&self.work).asleep_by = None;
@@ -332,7 +334,7 @@ impl BackgroundWorker {
                 }
                 return;
             }
-            // Counted before the looks, so that an advance after them is not slept through.
+            // Read before the looks, so that an advance after them is not slept through.
             let futexes: Vec<(Mapped<AtomicU64>, FutexValue)> =
                 segments.iter().filter_map(process_futex).collect();
             let now = boot_nanos();
@@ -362,7 +364,8 @@ impl BackgroundWorker {
             }
             self.look_after(due, now, &broken);
             let own = segments.first().and_then(process_futex).map(|(futex, _)| futex);
-            // What is mapped keeps the memory alone: a segment whose last handle goes meanwhile is left at once.
+            // The mapping keeps only the memory alive, so a segment whose last handle goes in the meantime is
+            // detached at once.
             drop(segments);
             if let Some(until) = self.may_sleep(until.min(liveness_check.next), taken_on, own) {
                 let futexes: Vec<(&AtomicU64, FutexValue)> = futexes
@@ -375,7 +378,7 @@ impl BackgroundWorker {
         }
     }
 
-    /// The segments in which futures wait or leases are renewed, and how much had been taken on by now.
+    /// The segments in which futures wait or leases are renewed, and the number of tasks taken on so far.
     fn segments(&self) -> (Vec<Arc<SharedSegment>>, u64) {
         let work = lock(&self.work);
         let mut segments = work.waiters.segments();
@@ -388,7 +391,8 @@ impl BackgroundWorker {
         (segments, work.taken_on)
     }
 
-    /// Adds those that the process futex was advanced for; all of the segment, where it is not known which these are.
+    /// Adds the futures that the process futex was advanced for, or all of the segment if it is unknown which they
+    /// are.
     fn read_wake_list(&self, shared: &Arc<SharedSegment>, round: &mut Round, due: &mut Vec<Arc<Waiter>>) {
         let owner = shared.engine.membership.owner_so_far();
         let mut pending_wake = Vec::new();
@@ -411,13 +415,14 @@ impl BackgroundWorker {
         }
     }
 
-    /// Looks after some futures, and wakes those that are to look themselves.
+    /// Looks after the given futures, and wakes those that should look themselves.
     fn look_after(&self, due: Vec<Arc<Waiter>>, now: u64, broken: &HashSet<Queue>) {
         let mut wakers = Vec::new();
         let mut later = Vec::new();
         for waiter in due {
             let (serial, is_broken) = (waiter.serial, broken.contains(&waiter.queue()));
-            // Clones a waker, and may drop the last of another: code of the caller, which must not end this thread.
+            // This clones a waker and may drop the last reference to another: the caller's code, which must not end
+            // this thread.
             let step = panic::catch_unwind(AssertUnwindSafe(move || match waiter.look(now, is_broken) {
                 NextStep::Wake(waker) => Some(Due::Now(waker)),
                 NextStep::LookAt(instant) => Some(Due::Later(waiter, instant)),
@@ -437,16 +442,16 @@ impl BackgroundWorker {
         for (waiter, _) in later {
             let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waiter)));
         }
-        // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
-        // In the order in which they came, whatever woke them.
+        // Outside every lock: a waker may do anything, and if it panics, the other futures still need the thread.
+        // They are woken in order of arrival, whatever made them due.
         wakers.sort_unstable_by_key(|(serial, _)| *serial);
         for (_, waker) in wakers {
             let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 
-    /// Asks to be notified of deaths that may serve the futures of a segment, and gives back what the processes held whose
-    /// death was reported; answers when to come back to that.
+    /// Asks to be notified of deaths that could help the futures of a segment, and gives back what processes held
+    /// whose death was reported. Returns when to come back.
     fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
         let segment = shared.number;
         if round.deaths.take_fired() {
@@ -482,8 +487,8 @@ impl BackgroundWorker {
         until
     }
 
-    /// Gives back what the dead have in the shards of a segment in which futures wait; answers when to come back to
-    /// that.
+    /// Gives back what dead processes hold in the shards of a segment in which futures wait. Returns when to come
+    /// back.
     fn reclaim(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
         let shards = lock(&self.work).waiters.shards(shared.number);
         let engine = &shared.engine;
@@ -496,7 +501,7 @@ impl BackgroundWorker {
             let is_done = shard.reclaim_is_due()
                 && match engine.reclaim_if_due(shard, LockWait::NOT).map_err(Error::from) {
                     Err(Error::Segment(SegmentError::LockStuck { .. })) => false,
-                    // Another error is for the futures to meet.
+                    // Other errors are for the futures to report.
                     Ok(_) | Err(_) => true,
                 };
             if !is_done {
@@ -508,7 +513,7 @@ impl BackgroundWorker {
         again.unwrap_or(u64::MAX)
     }
 
-    /// Renews what is due.
+    /// Renews the leases that are due.
     fn renew_leases(&self) {
         let mut work = lock(&self.work);
         let mut renewals = std::mem::take(&mut work.renewals);
@@ -519,14 +524,14 @@ impl BackgroundWorker {
         lock(&self.work).renewals.append(&mut renewals);
     }
 
-    /// Returns the batches of credit that are not used any more.
+    /// Returns batches of credit that are no longer used.
     fn return_unused(&self) {
         let mut batches = std::mem::take(&mut lock(&self.work).batches);
         batches.retain_mut(UnusedBatches::look);
         lock(&self.work).batches.append(&mut batches);
     }
 
-    /// Gives back what can be.
+    /// Gives back whatever can be given back now.
     fn give_back(&self, retry: &mut Retry) {
         let mut work = lock(&self.work);
         if work.returns.is_empty() || boot_nanos() < work.next_return {
@@ -538,17 +543,17 @@ impl BackgroundWorker {
         let pause = retry.pause_after(!returns.is_empty());
         let mut work = lock(&self.work);
         work.next_return = boot_nanos().saturating_add(pause);
-        // There may be others by now.
+        // More may have been added in the meantime.
         returns.append(&mut work.returns);
         let too_many = returns.split_off(returns.len().min(MAX_RETURNS));
         work.returns = returns;
         drop(work);
-        // Outside of the lock: dropping a permit may have to do with the thread itself.
+        // Outside the lock: dropping a permit may call back into this worker.
         drop(too_many);
     }
 
-    /// Waits for something to do, where no future waits and no lease is renewed; answers false when it has waited for long enough
-    /// in vain.
+    /// Waits for something to do while no future waits and no lease is renewed. Returns false if it has waited long
+    /// enough in vain.
     fn rest(&self) -> bool {
         let work = lock(&self.work);
         if !work.waiters.is_empty() || !work.renewals.is_empty() {
@@ -564,13 +569,13 @@ impl BackgroundWorker {
             .unwrap_or_else(PoisonError::into_inner);
         let has_work = !work.waiters.is_empty() || work.next_task().is_some();
         if !has_work {
-            // Said under the same lock: the process that takes something on from here starts another thread.
+            // Set under the same lock, so whoever adds a task after this starts another thread.
             work.is_running = false;
         }
         has_work
     }
 
-    /// Until when to sleep; `None` where something was taken on since.
+    /// Until when to sleep; `None` if a task was taken on since.
     fn may_sleep(&self, until: u64, taken_on: u64, own: Option<Mapped<AtomicU64>>) -> Option<u64> {
         let mut work = lock(&self.work);
         if work.taken_on != taken_on {
@@ -585,7 +590,7 @@ impl BackgroundWorker {
     }
 }
 
-/// The process futex of this process in a segment, and what it is now.
+/// This process's futex in a segment, and its current value.
 fn process_futex(shared: &Arc<SharedSegment>) -> Option<(Mapped<AtomicU64>, FutexValue)> {
     let membership = &shared.engine.membership;
     let own = ParticipantId::from_word(membership.owner_so_far())?;
@@ -595,7 +600,7 @@ fn process_futex(shared: &Arc<SharedSegment>) -> Option<(Mapped<AtomicU64>, Fute
 }
 
 impl WorkQueue {
-    /// Wakes the thread, where it sleeps by process futexes.
+    /// Wakes the thread if it sleeps on process futexes.
     fn wake(&self) {
         if let Some(process_futex) = self.asleep_by.as_ref().and_then(|words| words.first()) {
             futex::bump(process_futex);
@@ -603,16 +608,16 @@ impl WorkQueue {
         }
     }
 
-    /// Wakes the thread where it would sleep beyond an instant.
+    /// Wakes the thread if it would sleep beyond `instant`.
     fn wake_before(&mut self, instant: u64) {
         if instant < self.asleep_until {
             self.wake();
-            // Once is enough.
+            // One wake is enough.
             self.asleep_until = instant;
         }
     }
 
-    /// When there is something to do besides looking after futures.
+    /// When the next task other than looking after futures is due.
     fn next_task(&self) -> Option<u64> {
         let next_return = (!self.returns.is_empty()).then_some(self.next_return);
         let next_renewals = (!self.renewals.is_empty()).then_some(self.next_renewals);
@@ -635,14 +640,14 @@ impl LivenessCheck {
         }
     }
 
-    /// When to look again: soon where a lock was taken.
+    /// Plans the next look, which is soon if a lock was taken.
     fn plan(&mut self, now: u64, slice: u64) {
         let was_taken = !self.taken_since.is_empty();
         let retry = self.retry.pause_after(was_taken);
         self.next = now.saturating_add(if was_taken { retry } else { slice });
     }
 
-    /// Serves the one that is first in each queue that is waited in; answers the queues in which that fails, or whose
+    /// Serves the first waiter of each queue in which a future waits. Returns the queues where that fails, or whose
     /// lock has been taken for as long as a thread would wait for it.
     fn serve_queues(&mut self, waiters: &[Arc<Waiter>], now: u64) -> HashSet<Queue> {
         let mut seen = HashSet::new();

@@ -1,4 +1,4 @@
-//! Waiting without a thread of one's own: the futures, and the worker that looks after them.
+//! Waiting without a thread per waiter: the futures, and the worker that looks after them.
 
 pub(crate) mod acquire_future;
 pub(crate) mod background_worker;

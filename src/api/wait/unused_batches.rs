@@ -1,4 +1,4 @@
-//! Batches that a process has drawn and does not use.
+//! Batches that a process has drawn and no longer uses.
 
 use std::sync::{Arc, Weak};
 
@@ -9,20 +9,20 @@ use crate::shm::process::participant::Membership;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
-/// A batch from which nothing was spent for so long is returned.
+/// A batch from which nothing was spent for this long is returned.
 const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
 
-/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit): all handles of one
-/// segment share them, and whichever is still open will do to return them.
+/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit). All handles of
+/// one segment share its batches, and any that is still open will do to return them.
 ///
-/// A forked child has those of its parent, unless another thread was just using the list: then it has those by which it
-/// [draws](UnusedBatches::of) and those that it opens.
+/// A forked child inherits its parent's handles, unless another thread was using the list at that moment: then it has
+/// only those that it [draws](UnusedBatches::of) from or opens itself.
 #[derive(Debug, Default)]
 struct DrawingHandles {
     open: ProcessMutex<Vec<OpenHandle>>,
 }
 
-/// A segment, and a handle of it.
+/// A segment and one of its handles.
 type OpenHandle = (Weak<Membership>, Weak<SharedSegment>);
 
 static DRAWING_HANDLES: DrawingHandles = DrawingHandles {
@@ -30,7 +30,7 @@ static DRAWING_HANDLES: DrawingHandles = DrawingHandles {
 };
 
 impl DrawingHandles {
-    /// Notes an open handle, if it is not known yet.
+    /// Adds an open handle, if it is not known yet.
     fn add(&self, shared: &Arc<SharedSegment>) {
         let Ok(mut open) = self.open.lock() else {
             return;
@@ -44,8 +44,8 @@ impl DrawingHandles {
         }
     }
 
-    /// The handles of one segment. Those of others stay as they are, and none is dropped under the list's lock: dropping the
-    /// last handle of a segment detaches, which waits for locks.
+    /// The handles of one segment. Those of others are left alone, and none is dropped under the list's lock:
+    /// dropping the last handle of a segment detaches, which waits for locks.
     fn of(&self, membership: &Weak<Membership>) -> Vec<Arc<SharedSegment>> {
         let open = self.open.lock().map(|open| open.clone()).unwrap_or_default();
         let of_segment = open.iter().filter(|(of, _)| of.ptr_eq(membership));
@@ -53,7 +53,7 @@ impl DrawingHandles {
     }
 }
 
-/// Notes a handle that was opened, if batches are drawn by it.
+/// Records a handle that was opened, if batches are drawn through it.
 pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
     let draws = shared.engine.sets().iter().any(|set| set.has_credit());
     if draws {
@@ -61,9 +61,9 @@ pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
     }
 }
 
-/// The batches that this process has drawn by itself from a set [with credit](crate::Limit::credit): looked after by the
-/// background worker, which returns those that are not used, and looks whether the segment was removed: what is admitted
-/// from batches does not look.
+/// The batches that this process has drawn from a set [with credit](crate::Limit::credit). The background worker
+/// returns those that go unused. It also checks whether the segment was removed, which admission from a batch does
+/// not.
 #[derive(Debug)]
 pub(crate) struct UnusedBatches {
     membership: Weak<Membership>,
@@ -74,7 +74,7 @@ pub(crate) struct UnusedBatches {
 
 impl UnusedBatches {
     pub(crate) fn of(set: &LimitSet) -> Self {
-        // A forked child may not have it from its parent.
+        // A forked child may not have inherited it.
         DRAWING_HANDLES.add(set.shared());
         Self {
             membership: Arc::downgrade(&set.shared().engine.membership),
@@ -88,7 +88,8 @@ impl UnusedBatches {
         self.next
     }
 
-    /// Returns what was not used since the last look, if it is time; answers whether to go on.
+    /// Returns what was not used since the last look, if it is time. Returns false once there is nothing left to look
+    /// after.
     pub(crate) fn look(&mut self) -> bool {
         let now = boot_nanos();
         if now < self.next {
@@ -97,7 +98,7 @@ impl UnusedBatches {
         self.next = now.saturating_add(UNUSED_AFTER);
         let handles = DRAWING_HANDLES.of(&self.membership);
         for shared in &handles {
-            // Each by the path that it was opened by.
+            // Each checks the path that it was opened by.
             shared.engine.look_for_removal_if_due();
         }
         match handles.first() {
@@ -105,7 +106,7 @@ impl UnusedBatches {
                 let set = shared.engine.sets().get(self.set);
                 set.is_some_and(|set| shared.engine.return_unused_batches(set))
             }
-            // One that is just being opened is not known yet.
+            // A handle that is still being opened is not in the list yet.
             None => self.membership.strong_count() > 0,
         }
     }
@@ -147,7 +148,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (_segment, set) = opened(&directory, "limits");
         let membership = Arc::downgrade(&set.shared().engine.membership);
-        // As after a fork while another thread used the list.
+        // As after a fork while another thread was using the list.
         let open = DRAWING_HANDLES.open.lock();
         open.expect("a page").retain(|(of, _)| !of.ptr_eq(&membership));
         assert!(DRAWING_HANDLES.of(&membership).is_empty());

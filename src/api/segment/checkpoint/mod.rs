@@ -1,4 +1,4 @@
-//! Checkpoints as they are declared: a thread of the process takes them, and a segment that is gone is created from one.
+//! Declared checkpoints: a thread of the process takes them, and a segment that is gone is created from one.
 
 mod checkpoint_now;
 
@@ -19,11 +19,11 @@ use crate::shm::file::remove::remove_damaged;
 use crate::shm::process::background_thread;
 use crate::shm::process::participant::ChildJoined;
 
-/// How long a thread that could not take a checkpoint waits before it tries again, at most.
+/// The longest pause before a thread that could not take a checkpoint tries again.
 const RETRY: Duration = Duration::from_secs(5);
 
 impl SharedSegment {
-    /// Takes a checkpoint if it is due by the latest one in the file.
+    /// Takes a checkpoint if it is due, judging by the latest one in the file.
     pub(super) fn take_checkpoint(
         &self,
         path: &Path,
@@ -45,8 +45,8 @@ impl SharedSegment {
     }
 }
 
-/// Starts the thread that takes the checkpoints of a segment if they are declared, in this process and, once they use it, in
-/// forked children. Where it cannot be started, that is the failure to be asked for.
+/// Starts the thread that takes the checkpoints of a segment, if any are declared, in this process and in forked
+/// children once they use the segment. If it cannot be started, that is recorded as the checkpoint failure.
 pub(super) fn start(shared: &Arc<SharedSegment>, declaration: &Declaration) {
     let Some(checkpoint) = declaration.segment().checkpoint() else {
         return;
@@ -58,18 +58,18 @@ pub(super) fn start(shared: &Arc<SharedSegment>, declaration: &Declaration) {
     });
     let child: Arc<dyn ChildJoined> = schedule.clone();
     shared.engine.membership.when_child_joins(&child);
-    // Kept with the segment: it ends with the last handle, and with it its threads.
+    // Kept with the segment, so that it and its threads end with the last handle.
     if shared.checkpoints.set(Box::new(child)).is_ok() {
         schedule.start();
     }
 }
 
-/// What is to be kept where, and how often.
+/// What to save, where, and how often.
 #[derive(Debug)]
 struct Schedule {
     shared: Weak<SharedSegment>,
     checkpoint: Checkpoint,
-    /// Dropped, it ends the thread.
+    /// Dropping it ends the thread.
     stop: Mutex<Option<Sender<()>>>,
 }
 
@@ -87,11 +87,12 @@ impl Schedule {
             run(&shared, &checkpoint, &stopped);
         });
         match started {
-            // In doubt the thread ends at once: a child may have inherited the lock while another thread of its parent held it.
+            // If in doubt, the thread ends at once: a child may have inherited the lock while another thread of its
+            // parent held it.
             Ok(()) => {
                 if let Ok(mut stop) = self.stop.try_lock() {
-                    // What a child finds there belongs to a thread of its parent. Not dropped: that takes a lock of the channel,
-                    // which the thread may have held when the child was forked.
+                    // What a child finds here belongs to a thread of its parent. It is not dropped, because that
+                    // takes a lock of the channel, which the thread may have held at the fork.
                     std::mem::forget(stop.replace(sender));
                 }
             }
@@ -108,10 +109,10 @@ impl Schedule {
     }
 }
 
-/// Takes checkpoints until the segment is not open any more.
+/// Takes checkpoints until the segment is closed.
 fn run(shared: &Weak<SharedSegment>, checkpoint: &Checkpoint, stopped: &Receiver<()>) {
     let interval = checkpoint.interval();
-    // Where another process has taken one before, that says when the next is due.
+    // A checkpoint that another process has taken before determines when the next is due.
     let mut is_first = true;
     let mut pause = Duration::ZERO;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
@@ -125,7 +126,7 @@ fn run(shared: &Weak<SharedSegment>, checkpoint: &Checkpoint, stopped: &Receiver
         } else {
             shared.take_checkpoint(path, |latest| {
                 let now = shared.engine.taken_at().segment;
-                // One of another life of the segment may be ahead of it: that is as good as none.
+                // One from another life of the segment may be ahead of this one's clock, and then does not count.
                 age = latest
                     .and_then(|latest| now.checked_sub(latest.segment))
                     .map(Duration::from_nanos);
@@ -155,8 +156,8 @@ impl SharedSegment {
     }
 }
 
-/// The segment that is to be at `path` as the latest whole image of its checkpoint has it that a process with this declaration
-/// would join as it is; none where there is none.
+/// The segment to put at `path`: the latest complete image of its checkpoint that a process with this declaration
+/// would join as it is; `None` if there is none.
 pub(super) fn restored_from_checkpoint(
     path: &Path,
     declaration: &Declaration,
@@ -185,8 +186,8 @@ pub(super) fn restored_from_checkpoint(
     Ok(None)
 }
 
-/// Creates the segment at `path` from its checkpoint where there is one and the file there, which no process uses, is refused
-/// as damaged. Answers whether to open the path again: also where another process has done so.
+/// Creates the segment at `path` from its checkpoint, if it has one, and if the file there is rejected as damaged and
+/// no process uses it. Returns whether to open the path again, which is also the case if another process has done so.
 pub(super) fn replace_by_checkpoint(
     path: &Path,
     declaration: &Declaration,

@@ -1,4 +1,4 @@
-//! Live changes of what a segment was declared with.
+//! Live changes of a segment's declaration.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::api::snapshot::SegmentReader;
 use crate::error::{ChangeError, Difference, Error};
 
 impl Segment {
-    /// What is in force now: what the segment was created with, and the changes since.
+    /// The declaration in force now: the one that the segment was created with, and the changes since.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -26,32 +26,32 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) where a definition cannot be read.
+    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) if a definition cannot be read.
     pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
         Ok(stored_declaration(&self.shared().engine)?.to_declaration())
     }
 
-    /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
+    /// Changes limits of the live segment to what `declaration` says, for all processes at once. Returns what was
     /// changed.
     ///
-    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, `refund`, what becomes of
-    /// new keys of a full table, the bounds of an adaptive limit, and which of the names of one rule
-    /// ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
-    /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. Whatever else differs is refused, all of it named,
-    /// and then nothing is changed. A concurrency can be raised as far as there are
-    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be. A sliding window keeps
-    /// its [entries](crate::Limit::entries): where they are fewer than a new segment would have for the new capacity, units
-    /// come back late by up to that shard of the window, and the change says so.
+    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, `refund`,
+    /// what happens to new keys when the table is full, the bounds of an adaptive limit, and which of the algorithms
+    /// with the same rule ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
+    /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. If anything else differs, the change is refused
+    /// as a whole, and the error names all such differences. A concurrency can be raised as far as there are
+    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them if you may need to raise it. A sliding
+    /// window keeps its [entries](crate::Limit::entries): if a new segment would have more for the new capacity,
+    /// units come back late by up to 1/entries of the window, and the change says so.
     ///
-    /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
-    /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
-    /// capacity. What is held stays held. A set changes as a whole; of several sets, each by itself. A process that dies
-    /// on the way is followed by the process that uses the set next.
+    /// Nothing is lost and nothing is given away. A bucket keeps what it holds, up to its new burst, and refills at
+    /// the new rate from now on: raising a limit does not grant anything for the past. What a window has counted
+    /// stays counted, against the new capacity. What is held stays held. A set changes as a whole; several sets
+    /// change one by one. If the process dies on the way, the next process that uses the set finishes the change.
     ///
-    /// What is changed so counts as an operator's: programs that open the segment with
-    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it, unless their declaration is of a higher
-    /// [version](Declaration::version). Where `declaration` has a version, that is in force with it, also a lower one;
-    /// otherwise the version stays.
+    /// Such a change counts as an operator's: programs that open the segment with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it alone, unless their declaration has a higher
+    /// [version](Declaration::version). If `declaration` has a version, even a lower one, that version is in force
+    /// afterwards; otherwise the version stays.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -88,8 +88,8 @@ impl Segment {
 }
 
 impl SegmentReader {
-    /// What [`Segment::apply`] would change, had it been asked when this was opened. Needs no permission to write, and
-    /// locks nothing.
+    /// What [`Segment::apply`] would have changed when this reader was opened. Needs no write permission and locks
+    /// nothing.
     ///
     /// # Errors
     ///

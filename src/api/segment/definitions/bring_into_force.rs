@@ -1,4 +1,4 @@
-//! Bringing into force what is declared, set by set.
+//! Putting a declaration into force, set by set.
 
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
@@ -18,9 +18,9 @@ pub(crate) fn stored_declaration(engine: &SegmentEngine) -> Result<StoredDeclara
     ))
 }
 
-/// Brings what `asked` declares into force, set by set, where it has precedence; answers in what the sets differed, and
-/// what became of that. A set that other processes change meanwhile is compared again, and is written once at most, by a
-/// step that is `permitted`.
+/// Puts what `asked` declares into force, set by set, wherever it has precedence. Returns how the sets differed, and
+/// what was done about it. A set that other processes change in the meantime is compared again. Each set is written
+/// at most once, by a step that is `permitted`.
 pub(crate) fn bring_into_force(
     engine: &SegmentEngine,
     asked: &Declaration,

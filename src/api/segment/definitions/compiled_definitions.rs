@@ -1,4 +1,4 @@
-//! The definitions that a segment holds, compiled to what the engine decides by.
+//! The definitions that a segment holds, compiled for the engine.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use crate::error::{Error, SegmentError};
 use crate::shm::file::verified::{CreationOptions, Verified};
 use crate::shm::layout::definition_text::Definition;
 
-/// A set by its definition text; none where it does not define one set.
+/// Compiles the definition of a set; `None` if the text does not define exactly one set.
 pub(crate) fn compile_one(text: &str) -> Option<SetPlan> {
     StoredSet::from_text(text).ok()?.compile().ok()
 }
 
-/// What definitions of all sets declare.
+/// The declaration that the definitions of all sets amount to.
 pub(crate) fn read_definitions(
     definitions: &[Definition],
     options: CreationOptions,
@@ -23,8 +23,8 @@ pub(crate) fn read_definitions(
     StoredDeclaration::read(options, texts, path)
 }
 
-/// The declaration that a segment holds, and its sets compiled, each with the generation of its definition, and compared
-/// with the directory.
+/// The declaration that a segment holds, and its sets compiled, each with the generation of its definition, after
+/// checking them against the directory.
 pub(crate) fn compile_definitions(
     verified: &Verified,
     path: &Path,
@@ -36,7 +36,7 @@ pub(crate) fn compile_definitions(
         })
     };
     let stored = read_definitions(&verified.definitions, verified.creation_options, path)?;
-    // As a whole, in which no two sets have one name.
+    // Compiled as a whole, so that duplicate names of sets are found.
     stored
         .to_declaration()
         .compile()
@@ -73,7 +73,7 @@ mod tests {
     use crate::{Declaration, Limit, LockKind, Segment, SetDeclaration};
 
     thread_local! {
-        /// Looks at the locks of a segment, as another attachment sees them.
+        /// Another attachment, through which the locks of the segment are watched.
         static ONLOOKER: RefCell<Option<Segment>> = const { RefCell::new(None) };
         /// How many definitions were compiled, and how many of them under a lock.
         static COMPILED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };

@@ -1,4 +1,4 @@
-//! The definitions of a segment's sets: brought into force, changed, found, and compiled.
+//! The definitions of a segment's sets: putting them into force, changing, finding and compiling them.
 
 pub(crate) mod apply;
 pub(super) mod bring_into_force;

@@ -1,4 +1,4 @@
-//! A segment that differs from the declaration that it is opened with: what becomes of that.
+//! What to do about a segment that differs from the declaration it is opened with.
 
 mod remedy;
 
@@ -16,29 +16,32 @@ use crate::shm::file::attach::Admission;
 use crate::shm::file::verified::CreationOptions;
 use crate::words::words;
 
-/// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.
+/// What [`open_or_create`](crate::Segment::open_or_create) does if the segment exists with another declaration.
 ///
-/// Sets, limits, kinds, sizes and most algorithms cannot change in a live segment: where they differ, the answer is
-/// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), unless the segment is to be recreated and is not in use. Everything else can, and
-/// [`Segment::apply`](crate::Segment::apply) says how.
+/// Sets, limits, kinds, sizes and most algorithms cannot change in a live segment. If they differ, the answer is
+/// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), unless the segment is unused and to be recreated.
+/// Everything else can change, as described at [`Segment::apply`](crate::Segment::apply).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMismatch {
-    /// What can change in the live segment is changed, for all processes, where this declaration is of a higher
-    /// [version](Declaration::version) than that in force, or of the same: then the process that starts last wins.
+    /// Changes the live segment as far as possible, for all processes, if this declaration has a higher
+    /// [version](Declaration::version) than the one in force, or the same. With equal versions, the process that
+    /// starts last wins.
     ///
-    /// What is in force stays where it is of a higher version, and where an operator has made it what it is
-    /// ([`Segment::apply`](crate::Segment::apply), `limitctl apply`, `limitctl edit`) and this version is no higher.
+    /// What is in force stays if it has a higher version, or if an operator has changed it
+    /// ([`Segment::apply`](crate::Segment::apply), `limitctl apply`, `limitctl edit`) and this version is not higher.
     ///
-    /// [`Segment::mismatches`](crate::Segment::mismatches) tells what differed; with the feature `tracing` each is an
-    /// event as well.
+    /// [`Segment::mismatches`](crate::Segment::mismatches) lists the differences; with the feature `tracing` each is
+    /// also reported as an event.
     Apply,
-    /// Every difference is [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), but what is in force by a higher version stays.
+    /// Treats every difference as [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), except that what
+    /// is in force with a higher version stays.
     #[default]
     Error,
-    /// Where no other process is attached, the file is replaced by a new one, and what was counted is lost; otherwise
-    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch). Handles that this process has of the former file answer [`SegmentError::Removed`](crate::SegmentError::Removed). What is in
-    /// force stays where it would with [`Apply`](Self::Apply).
+    /// Replaces the file by a new one, losing what was counted, if no other process is attached; otherwise returns
+    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch). Handles of the former file in this process
+    /// then return [`SegmentError::Removed`](crate::SegmentError::Removed). What is in force stays in the same cases
+    /// as with [`Apply`](Self::Apply).
     RecreateIfUnused,
 }
 
@@ -48,7 +51,8 @@ words!(OnMismatch, "what can be done about a mismatch", {
     RecreateIfUnused = "recreate_if_unused",
 });
 
-/// How a set of a segment, or its file, differed from the declaration that the segment was opened with, and what became of that.
+/// How a set of a segment, or its file, differed from the declaration that the segment was opened with, and what was
+/// done about it.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
     set: Option<String>,
@@ -58,20 +62,21 @@ pub struct Mismatch {
     segment_version: Option<u64>,
 }
 
-/// What became of a [`Mismatch`].
+/// What was done about a [`Mismatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MismatchOutcome {
-    /// The declaration is of a higher version, and is in force now.
+    /// The declaration has a higher version, and is in force now.
     Upgraded,
-    /// The declaration is of the same version, or both have none, and is in force now: the process that starts last
+    /// The declaration has the same version, or neither has one, and it is in force now: the process that starts last
     /// wins.
     Replaced,
-    /// What is in force is of a higher version, and stays.
+    /// What is in force has a higher version, and stays.
     KeptNewer,
-    /// An operator has changed the set, and the declaration is of no higher version: what is in force stays.
+    /// An operator has changed the set, and the declaration does not have a higher version: what is in force stays.
     KeptEdited,
-    /// The file has another [mode](Declaration::mode) than is declared. It stays: only its owner changes it, on purpose.
+    /// The file has another [mode](Declaration::mode) than declared. It stays: only its owner should change it,
+    /// deliberately.
     KeptMode,
 }
 
@@ -84,7 +89,7 @@ words!(MismatchOutcome, "an outcome of a mismatch", {
 });
 
 impl Mismatch {
-    /// Of the file, where its mode is not that which is declared.
+    /// The mismatch of a file whose mode is not the declared one; `None` if it is.
     pub(crate) fn of_modes(path: &Path, declared: u32, in_segment: u32) -> Option<Self> {
         (declared != in_segment).then(|| Self {
             set: None,
@@ -99,22 +104,22 @@ impl Mismatch {
         })
     }
 
-    /// The name of the set; none where it is the file that differs.
+    /// The name of the set; `None` if it is the file that differs.
     pub fn set(&self) -> Option<&str> {
         self.set.as_deref()
     }
 
-    /// What became of it.
+    /// What was done about it.
     pub fn outcome(&self) -> MismatchOutcome {
         self.outcome
     }
 
-    /// Each difference: from what was in the segment to what is declared.
+    /// The differences, from what was in the segment to what is declared.
     pub fn differences(&self) -> &[Difference] {
         &self.differences
     }
 
-    /// Tells the program's subscriber. What was upgraded is as intended; the rest is worth a warning.
+    /// Reports it to the program's `tracing` subscriber. An upgrade is intended; anything else is worth a warning.
     #[cfg_attr(
         not(feature = "tracing"),
         expect(clippy::unused_self, reason = "without a subscriber there is nothing to tell")
@@ -146,7 +151,7 @@ impl Mismatch {
         self.declared_version
     }
 
-    /// The version that the set had in the segment, if it had one.
+    /// The version that the set had in the segment, if any.
     pub fn segment_version(&self) -> Option<u64> {
         self.segment_version
     }
@@ -184,16 +189,16 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Who asks for another declaration.
+/// Who asks for the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
     /// A program that opens the segment with its declaration.
     Program,
-    /// Who changes the live segment on purpose.
+    /// An operator, who changes the live segment deliberately.
     Operator,
 }
 
-/// What becomes of one set.
+/// What to do with one set.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Unchanged,
@@ -211,7 +216,7 @@ impl Step {
         }
     }
 
-    /// Whether more changes than the version.
+    /// Whether anything but the version changes.
     fn changes_limits(&self) -> bool {
         match self {
             Self::Change { mismatch, .. } => mismatch.differences.iter().any(|it| !it.is_of_versions()),
@@ -220,11 +225,11 @@ impl Step {
     }
 }
 
-/// What becomes of each set of `stored` where `asked` is declared by `author`.
+/// What to do with each set of `stored` if `author` declares `asked`.
 ///
 /// # Errors
 ///
-/// What cannot change in a live segment.
+/// The differences that cannot be changed in a live segment.
 pub(crate) fn compare(
     stored: &StoredDeclaration,
     asked: &Declaration,
@@ -241,12 +246,12 @@ pub(crate) fn compare(
         .collect())
 }
 
-/// What becomes of one set where `asked`, which is a declaration of no other set, is declared by `author`; none where it
-/// does not declare the set.
+/// What to do with one set if `author` declares `asked`, which declares no other set; `None` if it does not declare
+/// this one.
 ///
 /// # Errors
 ///
-/// As [`compare`].
+/// See [`compare`].
 pub(crate) fn compare_set(
     options: CreationOptions,
     stored: &StoredSet,
@@ -259,7 +264,7 @@ pub(crate) fn compare_set(
     Ok(set.map(|set| step(stored, set, applied.fleet_options(), version, author)))
 }
 
-/// What `asked` makes of `in_force`, the declaration that the segment holds.
+/// The result of applying `asked` to `in_force`, the declaration that the segment holds.
 fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, Vec<Difference>> {
     let applied = asked.applied_to(in_force)?;
     let misfits = states_that_do_not_fit(in_force, &applied);
@@ -353,7 +358,7 @@ fn mismatch(
     }
 }
 
-/// Which limits cannot go on with the state that they have. Both declarations have been validated.
+/// The limits that cannot continue with their present state. Both declarations have been validated.
 fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<Difference> {
     let (stored, changed) = match (stored.compile(), changed.compile()) {
         (Ok(stored), Ok(changed)) => (stored, changed),
@@ -363,7 +368,7 @@ fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<Di
     };
     let mut misfits = Vec::new();
     for (old, new) in stored.iter().zip(&changed) {
-        // As many as are held at once need as many holds, and of those there are as many as when the file was made.
+        // Each unit held at once needs a hold, and the number of holds is fixed when the file is created.
         let holds = u64::from(new.hold_capacity);
         if (old.max_held()..new.max_held()).contains(&holds) {
             misfits.push(Difference::of_state(
@@ -389,8 +394,8 @@ fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<Di
 }
 
 impl OnMismatch {
-    /// Whether a process that has joined may do that. What it may not has come up since: other processes have changed
-    /// the segment.
+    /// Whether a process that has joined may take `step`. One that is not permitted arose only after it joined, from
+    /// changes by other processes.
     pub(crate) fn permits(self, step: &Step) -> bool {
         match self {
             Self::Apply => true,
@@ -399,7 +404,7 @@ impl OnMismatch {
         }
     }
 
-    /// Whether a process with that declaration may join a segment that holds `stored`, or is to replace it.
+    /// Whether a process with the declaration `asked` may join a segment that holds `stored`, or is to replace it.
     /// `other_processes` are those attached.
     pub(crate) fn admission(
         self,

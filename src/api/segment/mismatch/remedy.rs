@@ -1,4 +1,4 @@
-//! What to do about a segment with another declaration, with the commands that do it.
+//! Remedies for a segment with another declaration, with the commands to run.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::StoredDeclaration;
 use crate::error::{Difference, Error, OpenError, ProcessId, processes};
 
-/// So many commands are said; beyond that the whole declaration is applied with one.
+/// The most commands to suggest. Beyond that, one command applies the whole declaration.
 const MAX_COMMANDS: usize = 3;
 
-/// The error for differences that can change in the live segment.
+/// The error for differences that can be changed in the live segment.
 pub(super) fn can_be_applied(path: &Path, differences: &[&Difference]) -> Error {
     let command = commands_of(path, differences).map_or_else(
         || {
@@ -27,7 +27,7 @@ pub(super) fn can_be_applied(path: &Path, differences: &[&Difference]) -> Error 
     })
 }
 
-/// The error where only another file can hold what is asked for. `immutable` is why.
+/// The error if only another file can hold what is asked for, because of the differences in `immutable`.
 pub(crate) fn needs_another_file(
     path: &Path,
     stored: &StoredDeclaration,
@@ -51,7 +51,7 @@ pub(crate) fn needs_another_file(
     })
 }
 
-/// The error where the segment is to be recreated and other processes are attached to it.
+/// The error if the segment is to be recreated but other processes are attached to it.
 pub(super) fn is_in_use(
     path: &Path,
     stored: &StoredDeclaration,
@@ -68,7 +68,7 @@ pub(super) fn is_in_use(
     })
 }
 
-/// The command that gives the file that mode.
+/// The command that changes the mode of the file.
 pub(super) fn change_mode(path: &Path, mode: u32) -> String {
     format!("`chmod {mode:04o} {}`", quoted(&path.to_string_lossy()))
 }
@@ -77,7 +77,7 @@ fn all_differences(stored: &StoredDeclaration, asked: &Declaration) -> Vec<Diffe
     asked.differences_to_apply(&stored.to_declaration())
 }
 
-/// The commands that change single limits, where these are all there is to change.
+/// The commands that change single limits; `None` if they would not cover everything or are too many.
 fn commands_of(path: &Path, differences: &[&Difference]) -> Option<Vec<String>> {
     let mut limits: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for difference in differences {
@@ -99,7 +99,7 @@ fn commands_of(path: &Path, differences: &[&Difference]) -> Option<Vec<String>> 
     (limits.len() <= MAX_COMMANDS).then(|| commands.collect())
 }
 
-/// One word for a shell.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-=:+,@%".contains(character);
     if !word.is_empty() && word.chars().all(is_plain) {

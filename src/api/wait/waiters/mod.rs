@@ -1,5 +1,5 @@
-//! The futures of this process that wait in the queue: found by their tickets, and by when to look after them, so that
-//! a wake costs the same however many there are.
+//! The futures of this process that wait in queues, indexed by ticket and by the time of the next look, so that a
+//! wake costs the same however many there are.
 
 #[cfg(test)]
 mod waiters_tests;
@@ -14,14 +14,14 @@ use crate::api::set::limit_set::LimitSet;
 use crate::engine::{LockWait, SHORT_WAIT, SetEngine, Waiting};
 use crate::shm::wake::wake_list::TicketPosition;
 
-/// How soon a future is looked after again that looks for itself just now, in nanoseconds.
+/// How soon to retry a future that is looking for itself right now, in nanoseconds.
 const NEXT_TRY: u64 = 1_000_000;
 
-/// How many futures the background thread has looked after.
+/// How many looks the background thread has taken.
 #[cfg(test)]
 pub(crate) static LOOKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// A future that waits: its ticket, and its waker.
+/// A waiting future: its ticket and its waker.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) shared: Arc<SharedSegment>,
@@ -45,28 +45,28 @@ struct Wait {
     is_woken: bool,
 }
 
-/// What came of looking after a future.
+/// What to do after looking after a future.
 #[derive(Debug)]
 pub(crate) enum NextStep {
-    /// It is to be woken.
+    /// Wake it.
     Wake(Waker),
-    /// When to look again, on the boot-time clock.
+    /// Look again at this time, on the boot-time clock.
     LookAt(u64),
-    /// It was woken already, or waits no longer.
+    /// It was woken already, or no longer waits.
     Nothing,
 }
 
-/// The number of a segment in this process, the position of a set and the part of it.
+/// A segment's number in this process, the position of a set, and the shard.
 pub(crate) type ShardKey = (u64, usize, u32);
 
-/// A shard, and the row whose queue it is.
+/// A shard, and the row that the queue belongs to.
 pub(crate) type Queue = (ShardKey, u64);
 
 /// A shard, and the index of a ticket in it.
 type TicketKey = (ShardKey, u64);
 
 impl Waiter {
-    /// Of a future that has still to say how it is woken: it looks once in any case.
+    /// A waiter without a waker yet; the future looks once in any case.
     pub(crate) fn new(set: &LimitSet, waiting: Waiting) -> Arc<Self> {
         let (shard, row) = waiting.queue();
         Arc::new(Self {
@@ -86,8 +86,8 @@ impl Waiter {
         })
     }
 
-    /// Lets the future look at its ticket, and says whether it was woken to do so; `waker` is distinguished from now
-    /// on. `None` where the wait has ended.
+    /// Lets the future look at its ticket, and tells it whether it was woken to do so. `waker` replaces the
+    /// registered one. `None` if the wait has ended.
     pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting, bool) -> T) -> Option<T> {
         let mut wait = lock(&self.wait);
         let wait = wait.as_mut()?;
@@ -98,20 +98,20 @@ impl Waiter {
         Some(look(&mut wait.waiting, was_woken))
     }
 
-    /// Ends the wait; answers the ticket.
+    /// Ends the wait and returns the ticket.
     pub(crate) fn end(&self) -> Option<Waiting> {
         let Wait { waiting, waker, .. } = lock(&self.wait).take()?;
         discard(waker);
         Some(waiting)
     }
 
-    /// Whether the ticket is this process's: not that of one that forked it. Then nothing here may be touched, because
-    /// another thread may have had it in its hands when the fork happened.
+    /// Whether the ticket belongs to this process rather than to the parent that forked it. If not, nothing else here
+    /// may be touched: another thread may have held the lock at the fork.
     pub(crate) fn is_own(&self) -> bool {
         self.shared.engine.membership.is_current(self.owner)
     }
 
-    /// Which queue of which segment it is in.
+    /// The queue, with its segment, that it is in.
     pub(crate) fn queue(&self) -> Queue {
         (self.shard_key(), self.row)
     }
@@ -128,7 +128,7 @@ impl Waiter {
         self.shared.engine.sets().get(self.set).map(|set| &**set)
     }
 
-    /// Whether the future is to be woken before its queue is served: without the lock, and as good as free.
+    /// Whether the future should be woken before its queue is served. Takes no lock and costs next to nothing.
     pub(crate) fn needs_look(&self, now: u64) -> bool {
         let (Some(wait), Some(set)) = (try_lock(&self.wait), self.set()) else {
             return true;
@@ -140,13 +140,13 @@ impl Waiter {
                 .is_some_and(|wait| self.shared.engine.needs_look(shard, &wait.waiting, now))
     }
 
-    /// Looks after the ticket without claiming anything: that is the future's to do. With `queue_is_broken`, the future
-    /// is notified in any case, to meet the error itself.
+    /// Looks after the ticket without claiming anything, which is left to the future. With `queue_is_broken`, the
+    /// future is woken in any case, so that it meets the error itself.
     pub(crate) fn look(&self, now: u64, queue_is_broken: bool) -> NextStep {
         #[cfg(test)]
         LOOKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let Some(mut wait) = try_lock(&self.wait) else {
-            // The future looks for itself, and may have to wait for its segment's lock.
+            // The future is looking for itself, and may have to wait for its segment's lock.
             return NextStep::LookAt(now.saturating_add(NEXT_TRY));
         };
         let (Some(wait), Some(set)) = (wait.as_mut().filter(|wait| !wait.is_woken), self.set()) else {
@@ -158,7 +158,7 @@ impl Waiter {
             || queue_is_broken
             || engine.is_decided(shard, &wait.waiting)
             || (engine.needs_look(shard, &wait.waiting, now)
-                // Where the lock is not to be had at once, the future waits for it.
+                // If the lock is taken right now, the future waits for it instead.
                 && engine.look_after(shard, &mut wait.waiting, LockWait::NOT).unwrap_or(true));
         if is_due {
             wait.is_woken = true;
@@ -173,7 +173,7 @@ impl Waiter {
     }
 }
 
-/// All that wait.
+/// All waiting futures of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     by_ticket: HashMap<TicketKey, Attended>,
@@ -187,26 +187,26 @@ struct Attended {
     look_at: u64,
 }
 
-/// A segment in which a request waits.
+/// A segment in which futures wait.
 #[derive(Debug)]
 struct Attached {
     shared: Arc<SharedSegment>,
-    /// How many wait in each part of it.
+    /// How many wait in each shard.
     shards: HashMap<ShardKey, usize>,
-    /// When to ask to be notified of deaths, because a request waits who did not when that was last done.
+    /// When to ask for notice of deaths, because a future has started to wait since that was last done.
     watch_at: Option<u64>,
-    /// Not before this.
+    /// Not before this time.
     next_watch: u64,
 }
 
-/// What came of taking on a future.
+/// The result of taking on a future.
 #[derive(Debug)]
 pub(crate) struct TakenOn {
-    /// No process waited in its segment before.
+    /// Whether no future waited in its segment before.
     pub(crate) is_new_segment: bool,
-    /// When there is something to do because of it.
+    /// When the future next needs attention.
     pub(crate) look_at: u64,
-    /// Another whose ticket it was: it has lost it, and is to begin anew.
+    /// The waker of a future that held the same ticket before: it has lost it and must start over.
     pub(crate) replaced: Option<Waker>,
 }
 
@@ -215,7 +215,7 @@ impl Waiters {
         self.by_ticket.is_empty()
     }
 
-    /// When to look after a process, on the boot-time clock.
+    /// When something here next needs attention, on the boot-time clock.
     pub(crate) fn next_look(&self) -> u64 {
         let waiters = self.by_instant.first().map(|(instant, _)| *instant);
         let watches = self.segments.values().filter_map(|attached| attached.watch_at);
@@ -258,7 +258,7 @@ impl Waiters {
         }
     }
 
-    /// Answers whether it was the last of its segment.
+    /// Returns whether it was the last of its segment.
     pub(crate) fn remove(&mut self, waiter: &Arc<Waiter>) -> bool {
         let key = waiter.key();
         if self.attended(waiter).is_none() {
@@ -283,8 +283,9 @@ impl Waiters {
         was_last
     }
 
-    /// Has a future looked after at `instant`, or when its time is up, unless something is planned for sooner: that may
-    /// be the second try of a look that found the future at its own, and is all that is left of a ring.
+    /// Schedules a look at a future for `instant` or its deadline, unless something is planned for sooner. The
+    /// earlier one may be the retry of a look that found the future looking for itself, and with it all that is left
+    /// of a wake.
     pub(crate) fn look_by(&mut self, waiter: &Arc<Waiter>, instant: u64) {
         if let Some(planned) = self.attended(waiter).map(|attended| attended.look_at)
             && instant.min(waiter.deadline) < planned
@@ -293,7 +294,7 @@ impl Waiters {
         }
     }
 
-    /// Those whose instant has come. Nothing is planned for them any more.
+    /// The futures whose time has come. Nothing is planned for them any more.
     pub(crate) fn due(&mut self, now: u64) -> Vec<Arc<Waiter>> {
         let mut due = Vec::new();
         while let Some((instant, key)) = self.by_instant.first().copied()
@@ -309,7 +310,7 @@ impl Waiters {
         due
     }
 
-    /// The one with a ticket of a segment, if any has.
+    /// The future with a given ticket of a segment, if there is one.
     pub(crate) fn at(&self, segment: u64, position: TicketPosition) -> Option<Arc<Waiter>> {
         // The fields are a few bits each.
         let TicketPosition { set, shard, ticket } = position;
@@ -319,7 +320,7 @@ impl Waiters {
             .map(|attended| Arc::clone(&attended.waiter))
     }
 
-    /// All of a segment, or of every one.
+    /// All futures of one segment, or of all of them.
     pub(crate) fn all(&self, segment: Option<u64>) -> Vec<Arc<Waiter>> {
         let is_wanted = |key: &TicketKey| segment.is_none_or(|segment| key.0.0 == segment);
         self.by_ticket
@@ -336,14 +337,15 @@ impl Waiters {
             .collect()
     }
 
-    /// The shards of a segment in which a request waits.
+    /// The shards of a segment in which futures wait.
     pub(crate) fn shards(&self, segment: u64) -> Vec<ShardKey> {
         self.segments
             .get(&segment)
             .map_or_else(Vec::new, |attached| attached.shards.keys().copied().collect())
     }
 
-    /// Whether it is time to ask to be notified of deaths in a segment. Asked so, it is not until the next has come.
+    /// Whether it is time to ask for notice of deaths in a segment. If so, it is not again until another future is
+    /// taken on.
     pub(crate) fn take_watch_due(&mut self, segment: u64, now: u64) -> bool {
         self.segments.get_mut(&segment).is_some_and(|attached| {
             let is_due = attached.watch_at.is_some_and(|instant| instant <= now);
@@ -354,14 +356,14 @@ impl Waiters {
         })
     }
 
-    /// Not to ask again before `instant`.
+    /// Keeps the next request for notice from being made before `instant`.
     pub(crate) fn watch_not_before(&mut self, segment: u64, instant: u64) {
         if let Some(attached) = self.segments.get_mut(&segment) {
             attached.next_watch = instant;
         }
     }
 
-    /// To ask again at `instant`.
+    /// Schedules the next request for notice at `instant`.
     pub(crate) fn watch_again_at(&mut self, segment: u64, instant: u64) {
         if let Some(attached) = self.segments.get_mut(&segment) {
             attached.next_watch = instant;
@@ -388,17 +390,17 @@ impl Waiters {
     }
 }
 
-/// Drops a waker, which is code of the caller: where it panics, what is being done for a future goes on.
+/// Drops a waker, which runs the caller's code: a panic there must not interrupt what is being done for a future.
 fn discard(waker: Option<Waker>) {
     let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waker)));
 }
 
-/// A thread that panicked in the middle of one of these changed nothing by halves.
+/// Locks, ignoring poison: a thread that panicked while holding one of these locks left nothing half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`], where no other thread has it.
+/// Like [`lock`], but `None` if another thread holds it.
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

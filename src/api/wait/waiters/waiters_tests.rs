@@ -1,4 +1,4 @@
-//! What the background thread looks at, counted.
+//! Counts the looks of the background thread.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,7 +15,7 @@ use crate::{AcquireFuture, Declaration, Limit, LimitSet, Permit, Segment, SetDec
 /// No test here takes that long, however busy the machine is.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Says which of the futures is to be polled.
+/// Reports which of the futures is to be polled.
 struct Numbered {
     number: usize,
     woken: Sender<usize>,
@@ -70,7 +70,7 @@ impl<'a> Queue<'a> {
         )
     }
 
-    /// The next that is admitted, after it was woken.
+    /// The next future that is admitted after it was woken.
     fn next(&mut self) -> (usize, Permit<'a>) {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
@@ -107,7 +107,7 @@ fn a_grant_costs_the_same_number_of_looks_however_many_wait_and_the_order_is_tha
     let _others = Queue::of(&other, OTHERS);
     let first = set.try_acquire(&set.request()).expect("works").into_result();
     let mut queue = Queue::of(&set, WAITERS);
-    // Every second one goes away again.
+    // Every second one leaves again.
     for number in (0..WAITERS).step_by(2) {
         queue.futures.remove(&number);
     }
@@ -120,8 +120,8 @@ fn a_grant_costs_the_same_number_of_looks_however_many_wait_and_the_order_is_tha
         permit = Some(next);
     }
     let looks = LOOKS.load(Ordering::Relaxed) - before;
-    // All are looked at when the thread starts with a segment, and where it could not tell for which future the waiter futex
-    // rang, which is hardly ever. Were it so for each grant, there would be millions.
+    // All are looked at when the thread starts with a segment, and whenever it cannot tell for which future the
+    // waiter futex was woken, which hardly ever happens. If that happened for each grant, there would be millions.
     let max = 4 * GRANTS + 4 * (WAITERS + OTHERS) as u64;
     assert!(looks <= max, "{looks} looks for {GRANTS} grants");
 }
