@@ -1,35 +1,35 @@
-//! Which key loses its row to a new one, where the declaration lets that happen.
+//! Which key loses its row to a new one, if the declaration permits eviction.
 
 use super::row_for_key::Place;
 
-/// What the key of a row that is in use has to say when another needs one.
+/// The claim of a used row's key to keep the row when another key needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The row is held or waited for, and stays.
     Pinned,
-    /// A limit refuses the key now, so the row stays: the key would regain quota.
+    /// A limit refuses the key now, so the row stays: evicting it would give the key new quota.
     Limited {
-        /// Nanoseconds, positive, until no limit does; `None` where time alone does not end it.
+        /// Nanoseconds, positive, until no limit refuses it; `None` if time alone does not end that.
         ends_in: Option<u64>,
     },
     /// The row may be evicted.
     Used(Usage),
 }
 
-/// How much a key loses with its row, and whose loss is the least: they are compared field by field.
+/// How much a key loses with its row. The fields are compared in order, and the key that loses least is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Usage {
-    /// The largest share that is used of any of its limits, in parts of 2^32; zero where shares are not compared, and
-    /// above all shares where the key was given a tier or a capacity of its own.
+    /// The largest used share of any of its limits, in parts of 2^32. Zero if shares are not compared; above all
+    /// shares if the key was given a tier or a capacity of its own.
     pub(crate) share: u64,
-    /// Nanoseconds until all of its limits are completely replenished; zero where that is not compared.
+    /// Nanoseconds until all of its limits are fully replenished; zero if that is not compared.
     pub(crate) replenished_in: u64,
-    /// When the key was used last.
+    /// When the key was last used.
     pub(crate) used_at: u64,
 }
 
-/// The row whose key loses the least, the first of equals; where none may be evicted, when the first of the limited
-/// ones may be.
+/// The row whose key loses the least, the first of equals. If none may be evicted, says when the first limited one
+/// may be.
 pub(super) fn choose(rows: impl Iterator<Item = u64>, mut claim: impl FnMut(u64) -> Claim) -> Place {
     let mut min: Option<(Usage, u64)> = None;
     let mut room_in: Option<u64> = None;

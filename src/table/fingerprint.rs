@@ -1,12 +1,12 @@
-//! What a key is known by.
+//! What identifies a key.
 
 use siphasher::sip128::SipHasher13;
 
-/// A key, by 128 bits of a hash that only those can compute who know the segment's seed. Two keys of 10^9 share one
-/// with a probability below 10^-20, so that equal fingerprints are taken for equal keys.
+/// A key as 128 bits of a hash that nobody can compute without the segment's seed. Any two of 10^9 keys collide with
+/// a probability below 10^-20, so equal fingerprints are taken for equal keys.
 ///
-/// `low` chooses the first bucket. The upper 40 bits of `high` choose the second one, the next 16 are the tag, and the
-/// lowest 8 choose the shard: what decides one of these says nothing about another.
+/// `low` chooses the first bucket. The upper 40 bits of `high` choose the second one, the next 16 are the tag, and
+/// the lowest 8 choose the shard, so these choices are independent of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint {
     pub(crate) low: u64,
@@ -14,13 +14,13 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a row that no process uses. No key has it.
+    /// The fingerprint of an unused row. No key has it.
     pub(crate) const NONE: Self = Self { low: 0, high: 0 };
     const SHARD_BITS: u32 = 8;
     const TAG_BITS: u32 = 16;
 
-    /// The fingerprint of `key` by SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF"), which keeps
-    /// those who choose keys from choosing buckets.
+    /// The fingerprint of `key` by SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF"), which
+    /// keeps those who choose keys from choosing buckets.
     #[inline]
     pub(crate) fn of(seed: [u64; 2], key: &[u8]) -> Self {
         let hash = SipHasher13::new_with_keys(seed[0], seed[1]).hash(key);
@@ -34,23 +34,24 @@ impl Fingerprint {
         fingerprint
     }
 
-    /// Which of `shards`, a power of two of at most 256.
+    /// The key's shard among `shards`, a power of two of at most 256.
     #[inline]
     pub(crate) fn shard(self, shards: u64) -> u64 {
         self.high & shards.wrapping_sub(1) & ((1 << Self::SHARD_BITS) - 1)
     }
 
-    /// What stands for the key in its bucket. Never zero, which marks a row that was never used.
+    /// The key's tag in its bucket. Never zero, which marks a row that was never used.
     #[inline]
     pub(super) fn tag(self) -> u16 {
         ((self.high >> Self::SHARD_BITS) as u16).max(1)
     }
 
-    /// The two buckets, of `buckets`, in one of which the key's row is. They differ where there are two.
+    /// The two buckets, out of `buckets`, one of which has the key's row. They differ if there are at least two.
     ///
     /// A multiplication scales a hash to a range of any length without a division (Lemire, "Fast random integer
-    /// generation in an interval"). The second bucket is so many steps from the first: were they drawn independently,
-    /// keys that draw one full bucket twice would be refused long before keys that draw two.
+    /// generation in an interval"). The second bucket is drawn as a distance from the first. If both were drawn
+    /// independently, keys that draw the same full bucket twice would be refused long before keys that draw two
+    /// different ones.
     #[inline]
     pub(crate) fn buckets(self, buckets: u64) -> [u64; 2] {
         let first = scale(self.low, buckets);
@@ -66,7 +67,7 @@ impl Fingerprint {
         ]
     }
 
-    /// Where in its buckets the search for a row to reuse begins, so that it is not always the same row that is asked.
+    /// Where in its buckets the search for a row to reuse starts, so that it does not always begin with the same row.
     #[inline]
     pub(super) fn start(self) -> u64 {
         self.low & 63

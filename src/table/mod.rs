@@ -1,14 +1,14 @@
 //! The index of one shard of a keyed table: which row holds which key.
 //!
-//! Pure, as the limit rules are: it knows no memory, no clock, no lock and no limits. Rows stand in buckets of
-//! [`BUCKET_ROWS`], and a key's row is in one of two buckets that its fingerprint names. It never moves. Each bucket has
-//! a tag of 16 bits for every row, all of them in one cache line, so that a key is found, or known to be absent, by at
-//! most two lines of tags and the row itself. A tag of zero is a row that was never used; the rest follows from the
-//! fingerprints, and [`rebuild`] makes it again from them.
+//! This is pure, like the limit rules: it knows no memory, no clock, no lock and no limits. Rows stand in buckets of
+//! [`BUCKET_ROWS`], and a key's row is in one of the two buckets that its fingerprint names. It never moves. Each
+//! bucket has a 16-bit tag for every row, all in one cache line, so that finding a key, or knowing that it is absent,
+//! takes at most two lines of tags and the row itself. A tag of zero marks a row that was never used. The tags follow
+//! from the fingerprints, and [`rebuild`] restores them from these.
 //!
-//! Two choices of which the emptier is taken (Azar, Broder, Karlin and Upfal, "Balanced allocations") fill buckets of 32
-//! to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. What is never moved needs no
-//! more stores, and can be cut short at no more places, than what is put once.
+//! Putting each key into the emptier of two buckets (Azar, Broder, Karlin and Upfal, "Balanced allocations") fills
+//! buckets of 32 to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. A key that
+//! never moves takes no stores but those that put it there, and nothing else can be interrupted halfway.
 
 mod eviction;
 mod fingerprint;
@@ -27,10 +27,10 @@ pub(crate) use sizing::{buckets_for, holds_for, shards_for};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS, WORD_TAGS};
 
 const TAG_BITS: u64 = 16;
-/// The most rows that are asked whether they may be reused, and the most that are compared where one is evicted.
+/// The most rows that are asked whether they may be reused, or compared for eviction.
 pub(crate) const MAX_ASKED: u64 = 2 * BUCKET_ROWS;
 
-/// The words of a shard's index, for reading. Every word may hold anything.
+/// Read access to the words of a shard's index. Any word may hold anything.
 ///
 /// Rows are numbered bucket by bucket: the one at `slot` of `bucket` is `bucket * BUCKET_ROWS + slot`.
 pub(crate) trait Table {
@@ -44,22 +44,22 @@ pub(crate) trait Table {
     fn tag_words(&self, bucket: u64) -> [u64; BUCKET_TAG_WORDS as usize] {
         std::array::from_fn(|word| self.tag_word(bucket, word as u64))
     }
-    /// The key of a row; [`Fingerprint::NONE`] where it has none.
+    /// The key of a row; [`Fingerprint::NONE`] if it has none.
     fn fingerprint(&self, row: u64) -> Fingerprint;
 }
 
-/// The words of a shard's index, for changing.
+/// Write access to the words of a shard's index.
 pub(crate) trait TableMut: Table {
     fn store_tag_word(&mut self, bucket: u64, word: u64, value: u64);
     fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint);
 }
 
-/// The rows of a bucket that have a tag.
+/// The rows of a bucket with a certain tag.
 #[derive(Clone, Copy)]
 struct Matches {
     bucket: u64,
-    /// One bit each: which sixteen of the bits says which tag of a word, and which of the lowest eight of these says
-    /// which word.
+    /// One bit per row: its group of sixteen bits gives the position of the tag in its word, its place among the
+    /// lowest eight of the group gives the word.
     bits: u64,
 }
 
@@ -71,8 +71,8 @@ impl Matches {
         let mut different = 0;
         for (word, tags) in (0..).zip(table.tag_words(bucket)) {
             let difference = tags ^ everywhere;
-            // The highest bit of each sixteen says whether any of them is set: adding carries into it from the others,
-            // and never beyond. No tag is missed, and none found that is not there.
+            // The highest bit of each group of sixteen tells whether any of its bits is set: the addition carries
+            // into it from the others, and never beyond. So no tag is missed, and none is found that is not there.
             let marks = (((difference & LOW) + LOW) | difference) & !LOW;
             different |= marks >> (TAG_BITS - 1 - word);
         }
@@ -109,9 +109,9 @@ fn row_at(bucket: u64, slot: u64) -> u64 {
 
 /// The row that holds the key, if any does.
 ///
-/// Reads the fingerprints only of rows whose tag is the key's: of a key that is absent, one row in a thousand. The
-/// second bucket is read when the first is done with: reading both at once, so that memory answers both together, was
-/// measured to be no faster for any number of keys.
+/// Reads fingerprints only of rows with the key's tag: for an absent key, one row in a thousand. The second bucket is
+/// read after the first; reading both at once, so that memory answers both together, was measured to be no faster for
+/// any number of keys.
 #[inline]
 pub(crate) fn find(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> Option<u64> {
     let buckets = fingerprint.buckets(table.buckets());
@@ -120,7 +120,7 @@ pub(crate) fn find(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> O
     })
 }
 
-/// The row that most likely holds the key: the first whose tag is the key's. Reads tags only.
+/// The row that most likely holds the key: the first with the key's tag. Reads tags only.
 #[inline]
 pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> Option<u64> {
     let buckets = fingerprint.buckets(table.buckets());
@@ -131,9 +131,9 @@ pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) 
 
 /// A row for a key that [`find`] does not find.
 ///
-/// A row that was never used, of the emptier bucket; else the first that `can_reuse` says carries nothing; else the one
-/// with the smallest `claim` of those that may be evicted. Each is asked of at most [`MAX_ASKED`] rows, each row once.
-/// Nothing is evicted where there is no `claim`.
+/// This is a row of the emptier bucket that was never used; else the first of which `can_reuse` says that it carries
+/// nothing; else, of those that may be evicted, the one with the smallest `claim`. Each of the two is called for at
+/// most [`MAX_ASKED`] rows, once per row. Without a `claim` nothing is evicted.
 pub(crate) fn find_place<C: FnMut(u64) -> Claim>(
     table: &(impl Table + ?Sized),
     fingerprint: Fingerprint,
@@ -163,7 +163,7 @@ fn accepted_by(mut accepts: impl FnMut(u64) -> bool) -> impl FnMut(u64) -> Optio
     move |row| accepts(row).then_some(row)
 }
 
-/// Every row of both buckets, from one on that the fingerprint chooses.
+/// Every row of both buckets, starting with one that depends on the fingerprint.
 fn rows_of(fingerprint: Fingerprint, buckets: [u64; 2]) -> impl Iterator<Item = u64> {
     let rows = if buckets[0] == buckets[1] {
         BUCKET_ROWS
@@ -181,13 +181,13 @@ fn rows_of(fingerprint: Fingerprint, buckets: [u64; 2]) -> impl Iterator<Item = 
     })
 }
 
-/// Gives a row that [`find_place`] found for this key to it: two words of the row, then one of tags.
+/// Gives a row that [`find_place`] found to this key: stores two words of the row, then one of tags.
 pub(crate) fn insert(table: &mut (impl TableMut + ?Sized), row: u64, fingerprint: Fingerprint) {
     table.store_fingerprint(row, fingerprint);
     store_tag(table, row, fingerprint.tag());
 }
 
-/// How many rows of a bucket are or were some key's.
+/// How many rows of a bucket have ever been given to a key.
 pub(crate) fn rows_in_use(table: &(impl Table + ?Sized), bucket: u64) -> u64 {
     BUCKET_ROWS - u64::from(Matches::of(table, bucket, 0).count())
 }

@@ -1,23 +1,23 @@
-//! Whether the index is sound, and how it is made sound again.
+//! Checking and repairing the index.
 
 use super::{BUCKET_ROWS, Fingerprint, Table, TableMut, find, store_tag, tag};
 
-/// Whether every one of the rows that has a tag is the one that its key is found in, and the others have no key.
+/// Whether each of `rows` that has a tag is the one found for its key, and the others have no key.
 pub(crate) fn is_consistent(table: &(impl Table + ?Sized), rows: impl IntoIterator<Item = u64>) -> bool {
     rows.into_iter().all(|row| {
         let fingerprint = table.fingerprint(row);
         if tag(table, row) == 0 {
             return fingerprint == Fingerprint::NONE;
         }
-        // A wrong tag, a wrong bucket, and a row before that has the same key: each keeps this row from being found.
+        // A wrong tag, a wrong bucket or an earlier row with the same key would each keep this row from being found.
         fingerprint != Fingerprint::NONE && find(table, fingerprint) == Some(row)
     })
 }
 
-/// Makes the tags again from the fingerprints, and clears rows whose key cannot be theirs.
+/// Restores the tags from the fingerprints, and clears rows whose key cannot belong there.
 ///
-/// Of rows with the same key the one stays that is found already. Cut short anywhere and begun again, it comes to the
-/// same end, and a second time it changes nothing.
+/// If several rows have the same key, the one that is found stays. Idempotent, and may be interrupted and restarted
+/// anywhere with the same result.
 pub(crate) fn rebuild(table: &mut (impl TableMut + ?Sized)) {
     let buckets = table.buckets();
     for row in 0..buckets * BUCKET_ROWS {

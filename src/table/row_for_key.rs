@@ -1,18 +1,19 @@
 //! Where a new key goes.
 
-/// A row for a new key. In all cases but the first it may still hold what belonged to its former key, and even in that
-/// one after a [`rebuild`](super::rebuild).
+/// A row for a new key. Except in the first case it may still hold data of its former key, and after a
+/// [`rebuild`](super::rebuild) even in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// No process used this row.
+    /// This row was never used.
     Unused(u64),
-    /// What this row said of its key was nothing.
+    /// This row carried nothing about its key.
     Reused(u64),
-    /// This row's key is forgotten for it.
+    /// This row's key is evicted to make room.
     Evicted(u64),
-    /// There is none.
+    /// There is no row.
     None {
-        /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
+        /// Nanoseconds, positive, until there will be one if nothing else happens; `None` if waiting alone does not
+        /// help.
         room_in: Option<u64>,
     },
 }

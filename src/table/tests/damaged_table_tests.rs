@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bounds what is written, as a death does.
+/// Limits the number of stores, as a death does.
 struct Dying<'a> {
     table: &'a mut PlainTable,
     stores_left: u64,
@@ -46,7 +46,7 @@ impl TableMut for Dying<'_> {
     }
 }
 
-/// Words, of which many are the same and many are those of sound keys.
+/// Random words, many of them repeated, and many from sound keys.
 fn damaged() -> impl Strategy<Value = PlainTable> {
     (1_u64..=3).prop_flat_map(|buckets| {
         let word = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];

@@ -1,10 +1,10 @@
-//! Those who choose keys to do harm.
+//! Attackers who choose their keys.
 
 use super::*;
 
 const OTHER_SEED: [u64; 2] = [1, 2];
 
-/// How many of `keys` one shard holds when none is ever given up.
+/// How many of `keys` one shard can hold if none is ever given up.
 fn kept(seed: [u64; 2], keys: impl Iterator<Item = u64>, buckets: u64) -> usize {
     let mut table = PlainTable::new(buckets);
     keys.filter(|key| table.keep(Fingerprint::of(seed, &key.to_le_bytes())))
@@ -25,7 +25,7 @@ fn keys_that_collide_under_another_seed_fill_a_shard_as_well_as_any() {
         .collect();
     assert_eq!(kept(SEED, colliding.iter().copied(), buckets), KEYS);
     assert_eq!(kept(SEED, 0..KEYS as u64, buckets), KEYS);
-    // Under the seed that they were chosen by they find no more room than two buckets have.
+    // Under the seed they were chosen for, they find no more room than two buckets have.
     let in_one_pair: Vec<u64> = (0..)
         .filter(|key: &u64| Fingerprint::of(OTHER_SEED, &key.to_le_bytes()).buckets(buckets) == [0, 1])
         .take(KEYS)
@@ -40,10 +40,10 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
     let rows = table.rows();
     let mut refused: Vec<Vec<u8>> = Vec::new();
     let mut fresh = 0_u64;
-    // Interpreted, each turn takes milliseconds.
+    // Under Miri each turn takes milliseconds.
     let turns: u64 = if cfg!(miri) { 1_000 } else { 20_000 };
     for turn in 0..turns {
-        // Every third key is one that was refused already, every third one of those with another letter behind it.
+        // Of every three keys, one was refused already and one is such a key with another byte appended.
         let key = match (turn % 3, refused.get(turn as usize % refused.len().max(1))) {
             (1, Some(key)) => key.clone(),
             (2, Some(key)) => [key.as_slice(), &turn.to_le_bytes()[..1]].concat(),

@@ -9,10 +9,10 @@ mod flooding_tests;
 mod sizing_tests;
 mod table_model_tests;
 
-/// The seed of tests that do not care.
+/// A seed for tests that do not depend on it.
 const SEED: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
-/// A shard's index in plain memory, which counts what is read.
+/// A shard's index in plain memory, which counts reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PlainTable {
     tags: Vec<u64>,
@@ -35,7 +35,7 @@ impl PlainTable {
         self.fingerprints.len() as u64
     }
 
-    /// Inserts a key that is never given up. Says whether there was a place.
+    /// Inserts a key that is never given up. Returns whether there was a place.
     fn keep(&mut self, fingerprint: Fingerprint) -> bool {
         let place = find_place(self, fingerprint, |_| false, Some(|_| Claim::Pinned));
         if let Place::Unused(row) = place {
@@ -78,10 +78,10 @@ impl TableMut for PlainTable {
     }
 }
 
-/// Of a table that evicts nothing.
+/// For a table that evicts nothing.
 const NO_CLAIM: Option<fn(u64) -> Claim> = None;
 
-/// That a row was used at the instant of its number, and how much does not matter.
+/// A row used at the instant of its number; how much of it was used does not matter.
 fn oldest(row: u64) -> Claim {
     Claim::Used(Usage {
         share: 0,
@@ -96,7 +96,7 @@ fn numbered(number: u64) -> Fingerprint {
 
 #[test]
 fn a_key_is_known_by_the_published_siphash_128_of_its_bytes() {
-    // Of the empty key, under the seed 0, 0: it is the same on every machine and in every version.
+    // Of the empty key under the seed 0, 0: the same on every machine and in every version.
     let expected = siphasher::sip128::SipHasher13::new_with_keys(0, 0).hash(b"");
     let fingerprint = Fingerprint::of([0, 0], b"");
     assert_eq!((fingerprint.low, fingerprint.high), (expected.h1, expected.h2));

@@ -1,4 +1,4 @@
-//! Tables of the size that is declared hold what is declared.
+//! Tables sized for a declaration hold what it declares.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn all_find_a_place(max_keys: u64, seed: [u64; 2]) {
 
 #[test]
 fn as_many_keys_as_were_declared_all_find_a_place() {
-    // Interpreted, ten thousand keys take minutes.
+    // Under Miri, ten thousand keys take minutes.
     let largest = if cfg!(miri) { 1000 } else { 1_000_000 };
     let smaller = (0..)
         .map(|digits| 10_u64.pow(digits))

@@ -8,24 +8,24 @@ use super::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A request of a key, which takes a row for it if it has none.
+    /// A request for a key, which takes a row if it has none.
     Use {
         key: u64,
         evicts: bool,
         share: u64,
         replenished_in: u64,
     },
-    /// The key's limits are full again and nothing of it is held.
+    /// The key's limits are full again, and nothing of it is held.
     Replenish { key: u64 },
     /// Something of the key is held.
     Hold { key: u64 },
-    /// The key is refused one unit more.
+    /// The key would be refused one more unit.
     Limit { key: u64, ends_in: Option<u64> },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0_u64..160;
-    // So few shares that several are the least.
+    // So few distinct shares that several are often the least.
     let usage = (any::<bool>(), 0_u64..3, 0_u64..3);
     let step = prop_oneof![
         6 => (key(), usage).prop_map(|(key, (evicts, share, replenished_in))| {
