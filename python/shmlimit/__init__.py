@@ -1,4 +1,4 @@
-"""Limits shared by every process of a Linux host: rates, calls, budgets and concurrency, through one file of memory.
+"""Limits shared by every process on a Linux host: rates, calls, budgets and concurrency, in one shared-memory file.
 
     import shmlimit as sl
 
@@ -7,8 +7,8 @@
         answer = call()
         permit.settle(tokens=answer.usage)
 
-Amounts are in the natural units of a limit; times are seconds, or timedeltas. Refusals are values, and false; a wait
-that ends without a permit raises, and so does a refusal that is entered by `with`.
+Amounts are in a limit's natural units; times are seconds or timedeltas. A refusal is a value, and falsy. A wait that
+ends without a permit raises, and so does entering a refusal with `with`.
 """
 
 from shmlimit._acquisition import Acquisition

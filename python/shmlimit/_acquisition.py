@@ -1,4 +1,4 @@
-"""Waiting for a permit, as tasks of event loops do it."""
+"""Waiting for a permit in a task of an event loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from shmlimit._event_loops import current_task, waiting_room
 
 
 class Acquisition:
-    """A request that a task can await, or enter by `async with`. It takes its place in the queue when that is done.
+    """A request that a task can await, or enter with `async with`. Only then does it join the queue.
 
-    Each awaiting and each entering is a request of its own. `asyncio.create_task` wants a coroutine: give it one that
+    Each `await` and each `async with` is a separate request. `asyncio.create_task` needs a coroutine: give it one that
     awaits this, or use `asyncio.ensure_future`.
     """
 
@@ -38,7 +38,7 @@ class Acquisition:
         traceback: TracebackType | None,
     ) -> None:
         task = current_task()
-        # Its own latest; where another task leaves than entered, the latest of all.
+        # This task's latest permit; if it was entered by another task, the latest of all.
         own = [index for index, (entered_by, _) in enumerate(self._entered) if entered_by is task]
         _, permit = self._entered.pop(own[-1] if own else -1)
         permit.__exit__(exception_type, exception, traceback)
@@ -49,7 +49,7 @@ class Acquisition:
         waiting = self._begin()
         number, place = room.enter()
         try:
-            # The last look and the return are one step of the task: nothing can be cancelled between them.
+            # The last look and the return are one step of the task, so it cannot be cancelled between them.
             while (permit := waiting.look(room.wake_event, number)) is None:
                 await place.woken()
         finally:

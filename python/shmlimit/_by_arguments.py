@@ -1,4 +1,4 @@
-"""What calls take that run under a permit: always the same, or what their arguments say."""
+"""What a call under a permit takes: always the same, or computed from its arguments."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._declaration import Amount
 
 Costs: TypeAlias = Mapping[str, Amount]
-"""Amounts by the names of limits."""
+"""Amounts by limit name."""
 
 Capacities: TypeAlias = Mapping[str, Amount | None]
-"""Capacities that a key has of its own, by the names of limits; None for those that are declared."""
+"""A key's own capacities by limit name; None restores the declared capacity."""
 
 Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address
-"""Who is limited."""
+"""The key whose limits are used."""
 
 
 def check_costs(costs: object) -> None:
-    """Sees that costs name limits, where they are given, for what only uses them later.
+    """Rejects costs that name no limits right away, for callers that use them only later.
 
     Args:
-        costs: The costs.
+        costs: The costs; None is fine.
 
     Raises:
-        TypeError: They are no mapping.
+        TypeError: They are not a mapping.
     """
     if costs is not None and not hasattr(costs, "items"):
         raise TypeError(f'{costs!r} names no limits: give a mapping of names to amounts, such as {{"tokens": 1500}}')
 
 
 def check_timeout(timeout: float | timedelta | None) -> None:
-    """Sees that a timeout is not negative, for what only uses it later.
+    """Rejects a negative timeout right away, for callers that use it only later.
 
     Args:
-        timeout: The timeout.
+        timeout: The timeout; None is fine.
 
     Raises:
-        ValueError: It is.
+        ValueError: It is negative.
     """
     if timeout is not None and (timeout.total_seconds() if isinstance(timeout, timedelta) else timeout) < 0:
         raise ValueError(
@@ -50,13 +50,13 @@ def check_timeout(timeout: float | timedelta | None) -> None:
 
 
 def check_limits(limits: object) -> None:
-    """Sees that capacities name limits, where they are given, for what only uses them later.
+    """Rejects capacities that name no limits right away, for callers that use them only later.
 
     Args:
-        limits: The capacities.
+        limits: The capacities; None is fine.
 
     Raises:
-        TypeError: They are no mapping.
+        TypeError: They are not a mapping.
     """
     if limits is not None and not hasattr(limits, "items"):
         raise TypeError(f'{limits!r} names no limits: give a mapping of names to capacities, such as {{"tokens": 500}}')
@@ -73,13 +73,13 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class ByArguments:
-    """What calls take.
+    """What calls take, fixed or computed.
 
     Attributes:
-        costs: The costs, or a function of a call's arguments that answers them.
-        key: The key, or a function of a call's arguments that answers it.
-        tier: The tier that the key is put into, or a function of a call's arguments that answers it.
-        overrides: The capacities that the key has of its own, or a function of a call's arguments that answers them.
+        costs: The costs, or a function that returns them for a call's arguments.
+        key: The key, or a function that returns it for a call's arguments.
+        tier: The tier to put the key into, or a function that returns it for a call's arguments.
+        overrides: The key's own capacities, or a function that returns them for a call's arguments.
     """
 
     costs: Costs | Callable[..., Costs | Awaitable[Costs | None] | None] | None
@@ -88,25 +88,25 @@ class ByArguments:
     overrides: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None
 
     def refuse_asynchronous(self) -> None:
-        """Sees that no function has to be awaited, for what only asks `of`.
+        """Rejects asynchronous functions, for callers that only use `of`.
 
         Raises:
-            TypeError: One has.
+            TypeError: A function is asynchronous.
         """
         refuse_asynchronous(costs=self.costs, key=self.key, tier=self.tier, overrides=self.overrides)
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Taken:
-        """What a call with these arguments takes.
+        """Computes what a call with these arguments takes.
 
         Args:
-            args: Its positional arguments.
+            args: The call's positional arguments.
             kwargs: Its keyword arguments.
 
         Returns:
             The costs, the key, and its tier and capacities.
 
         Raises:
-            TypeError: What a function gave would have to be awaited.
+            TypeError: A function returned something that would have to be awaited.
         """
         values = []
         for name in Taken._fields:
@@ -115,7 +115,7 @@ class ByArguments:
         return Taken(*values)
 
     async def of_async(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Taken:
-        """As `of`, for a task: functions may be asynchronous.
+        """Computes what a call takes, in a task: functions may be asynchronous.
 
         Args:
             args: The call's positional arguments.

@@ -1,4 +1,4 @@
-"""Callables that programs hand over: asynchronous ones are awaited where something can wait, and refused elsewhere."""
+"""Callables that programs pass in: asynchronous ones are awaited in tasks, and refused elsewhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Value = TypeVar("Value")
 
 
 def refuse_asynchronous(**functions: object) -> None:
-    """Sees that functions are plain ones, for what cannot await what they give.
+    """Rejects asynchronous functions, for callers that cannot await their results.
 
     Args:
-        **functions: Them, by the names that the program knows them by. What is not callable is passed over.
+        **functions: The functions, by the names that the program knows them by. Anything not callable is skipped.
 
     Raises:
-        TypeError: One is asynchronous. What it gives would be true, whatever it comes to.
+        TypeError: A function is asynchronous. Its unawaited result would always be truthy.
     """
     for name, function in functions.items():
         forms = (function, getattr(function, "__call__", None))  # noqa: B004
@@ -24,21 +24,21 @@ def refuse_asynchronous(**functions: object) -> None:
 
 
 def answered(name: str, answer: Value) -> Value:
-    """The answer of a plain function.
+    """Checks the result of a plain function.
 
     Args:
         name: The name that the program knows the function by.
-        answer: What it gave.
+        answer: What it returned.
 
     Returns:
-        The answer.
+        The result.
 
     Raises:
-        TypeError: It is yet to be awaited or iterated over, and so says nothing.
+        TypeError: The result would have to be awaited or iterated over first.
     """
     if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
         if inspect.iscoroutine(answer):
-            # It will not be awaited, and has just been reported.
+            # The error below reports it; without this, Python would also warn that it was never awaited.
             answer.close()
         raise TypeError(
             f"{name} gave {type(answer).__name__!r}, and not an answer: give a function that answers at once"
@@ -47,16 +47,16 @@ def answered(name: str, answer: Value) -> Value:
 
 
 async def awaited(name: str, answer: Any) -> Any:
-    """The answer of a function that may be asynchronous.
+    """Awaits and checks the result of a function that may be asynchronous.
 
     Args:
         name: The name that the program knows the function by.
-        answer: What it gave, which is awaited if it can be.
+        answer: What it returned; awaited if it is awaitable.
 
     Returns:
-        The answer.
+        The result.
 
     Raises:
-        TypeError: It is yet to be iterated over, and so says nothing.
+        TypeError: The result would have to be iterated over first.
     """
     return answered(name, await answer if inspect.isawaitable(answer) else answer)

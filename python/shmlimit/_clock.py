@@ -18,12 +18,12 @@ _START = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
 class VirtualClock(_native.VirtualClock):
-    """A clock for tests: it stands still until it is moved, and only ever forward.
+    """A clock for tests: it stands still until it is moved, and moves only forward.
 
-    What is opened with it, by `shmlimit.open(..., clock=clock)`, goes by it alone: limits replenish, windows turn and
-    leases run out as it is moved, exactly. As a context manager it is the clock of everything that this process opens
-    meanwhile without naming another, in every thread: also of what integrations, the `limits` storage and throttles
-    open.
+    A segment opened with `shmlimit.open(..., clock=clock)` follows this clock alone: limits replenish, windows turn and
+    leases run out exactly as it is moved. As a context manager, it is the clock of every segment that this process
+    opens meanwhile without naming one, in any thread, including those that integrations, the `limits` storage and
+    throttles open.
 
         clock = sl.VirtualClock()
         with clock:
@@ -33,9 +33,9 @@ class VirtualClock(_native.VirtualClock):
         clock.advance(3600)
         assert limits.check()
 
-    It is of this process alone: a process that is started or forked has another, and a handle that goes by it does not
-    pickle. What waits does not go by it: the timeouts of `acquire` are real time, and a request that waits for time to
-    pass looks again when that much real time has passed. In tests ask without waiting.
+    The clock belongs to this process: a started or forked process does not share it, and a handle that follows it does
+    not pickle. Waiting does not follow it: the timeouts of `acquire` are real time, and a request that waits for time
+    to pass looks again after that much real time. In tests, ask without waiting.
     """
 
     __slots__ = ()
@@ -44,18 +44,18 @@ class VirtualClock(_native.VirtualClock):
         """Makes a clock.
 
         Args:
-            now: Where it stands; at the beginning of the year 2000, UTC, unless given.
+            now: The time it shows; by default the beginning of the year 2000, UTC.
         """
         return super().__new__(cls, _since_epoch(now))
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves the clock on.
+        """Moves the clock forward.
 
         Args:
-            seconds: By how much. What a refusal says in `retry_after` is enough for it to be admitted, exactly.
+            seconds: By how much. Exactly a refusal's `retry_after` is enough for the request to be admitted.
 
         Raises:
-            ValueError: It is less than nothing.
+            ValueError: It is negative.
         """
         is_negative = seconds < timedelta(0) if isinstance(seconds, timedelta) else seconds < 0
         if is_negative:
@@ -66,10 +66,10 @@ class VirtualClock(_native.VirtualClock):
         """Moves the clock to an instant.
 
         Args:
-            now: The instant, not before the one where the clock stands.
+            now: The instant, not before the clock's current time.
 
         Raises:
-            ValueError: It has passed.
+            ValueError: The instant has passed.
         """
         self._set(_since_epoch(now))
 
@@ -84,12 +84,12 @@ class VirtualClock(_native.VirtualClock):
         return f"<VirtualClock at {(_EPOCH + timedelta(seconds=self.now)).isoformat()}>"
 
 
-# The clocks that were entered and not left; the last of them counts.
+# The clocks that are entered; the last one applies.
 _current: list[VirtualClock] = []
 
 
 def current_clock() -> VirtualClock | None:
-    """The clock of what is opened now and names none; None for the real time."""
+    """The clock for a segment that is opened now without naming one; None for real time."""
     return _current[-1] if _current else None
 
 

@@ -14,8 +14,8 @@ def limitctl() -> int:
     Returns:
         The exit code.
     """
-    # Python's own ways with these signals are for Python programs. An interrupt that is ignored because the parent
-    # ignores it, as shells do for what runs in the background, stays ignored.
+    # Restores the default actions that Python replaces. An interrupt that the parent set to be ignored, as shells do
+    # for background jobs, stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Declarations in Python: what a segment is to hold."""
+"""Declarations in Python: what a segment holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shmlimit import _native
 from shmlimit._errors import DeclarationError
 
 Amount: TypeAlias = int | float | Decimal | str
-"""How much, in natural units: a whole number, or a decimal where the limit declares a unit."""
+"""How much, in natural units: a whole number, or a decimal if the limit declares a unit."""
 
 Window: TypeAlias = int | float | timedelta | str
 """How long: seconds, a timedelta, or text such as `"60s"`, `"1m30s"`, `"calendar:day"`."""
@@ -32,7 +32,7 @@ LockKind: TypeAlias = Literal["robust", "slot"]
 
 
 class _Declared:
-    """Shown with its name first, and without what is not given."""
+    """Gives declarations a `repr` with the name first and without fields left at their defaults."""
 
     def __repr__(self) -> str:
         shown = [each for each in dataclasses.fields(self) if getattr(self, each.name) != _default(each)]  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ class _Declared:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _follows(self) -> dict[str, object]:
-        """What is shown, too, because it follows from what was declared."""
+        """Derived values that the `repr` shows, too."""
         return {}
 
 
@@ -74,13 +74,13 @@ class _Windowed(_Common):
 
     @property
     def bound(self) -> str | None:
-        """The most that is admitted in any stretch of time as long as the window, wherever that begins.
+        """The most that can be admitted in any stretch of time as long as the window, in words.
 
-        Such as `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`, `"token_bucket"`
-        and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for `"sliding_window"`; 2
-        c - 1 for `"sliding_window_counter"`. With `credit`, each process adds up to its batch less one: `"at most 19 in
-        any 2s, and 9 units more for each process"`. The clock of a segment measures such a stretch to within 10 µs.
-        None where there is no capacity, or something in the declaration cannot be.
+        For example `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`,
+        `"token_bucket"` and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for
+        `"sliding_window"`; 2 c - 1 for `"sliding_window_counter"`. With `credit`, each process adds up to its batch
+        less one: `"at most 19 in any 2s, and 9 units more for each process"`. A segment's clock measures such a stretch
+        to within 10 µs. None if there is no capacity, or if the declaration is invalid.
         """
         try:
             return _native.bound(json.dumps(_fields(self)))
@@ -95,9 +95,9 @@ class _Windowed(_Common):
 class Rate(_Windowed):
     """A cost per window, which every request must name.
 
-    How much passes at most in a stretch of time as long as the window depends on the algorithm, and is said by `bound`
-    and in the `repr`: with `"gcra"`, the default, and its default burst, up to twice the capacity less one. For a
-    provider that counts a sliding window take `"sliding_window"`, of which never more than the capacity passes.
+    How much can pass in a stretch of time as long as the window depends on the algorithm; `bound` and the `repr` say
+    it. With `"gcra"`, the default, and its default burst, it is up to twice the capacity less one. For a provider that
+    counts a sliding window, use `"sliding_window"`, which never lets more than the capacity pass.
 
         >>> sl.Rate("tokens", 10, "2s", algorithm="gcra").bound
         'at most 19 in any 2s'
@@ -106,37 +106,36 @@ class Rate(_Windowed):
 
     Attributes:
         name: Its name in the set.
-        capacity: How much there is in a window, or `"unlimited"`. Beside `rate` and `interval`, the size of the
-            bucket; 60 there unless given.
+        capacity: How much each window has, or `"unlimited"`. With `rate` and `interval`, the size of the bucket, 60 by
+            default.
         window: The window.
-        rate: With `"leaky_bucket"`, in place of a window: how much drains in each `interval`, which may be a
-            fraction, such as 0.5; 1 unless given.
-        interval: In what time that drains; a second unless given.
-        algorithm: How it decides; `"gcra"` unless given.
-        bound: The most that passes in any stretch as long as the window, in words.
-        burst: With `"gcra"`, `"token_bucket"` and `"leaky_bucket"`: how much can be taken at once; the capacity unless
-            given.
-        align: With `"fixed_window"`: where windows start, at multiples of their length since the Unix epoch, `"utc"`
-            (unless given), or with the first request, `"first_use"`.
-        utc_offset: The offset of a calendar window, such as `"+05:30"`; that of UTC unless given.
-        week_start: The first day of `"calendar:week"`; Monday unless given.
-        buckets: With `"sliding_window_counter"`: into how many parts the window is divided, from 1 to 60; 10 unless
-            given.
-        entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. Beyond as many in a
-            window, units come back late by up to that part of it, and never early. 1024 unless given; in a keyed set as
-            many as the capacity has units, at most 1024. It cannot change in a live segment.
+        rate: With `"leaky_bucket"`, instead of a window: how much drains in each `interval`. May be a fraction, such
+            as 0.5; default 1.
+        interval: How long that takes to drain; default one second.
+        algorithm: How it decides; default `"gcra"`.
+        bound: The most that can pass in any stretch as long as the window, in words.
+        burst: With `"gcra"`, `"token_bucket"` and `"leaky_bucket"`: how much can be taken at once; defaults to the
+            capacity.
+        align: With `"fixed_window"`: whether windows start at multiples of their length since the Unix epoch,
+            `"utc"` (the default), or with the first request, `"first_use"`.
+        utc_offset: The offset of a calendar window, such as `"+05:30"`; default UTC.
+        week_start: The first day of `"calendar:week"`; default Monday.
+        buckets: With `"sliding_window_counter"`: how many parts the window is divided into, from 1 to 60; default 10.
+        entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. With more requests
+            than that in a window, units come back late by up to that fraction of the window, never early. Default
+            1024; in a keyed set, the units of the capacity, at most 1024. It cannot change in a live segment.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
-        refund: Whether what was reserved and not used comes back, by `settle`, `cancel`, or because no one came for it;
-            it does unless given. With `credit` or `fleet`, nothing comes back to windows.
-        near_limit: From which percentage of the capacity on an admission counts as near the limit.
+        refund: Whether units that were reserved and not used come back, by `settle`, by `cancel`, or because nobody
+            collected them; default true. With `credit` or `fleet`, nothing comes back to windows.
+        near_limit: The percentage of the capacity from which an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
-        fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "2s", "outage": "spend_out"}`, where the
-            key names it in the store that `open` is given, and the others have these defaults. `outage` may be
+        fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "2s", "outage": "spend_out"}`. The key
+            names it in the store that `open` is given; the other values shown are the defaults. `outage` may be
             `"deny"`, `"safe"` or `"open"`. For a set without keys.
-        credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own without
-            the lock, of each key in a keyed set. For the only limit of a set. With
-            `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window sees more than the capacity. With
+        credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own batch
+            without the lock; in a keyed set, for each key. Only for a set with a single limit. With
+            `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window admits more than the capacity. With
             `"auto"`, in a set without keys, a batch is a sixteenth of what remains, shared by the processes that draw.
     """
 
@@ -152,8 +151,8 @@ class Rate(_Windowed):
 class Calls(_Windowed):
     """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`.
 
-    So is how much passes at most in a stretch of time as long as the window, which `bound` and the `repr` say: 10 in 2
-    seconds are up to 19 in any 2 seconds with `"gcra"`, the default, and 10 with `"sliding_window"`.
+    As with `Rate`, `bound` and the `repr` say how much can pass in a stretch of time as long as the window: 10 in 2
+    seconds means up to 19 in any 2 seconds with `"gcra"`, the default, and 10 with `"sliding_window"`.
 
         >>> sl.Calls("requests", 10, "2s", algorithm="gcra").bound
         'at most 19 in any 2s'
@@ -170,20 +169,20 @@ class Calls(_Windowed):
 
 @dataclass(frozen=True, repr=False)
 class Budget(_Common):
-    """A cost per window that is known only afterwards: admits as long as any of it remains.
+    """A cost per window that is known only afterwards: requests are admitted while any of it remains.
 
-    What was admitted before its cost was known counts in full, however much it is, so no number bounds what is spent:
-    the capacity is what stops the next request.
+    A request admitted before its cost is known counts in full, however much it costs, so nothing bounds the spending:
+    the capacity only stops the next request.
 
     Attributes:
         name: Its name in the set.
-        capacity: How much there is in a window.
+        capacity: How much each window has.
         window: The window.
         unit: The size of one unit, such as `"0.01"`, so that amounts may be decimals.
-        align: Where windows start: `"utc"` (unless given) or `"first_use"`.
+        align: Where windows start: `"utc"` (the default) or `"first_use"`.
         utc_offset: The offset of a calendar window, such as `"+05:30"`.
         week_start: The first day of `"calendar:week"`.
-        fleet: Hosts share it, as of `Rate`.
+        fleet: Hosts share it, as for `Rate`.
     """
 
     name: str
@@ -203,13 +202,13 @@ class Concurrency(_Common):
 
     Attributes:
         name: Its name in the set.
-        capacity: How many; where it is adaptive, how many at first.
-        lease: For how long a hold lasts that is not renewed; without end unless given.
-        adaptive: How the capacity moves: `"aimd"`, `"gradient"` or `"vegas"`; it stays unless given.
+        capacity: How many; if adaptive, how many at first.
+        lease: How long a hold lasts without being renewed; forever by default.
+        adaptive: How the capacity adapts: `"aimd"`, `"gradient"` or `"vegas"`; by default it is fixed.
         floor: The least that an adaptive capacity falls to.
         ceiling: The most that it rises to.
-        latency_limit: With `"aimd"`: what is held for longer counts as failed.
-        fleet: Hosts share it, as of `Rate`.
+        latency_limit: With `"aimd"`: a permit held for longer counts as failed.
+        fleet: Hosts share it, as for `Rate`.
     """
 
     name: str
@@ -228,17 +227,17 @@ Limit: TypeAlias = Rate | Calls | Budget | Concurrency
 
 @dataclass(frozen=True, repr=False)
 class Keyed(_Declared):
-    """A table of keys, each with limits of its own. Its memory is reserved when the segment is created.
+    """A table of keys, each with its own limits. Its memory is reserved when the segment is created.
 
     Attributes:
-        max_keys: How many keys there is room for at least: rows come in buckets of 32, so there are 32 for 1 key, and
+        max_keys: How many keys there is room for, at least: rows come in buckets of 32, so there are 32 for 1 key, and
             128 for 100.
-        when_full: What becomes of a new key without room: `"refuse"`; `"evict_least_used"`, which gives it the place of
-            a key that has used little of its limits, and never of one that is limited, held or waited for; or
-            `"evict_oldest"`, which gives it the place of the key used longest ago, limited or not.
+        when_full: What happens to a new key when there is no room: `"refuse"`; `"evict_least_used"`, which evicts a key
+            that has used little of its limits, and never one that is limited, held or waited for; or `"evict_oldest"`,
+            which evicts the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
-        overrides: Whether single keys can have capacities of their own, which `Limits.override` gives them. Then the
-            row of each key has 8 bytes more for each limit, and 8 more, rounded up to a multiple of 64.
+        overrides: Whether single keys can have their own capacities, set by `Limits.override`. Each key's row then
+            grows by 8 bytes, and by 8 for each limit, rounded up to a multiple of 64.
     """
 
     max_keys: int
@@ -252,9 +251,9 @@ class Tier(_Declared):
     """Other quotas for some keys of a keyed set: what a plan such as "gold" changes in its limits.
 
     Attributes:
-        name: Its name in the set, other than `default`, which is the tier of the limits as they are.
-        limits: By the names of limits, what keys of the tier have in their place: `capacity`, `window` and `burst`, as
-            in `{"requests": {"capacity": 1000, "burst": 200}}`; also `rate` and `interval`.
+        name: Its name in the set. Not `default`, which is the tier of the limits as declared.
+        limits: What changes for keys of the tier, by limit name: `capacity`, `window` and `burst`, as in
+            `{"requests": {"capacity": 1000, "burst": 200}}`; also `rate` and `interval`.
     """
 
     name: str
@@ -268,16 +267,15 @@ class LimitSet(_Declared):
     Attributes:
         name: Its name in the segment.
         limits: The limits.
-        keyed: Whether each key has limits of its own: a `Keyed`, or how many keys there is room for.
+        keyed: Gives each key its own limits: a `Keyed`, or how many keys there is room for.
         metadata: Strings that each permit carries: region, endpoint, account.
-        waiters: How many requests may wait in the queue, 5,120 unless given; of a keyed set, in each shard of its
-            table, and 512 unless given.
-        holds: How many permits with something to give back may be out.
-        labels: Whether what is held has the label of its request (`Limits.labelled`), for all processes to see: in
-            snapshots and in `limitctl inspect`. Each hold takes 72 bytes more then.
-        collect_within: For how long what is granted to a request that waits is kept for it while others wait: from
-            0.1 s to an hour, 1 s unless given. A process that is stopped, or whose event loop is blocked, does not
-            collect it.
+        waiters: How many requests may wait in the queue; default 5,120. In a keyed set, how many in each shard of its
+            table; default 512.
+        holds: How many permits that must give something back may be out at once.
+        labels: Whether each hold keeps the label of its request (`Limits.labelled`), for every process to see in
+            snapshots and in `limitctl inspect`. Each hold then takes 72 more bytes.
+        collect_within: How long a grant is kept for a waiter that does not collect it while others wait: from 0.1 s to
+            an hour, default 1 s. A process that is stopped, or whose event loop is blocked, does not collect.
         shadow: Whether its limits decide and count, but never refuse.
         tiers: Other quotas for some keys of a keyed set; at most 255.
     """
@@ -294,13 +292,13 @@ class LimitSet(_Declared):
     tiers: Sequence[Tier] = field(default=(), kw_only=True)
 
     def to_toml(self) -> str:
-        """The declaration of a segment with this set alone, as `limitctl create` reads it.
+        """Writes the declaration of a segment with only this set, for `limitctl create`.
 
         Returns:
             The text, with every default written out.
 
         Raises:
-            DeclarationError: Something in it cannot be.
+            DeclarationError: The declaration is invalid.
         """
         return declaration(self).to_toml()
 
@@ -309,7 +307,7 @@ Fleet: TypeAlias = str | Mapping[str, str]
 """The store that hosts share: its URL, or `{"url": "redis://10.0.0.5", "host": "web-1"}`, without user and password."""
 
 Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Mapping[str, Any]"
-"""A declaration: the path of a file of TOML, sets, or a mapping with the fields of the TOML."""
+"""A declaration: the path of a TOML file, sets, or a mapping with the fields of the TOML."""
 
 
 def declaration(
@@ -321,21 +319,21 @@ def declaration(
     version: int | None = None,
     fleet: Fleet | None = None,
 ) -> _native.Declaration:
-    """Reads a declaration, in whichever form it is.
+    """Reads a declaration in any of its forms.
 
     Args:
         config: The declaration.
-        mode: Permissions of the file, as a number or octal text, where the declaration is of sets alone.
-        participants: How many processes may be attached at once, where the declaration is of sets alone.
-        lock: What the locks are, where the declaration is of sets alone.
-        version: Of the declaration, in place of that in it.
-        fleet: The store that hosts share, where the declaration is of sets alone.
+        mode: The file's permissions, as a number or octal text. Only if `config` is sets.
+        participants: How many processes may be attached at once. Only if `config` is sets.
+        lock: The kind of lock. Only if `config` is sets.
+        version: The declaration's version, overriding the one in it.
+        fleet: The store that hosts share. Only if `config` is sets.
 
     Returns:
         The declaration, validated.
 
     Raises:
-        DeclarationError: Something in it cannot be, or it cannot be read.
+        DeclarationError: The declaration is invalid, or cannot be read.
     """
     permissions = None if mode is None else _permissions(mode)
     declared = _read(config, {"mode": permissions, "participants": participants, "lock": lock}, fleet)
@@ -372,7 +370,7 @@ def _read(config: Config, segment: dict[str, str | int | None], fleet: Fleet | N
 
 
 def _permissions(mode: object) -> str:
-    """The mode of a file in the words of the TOML."""
+    """The mode of a file as the TOML writes it."""
     if isinstance(mode, str):
         return mode
     if isinstance(mode, Integral) and not isinstance(mode, bool):
@@ -381,7 +379,7 @@ def _permissions(mode: object) -> str:
 
 
 def _fields(declared: _Declared, place: str = "") -> object:
-    """What was declared, as the fields of the TOML. `place` is where it stands, for messages."""
+    """The declaration as fields of the TOML. `place` says where it is, for messages."""
     fields = {each.name: getattr(declared, each.name) for each in dataclasses.fields(declared)}  # type: ignore[arg-type]
     if isinstance(declared, LimitSet):
         fields["limit"] = _members(
@@ -395,7 +393,7 @@ def _fields(declared: _Declared, place: str = "") -> object:
 
 
 def _members(given: object, kinds: tuple[type, ...], place: str, names: str) -> list[object]:
-    """What a set is declared with several of."""
+    """The checked members of a set's limits or tiers."""
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         advice = "it in a list, in brackets" if isinstance(given, kinds) else f"a list of {names}"
         raise TypeError(f"{place} is {given!r}: give {advice}")
@@ -407,7 +405,7 @@ def _members(given: object, kinds: tuple[type, ...], place: str, names: str) -> 
 
 
 def _table(keyed: object, place: str) -> object:
-    """What a set has of keys."""
+    """The key table of a set; None without keys."""
     if keyed is None or isinstance(keyed, Keyed):
         return keyed
     if isinstance(keyed, Integral) and not isinstance(keyed, bool):
@@ -422,11 +420,11 @@ _MAX = 2**64 - 1
 
 
 def _plain(value: object, name: str | None = None, place: str = "") -> object:
-    """The same in types that JSON has, without what is not given. `place` is where it stands, for messages."""
+    """The value in JSON types, without fields that are None. `place` says where it is, for messages."""
     if isinstance(value, _Declared):
         return _fields(value, place)
     if name == "metadata" and isinstance(value, Mapping):
-        # The user's, whatever its keys are called.
+        # Its keys are the user's own, and may be called anything.
         return {key: _text(each, f"{place} / {key}") for key, each in value.items()}
     if isinstance(value, Mapping):
         joined = f"{place} / " if place else ""
@@ -439,7 +437,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
     if isinstance(value, Integral):
         value = int(value)
         if name in _AMOUNTS:
-            # JSON has no whole number as large, and text says how much is too much.
+            # Too large for the parser's integers; as text, the error message can quote it.
             return value if value <= _MAX else str(value)
         if name not in _SPANS and not 0 <= value <= _MAX:
             advice = "a number that is not negative" if value < 0 else "less"
@@ -449,7 +447,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, float):
-        # Not as the types of others write themselves.
+        # Subclasses may have a `repr` of their own.
         return format(Decimal(float.__repr__(value)), "f")
     if isinstance(value, (list, tuple)):
         return [_plain(each, name, f"{place}{_named(each)}") for each in value]
@@ -467,7 +465,7 @@ def _text(value: object, place: str) -> str:
 
 
 def _named(member: object) -> str:
-    """The name of what is one of several, as messages have it after what it is."""
+    """The name of a list member, formatted to follow its place in messages."""
     name = member.get("name") if isinstance(member, Mapping) else getattr(member, "name", None)
     if name is None:
         return ""
@@ -475,7 +473,7 @@ def _named(member: object) -> str:
 
 
 def _span(value: timedelta | float, place: str) -> str:
-    """A span of time in the words of the TOML, to the nanosecond."""
+    """A span of time as the TOML writes it, to the nanosecond."""
     if isinstance(value, timedelta):
         microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
         return f"{microseconds}us"

@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree under `Error`. What the limits say is no error, unless a wait for them ends."""
+"""Exceptions, as a tree under `Error`. A refusal is not an error, unless it ends a wait."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 class Error(Exception):
-    """Everything that can go wrong. The message names what was wrong, where, and what to do."""
+    """The base of all errors. The message says what is wrong, where, and what to do."""
 
     def __str__(self) -> str:
-        # Some of the built-in exceptions that others are as well show their arguments in ways of their own.
+        # Some built-in exceptions that subclasses also derive from format their arguments differently.
         return str(self.args[0]) if self.args else ""
 
 
 class DeclarationError(Error, ValueError):
-    """A declaration is not one, or has a field that cannot be: the message says which, and what to write."""
+    """The declaration is malformed or has an invalid field: the message says which, and what to write."""
 
 
 class ConfigMismatch(Error, ValueError):
@@ -25,7 +25,7 @@ class ConfigMismatch(Error, ValueError):
 
     Attributes:
         path: The file.
-        differences: Each difference, in words: the declared value, and that in the segment.
+        differences: Each difference, in words: the declared value, and the one in the segment.
         remedy: What to do, with the commands.
     """
 
@@ -35,15 +35,15 @@ class ConfigMismatch(Error, ValueError):
 
 
 class CannotApply(ConfigMismatch):
-    """What differs from the live segment cannot change in place. Nothing was changed."""
+    """Some differences from the live segment cannot be changed in place. Nothing was changed."""
 
 
 class RequestError(Error, ValueError):
-    """The request can never be met, however long one waits. Nothing was taken."""
+    """The request can never be met, however long it waits. Nothing was taken."""
 
 
 class CostRequired(RequestError):
-    """A rate limit has no default cost, and the request names nothing."""
+    """A rate limit has no default cost, and the request names none."""
 
 
 class NeverAdmissible(RequestError):
@@ -57,15 +57,15 @@ class NeverAdmissible(RequestError):
 
 
 class InvalidAmount(RequestError):
-    """An amount is no whole number of the limit's units."""
+    """An amount is not a whole number of the limit's units."""
 
 
 class KeyRequired(RequestError):
-    """Each key of the set has limits of its own, and none was named; or what was named is no address."""
+    """The set is keyed, and the request names no key, or one that is not an address for a set that counts networks."""
 
 
 class NotKeyed(RequestError):
-    """A key was named, and the set is not keyed."""
+    """The request names a key, and the set is not keyed."""
 
 
 class InvalidKey(RequestError):
@@ -73,7 +73,7 @@ class InvalidKey(RequestError):
 
 
 class MustBeHeld(RequestError):
-    """What is held until it is given back needs a permit, which a check does not give."""
+    """A concurrency limit needs a permit to hold, which a check does not give."""
 
 
 class UnknownName(Error, KeyError):
@@ -93,19 +93,19 @@ class UnknownTier(UnknownName):
 
 
 class NotABudget(RequestError):
-    """Only a budget can be debited, and the limit is of another kind: settle the permit in place of that."""
+    """Only a budget can be debited, and this limit is not one: settle the permit instead."""
 
 
 class PermitError(Error, RuntimeError):
-    """A permit cannot be used like this any more."""
+    """The permit cannot be used like this any more."""
 
 
 class AlreadySettled(PermitError):
-    """The permit was settled before."""
+    """The permit was already settled."""
 
 
 class AlreadyReleased(PermitError):
-    """The permit was released before."""
+    """The permit was already released."""
 
 
 class Reclaimed(PermitError):
@@ -113,45 +113,45 @@ class Reclaimed(PermitError):
 
 
 class InheritedPermit(PermitError):
-    """The permit is that of the process that forked this one."""
+    """The permit belongs to the process that forked this one."""
 
 
 class SegmentError(Error, OSError):
     """The segment's file cannot be used.
 
     Attributes:
-        path: The file, where it is known.
+        path: The file, if known.
     """
 
     path: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The number is kept where pickles do not look.
+        # `errno` is neither in the arguments nor in `vars`.
         return type(self), self.args, {**vars(self), "errno": self.errno}
 
 
 class NotFound(SegmentError, FileNotFoundError):
-    """There is no file at the path."""
+    """No file exists at the path."""
 
 
 class PermissionDenied(SegmentError, PermissionError):
-    """The system does not let this process use the file: it belongs to another user, for instance."""
+    """The system does not let this process use the file, for example because it belongs to another user."""
 
 
 class SegmentClosed(SegmentError, ValueError):
-    """This object of the segment was closed."""
+    """This segment object was closed."""
 
 
 class AlreadyExists(SegmentError, FileExistsError):
-    """There is a file at the path already."""
+    """A file already exists at the path."""
 
 
 class NoSpace(SegmentError):
-    """The file system, the memory cgroup or the largest file size (`ulimit -f`) has no room. Nothing was created."""
+    """The file system, the memory cgroup or the file size limit (`ulimit -f`) leaves no room. Nothing was created."""
 
 
 class NotACheckpoint(SegmentError):
-    """The file that a checkpoint is to be written to, or created from, is not empty and not one of checkpoints."""
+    """The file to write a checkpoint to, or to create a segment from, is not empty and not a checkpoint."""
 
 
 class NotASegment(SegmentError):
@@ -167,26 +167,26 @@ class ForeignNamespace(SegmentError):
 
 
 class Damaged(SegmentError):
-    """Something in the file cannot be right."""
+    """The file's contents are damaged."""
 
 
 class Untrusted(SegmentError, PermissionError):
-    """The file must not be trusted: someone else may have planted it."""
+    """The file is not trusted: someone else may have planted it."""
 
 
 class LocksNotKept(SegmentError):
-    """The file system gives up the lock by which a process shows that it lives, as an overlay does.
+    """The file system, such as an overlay, loses the lock by which a process shows that it is alive.
 
-    A container's own files are on one: use `/dev/shm` or a volume.
+    A container's own files are on an overlay: use `/dev/shm` or a volume.
     """
 
 
 class InUse(SegmentError):
-    """Processes are attached to the segment that is to be removed.
+    """Processes are attached to the segment to be removed.
 
     Attributes:
         pids: The processes.
-        pid_namespaces: The PID namespace that each of those ids is of, by its inode, where the segment is declared with
+        pid_namespaces: The PID namespace of each of those ids, by its inode, if the segment is declared with
             `lock="slot"`; otherwise None for each.
     """
 
@@ -195,10 +195,10 @@ class InUse(SegmentError):
 
 
 class Removed(SegmentError):
-    """The segment is not to be used any more: open its path again.
+    """The segment must no longer be used: open its path again.
 
-    It was retired (`limitctl remove`), its file was deleted, or another segment is at its path. What is there by now is
-    the `successor` of a segment or a handle. Permits that are out are settled and released as ever.
+    It was retired (`limitctl remove`), its file was deleted, or another segment is at its path. The `successor` of a
+    segment or a handle is the one that is there now. Permits that are out can still be settled and released.
 
     Attributes:
         path: The file.
@@ -212,12 +212,11 @@ class Removed(SegmentError):
 class LockStuck(SegmentError):
     """A lock is held by a process that is alive and does not release it.
 
-    It is stopped, for instance, or it may only read the file and keeps others from opening it.
+    The process may be stopped, or it has only read access and holds a file lock that keeps others from opening it.
 
     Attributes:
-        pid: The process, where the system says.
-        pid_namespace: The PID namespace that the id is of, by its inode, where the segment is declared with
-            `lock="slot"`.
+        pid: The process, if the system says.
+        pid_namespace: The PID namespace of that id, by its inode, if the segment is declared with `lock="slot"`.
     """
 
     pid: int | None = None
@@ -225,26 +224,26 @@ class LockStuck(SegmentError):
 
 
 class Poisoned(SegmentError):
-    """A recovery could not make sense of a set."""
+    """A recovery found a set in a state that it could not repair."""
 
 
 class TooManyParticipants(SegmentError):
-    """Every participant of the segment is a live process: one each, however often it opens the segment.
+    """All participant slots are taken by live processes. A process takes one, however often it opens the segment.
 
-    Declare more (`participants`) in a new segment, or end some.
+    Declare more (`participants`) in a new segment, or end some processes.
     """
 
 
 class Refused(Error):
-    """What was waited for will not come: the queue or the table is full, or time was up.
+    """A wait ended without a permit: the queue or the table is full, or the time was up.
 
     Attributes:
-        refusal: What the limits said; None where the exception came from another process.
+        refusal: The refusal; None if the exception came from another process.
         set_name: The set.
-        binding: The limit that bound; None where a table was full.
+        binding: The limit that refused; None if a table was full.
         reason: Why, in one word.
-        retry_after: Seconds after which the request would be admitted if no one else took anything; None where time
-            alone does not help.
+        retry_after: Seconds after which the request would be admitted if nobody else took anything; None if time alone
+            does not help.
     """
 
     def __init__(self, refusal: Refusal | str) -> None:
@@ -257,13 +256,13 @@ class Refused(Error):
         self.retry_after: float | None = described.retry_after if described is not None else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A refusal is bound to the segment that this process has open, and stays behind.
+        # A refusal is bound to this process's segment, so it is not pickled.
         state = {name: value for name, value in vars(self).items() if name != "refusal"}
         return type(self), (str(self),), {**state, "refusal": None}
 
 
 class AcquireTimeout(Refused, TimeoutError):
-    """Time was up before the request could be met. The message says so, and what bound at the end."""
+    """The time was up before the request could be met. The message says what refused it last."""
 
     def __init__(self, refusal: Refusal | str) -> None:
         super().__init__(refusal)
@@ -272,7 +271,7 @@ class AcquireTimeout(Refused, TimeoutError):
 
 
 class BlockingAcquireWarning(RuntimeWarning):
-    """A blocking acquire waits in a thread that runs an event loop, none of whose tasks goes on meanwhile."""
+    """A blocking acquire waits in a thread that runs an event loop, and so stops all of its tasks."""
 
 
 class UnknownLimitWarning(RuntimeWarning):

@@ -1,7 +1,7 @@
-"""How tasks sleep until their request is worth a look, on whichever event loop they run.
+"""How tasks sleep until their request is worth another look, on any event loop.
 
-Each loop has a wake_event: a descriptor that the one thread which sleeps for all requests of the process makes
-readable.
+Each loop has a wake event: a file descriptor that becomes readable when the process's one waiting thread has news for
+it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class Place(Protocol):
     """Where one task waits."""
 
     async def woken(self) -> None:
-        """Sleeps until it was woken since it last looked."""
+        """Sleeps until a wake since the last look; returns at once if there was one."""
 
 
 class WaitingRoom(Protocol):
-    """The tasks of one event loop that wait."""
+    """The waiting tasks of one event loop."""
 
     wake_event: _native.WakeEvent
 
     async def checkpoint(self) -> None:
-        """Does what the loop expects of whatever may wait, also where it need not."""
+        """Does what the loop expects of every operation that may wait, even if it does not."""
 
     def enter(self) -> tuple[int, Place]:
-        """Takes a number, and a place to wait at."""
+        """Gives the task a number and a place to wait."""
 
     def leave(self, number: int) -> None:
-        """Gives both back."""
+        """Frees the number and the place."""
 
 
 class _AsyncioPlace:
@@ -78,7 +78,7 @@ class _AsyncioRoom:
         self._process = os.getpid()
 
     async def checkpoint(self) -> None:
-        # As with asyncio's own locks, what need not wait gives way to no one.
+        # As with asyncio's own locks, an operation that need not wait does not yield.
         pass
 
     def enter(self) -> tuple[int, Place]:
@@ -129,7 +129,7 @@ class _TrioRoom:
         self._trio = trio
         self._places: dict[int, _TrioPlace] = {}
         self._numbers = itertools.count()
-        # Ends with the run, which does not wait for it.
+        # A system task ends with the run, which does not wait for it.
         trio.lowlevel.spawn_system_task(self._answer, name="shmlimit")
 
     async def checkpoint(self) -> None:
@@ -155,10 +155,10 @@ class _TrioRoom:
 class _Rooms(threading.local):
     """The room of each thread's event loop. A thread runs one loop at a time, and may run others later."""
 
-    # Waiting tasks keep the room, and the loop keeps the room's reader: a loop that is closed and forgotten is not kept
-    # alive by this, with the places in the queue of tasks that will never run again.
+    # Weak, because waiting tasks keep the room alive, and the loop keeps its reader. A strong reference would keep a
+    # closed loop alive, and with it the places in the queue of tasks that will never run again.
     asyncio: weakref.ref[_AsyncioRoom] | None = None
-    # No one waits in it: kept for the next who does.
+    # A room in which nobody waits, kept for the next task that does.
     empty: _AsyncioRoom | None = None
     trio: _TrioRoom | None = None
 
@@ -167,13 +167,10 @@ _rooms = _Rooms()
 
 
 def waiting_room() -> WaitingRoom:
-    """Gives the waiting room of the event loop that runs the caller.
-
-    Returns:
-        The room.
+    """Returns the waiting room of the running event loop.
 
     Raises:
-        RuntimeError: No loop of asyncio or trio runs the caller.
+        RuntimeError: No asyncio or trio loop is running.
     """
     if (trio := _trio_of_the_caller()) is not None:
         token = trio.lowlevel.current_trio_token()
@@ -189,14 +186,14 @@ def waiting_room() -> WaitingRoom:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: object) -> Result:
-    """Runs what may block in a thread of its own; the event loop serves other tasks meanwhile.
+    """Runs a blocking function in a thread, so that the event loop can serve other tasks meanwhile.
 
     Args:
-        function: What may block.
+        function: The function.
         *arguments: What it is called with.
 
     Returns:
-        What it returns.
+        Its result.
     """
     trio = _trio_of_the_caller()
     run = asyncio.to_thread if trio is None else trio.to_thread.run_sync
@@ -205,11 +202,7 @@ async def in_thread(function: Callable[..., Result], *arguments: object) -> Resu
 
 
 def current_task() -> object:
-    """Gives the task that runs the caller.
-
-    Returns:
-        The task of trio or asyncio; None outside of one.
-    """
+    """Returns the current trio or asyncio task; None outside of one."""
     if (trio := _trio_of_the_caller()) is not None:
         task: object = trio.lowlevel.current_task()
         return task
@@ -220,8 +213,8 @@ def current_task() -> object:
 
 
 def _trio_of_the_caller() -> Any:
-    """The module trio, where a task of it runs the caller."""
-    # Another thread may be importing it just now; in a task of it, it is imported completely.
+    """The module `trio` if the caller runs in a trio task, otherwise None."""
+    # Another thread may be importing it right now. Inside a trio task, the import is complete.
     trio: Any = sys.modules.get("trio")
     in_trio_task = getattr(getattr(trio, "lowlevel", None), "in_trio_task", None)
     return trio if in_trio_task is not None and in_trio_task() else None

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def runs_in_a_task(function: object) -> bool:
-    """Whether a function is asynchronous, so that it can wait for what else is.
+    """Whether a function is asynchronous, so that it can await other asynchronous functions.
 
     Args:
         function: The function.
@@ -36,11 +36,11 @@ def wrap(
 
     Args:
         function: The function.
-        acquire: Takes a permit for a call with such arguments.
-        acquire_async: The same for a task.
+        acquire: Takes a permit for a call with these arguments.
+        acquire_async: The same, for a task.
 
     Returns:
-        The function that does so.
+        The wrapped function.
     """
     if isinstance(function, (staticmethod, classmethod)):
         return cast("Callable[P, R]", type(function)(wrap(function.__func__, acquire, acquire_async)))
@@ -82,6 +82,6 @@ def wrap(
 
 
 def _is_any(function: object, *tests: Callable[[object], bool]) -> bool:
-    """Whether one of the tests holds of a function, or of the method that an object runs when it is called."""
+    """Whether a test holds for a function, or for an object's `__call__`."""
     forms = [function] if inspect.isclass(function) else [function, getattr(function, "__call__", None)]  # noqa: B004
     return any(test(form) for test in tests for form in forms)

@@ -1,4 +1,4 @@
-"""Sets of limits as their users hold them."""
+"""Handles of sets of limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Limits(_native.Limits):
-    """A set of limits that are taken together, all or nothing, by all processes that have the segment open.
+    """A set of limits that are taken together, all or nothing, and shared by all processes with the segment open.
 
-    A handle may be used by any number of threads, event loops and forked children. Pickled, it is the path of the
-    segment and the name of the set, and opens that where it arrives.
+    A handle may be used by any number of threads, event loops and forked children. It pickles as the segment's path and
+    the set's name; unpickling opens that segment.
     """
 
     __slots__ = ("__weakref__", "_segment")
@@ -30,18 +30,18 @@ class Limits(_native.Limits):
     _segment: Segment
 
     def __new__(cls, segment: Segment, name: str) -> Self:
-        """Gives a handle of a set, as `segment[name]` does."""
+        """Creates a handle of a set, like `segment[name]`."""
         self = super().__new__(cls, segment, name, strict=segment.strict)
-        # Who has the handle of a set has the segment open, for handles of the same that arrive pickled.
+        # Keeps the segment open, so that unpickled handles of the same segment find it.
         self._segment = segment
         return self
 
     def labelled(self, label: str) -> Limits:
-        """Gives a handle of the same set whose requests say what they are for.
+        """Returns a handle of the same set whose requests are labelled with what they are for.
 
-        The label is in the events of `shmlimit.open(..., log_requests=True)`, cut off after 64 bytes. Where the set is
-        declared with `labels=True`, what is held has it too, in `Segment.snapshot` and `limitctl inspect`. Debits have
-        none.
+        The label appears in the events of `shmlimit.open(..., log_requests=True)`, truncated to 64 bytes. If the set is
+        declared with `labels=True`, holds have it too, in `Segment.snapshot` and `limitctl inspect`. Debits have no
+        label.
 
         Args:
             label: The label, such as `"nightly-import"`.
@@ -63,26 +63,26 @@ class Limits(_native.Limits):
         tier: str | None = None,
         limits: Capacities | None = None,
     ) -> Acquisition:
-        """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same queue as every other process.
+        """Acquires a permit in an asyncio (also uvloop) or trio task, in the same queue as every other process.
 
         Args:
-            costs: What to take of each limit; as for `try_acquire`.
-            key: Who is limited, where the set is keyed.
-            timeout: Seconds to wait at most, from when it is awaited or entered on; unless given, as long as it takes
-                where there is room in the queue, which has the `waiters` of the set's declaration.
-            heartbeat: Whether the leases are renewed until it is released, as for `acquire`.
-            tier: The tier that the key is put into, as for `acquire`.
-            limits: Which capacities the key has of its own, as for `acquire`.
+            costs: What to take of each limit, as for `try_acquire`.
+            key: The key whose limits are used, if the set is keyed.
+            timeout: Seconds to wait at most, counted from when the result is awaited or entered. By default it waits
+                as long as it takes, provided there is room in the queue (the `waiters` of the set's declaration).
+            heartbeat: Whether the leases are renewed until the permit is released, as for `acquire`.
+            tier: The tier to put the key into, as for `acquire`.
+            limits: The key's own capacities, as for `acquire`.
 
         Returns:
-            What can be awaited, for the permit, or entered by `async with`, which releases it at the end.
+            An object to await for the permit, or to enter with `async with`, which releases the permit at the end.
 
         Raises:
-            AcquireTimeout: When awaited, as `acquire`.
-            Refused: When awaited, as `acquire`.
-            RequestError: When awaited, as `acquire`.
-            TypeError: At once, where the costs or the limits are no mapping.
-            ValueError: At once, where the timeout is negative.
+            AcquireTimeout: When awaited, as for `acquire`.
+            Refused: When awaited, as for `acquire`.
+            RequestError: When awaited, as for `acquire`.
+            TypeError: At once, if the costs or the limits are not a mapping.
+            ValueError: At once, if the timeout is negative.
         """
         check_costs(costs)
         check_timeout(timeout)
@@ -118,29 +118,30 @@ class Limits(_native.Limits):
         tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None,
         limits: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None,
     ) -> Any:
-        """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
+        """Makes a function wait for a permit before it runs, and give it back when it ends.
 
-        Works for functions, coroutine functions, generators and asynchronous generators, which hold their permit from
-        their first step to their end. A function whose work goes on when it returns holds its permit for as long: until
-        the future or the task that it returned is done, until the generator that it returned has ended or is dropped.
-        One that returns a coroutine, another awaitable, a context manager made by `contextlib` or a streaming response
-        is a `TypeError` when it returns that, because nothing here would know when its work ends.
+        Works for functions, coroutine functions, generators and asynchronous generators; generators hold their permit
+        from their first step to their end. A function whose work outlasts its return holds its permit until then: until
+        the future or task that it returned is done, or until the generator that it returned has ended or is dropped. A
+        function that returns a coroutine, another awaitable, a context manager made by `contextlib` or a streaming
+        response raises `TypeError` on return, because nothing here would know when its work ends.
 
         Args:
-            function: The function, where this is used without arguments.
-            costs: What to take of each limit, or a function of the call's arguments that says it. That may be
-                asynchronous where the limited function is; so may those that follow.
-            key: Who is limited, or a function of the call's arguments that says it.
-            timeout: Seconds to wait at most; as long as it takes unless given.
-            heartbeat: Whether the leases are renewed for as long as the function runs, as for `acquire`.
-            tier: The tier that the key is put into, as for `acquire`, or a function of the call's arguments.
-            limits: Which capacities the key has of its own, as for `acquire`, or a function of the call's arguments.
+            function: The function, if this is used without arguments.
+            costs: What to take of each limit, or a function that returns it for the call's arguments. That function
+                may be asynchronous if the limited function is; the same goes for those below.
+            key: The key whose limits are used, or a function that returns it for the call's arguments.
+            timeout: Seconds to wait at most; by default as long as it takes.
+            heartbeat: Whether the leases are renewed while the function runs, as for `acquire`.
+            tier: The tier to put the key into, as for `acquire`, or a function of the call's arguments.
+            limits: The key's own capacities, as for `acquire`, or a function of the call's arguments.
 
         Returns:
-            The limited function, or what makes a function one. Called, it raises what `acquire` raises.
+            The limited function, or a decorator that makes one. When called, it raises what `acquire` raises.
 
         Raises:
-            TypeError: The costs or the limits are no mapping and no function, or what is to be limited is no function.
+            TypeError: The costs or the limits are neither a mapping nor a function, or the decorated object is not a
+                function.
             ValueError: The timeout is negative.
         """
         if function is not None and not (callable(function) or isinstance(function, (staticmethod, classmethod))):
@@ -170,14 +171,14 @@ class Limits(_native.Limits):
         return decorate if function is None else decorate(function)
 
     def successor(self) -> Limits | None:
-        """Gives the set of this name in the segment that is at the path by now, if its own was removed.
+        """If the segment was removed, returns the set of the same name in the segment that replaced it at the path.
 
         Returns:
-            A handle, as `Segment.successor` says; None where there is no such segment yet.
+            A handle, opened as `Segment.successor` describes; None if there is no such segment yet.
 
         Raises:
-            UnknownSet: The segment has no set of this name.
-            SegmentError: What is there cannot be used.
+            UnknownSet: The new segment has no set of this name.
+            SegmentError: The new segment cannot be used.
         """
         if not self._has_successor():
             return None

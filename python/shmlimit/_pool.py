@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 
 class Pool(_native.Pool):
-    """A chooser over several sets (regions, accounts, endpoints), of this process alone.
+    """Chooses among several sets (regions, accounts, endpoints), separately in each process.
 
-    The permit carries the name and the metadata of the set that was chosen. Pickled, a pool is its definition: where
-    it arrives, it begins anew.
+    The permit carries the name and the metadata of the chosen set. A pool pickles as its definition; unpickled, it
+    starts over.
 
     Attributes:
         members: The sets.
         strategy: How it chooses.
-        failover: Whether it asks the next set where one refuses.
-        worker_index: With which set its turns begin, past the last from the first on again: the number of a worker.
-            Unless given, each process begins at a place of its own, also where it was forked or has the pool from a
-            pickle.
+        failover: Whether it asks the next set if one refuses.
+        worker_index: The set at which its turns begin, such as the number of a worker; past the last set, it wraps
+            around. By default each process begins at a different place, even if it was forked or unpickled the pool.
     """
 
     __slots__ = ("failover", "members", "strategy", "worker_index")
@@ -51,7 +50,7 @@ class Pool(_native.Pool):
         self.worker_index = worker_index
 
     def labelled(self, label: str) -> Pool:
-        """Gives a pool of the same sets whose requests say what they are for, and that begins to choose anew.
+        """Returns a pool of the same sets whose requests are labelled. Its turns start over.
 
         Args:
             label: The label, as for `Limits.labelled`.
@@ -66,38 +65,38 @@ class Pool(_native.Pool):
     def acquire_async(
         self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
     ) -> Acquisition:
-        """As `acquire`, for a task of asyncio or trio.
+        """Acquires a permit in an asyncio or trio task.
 
         Args:
             costs: What to take of each limit.
-            timeout: Seconds to wait at most, from when it is awaited or entered on.
-            heartbeat: Whether the leases of what is held are renewed until it is released.
+            timeout: Seconds to wait at most, counted from when the result is awaited or entered.
+            heartbeat: Whether the leases are renewed until the permit is released.
 
         Returns:
-            What can be awaited, for the permit, or entered by `async with`.
+            An object to await for the permit, or to enter with `async with`.
 
         Raises:
-            AcquireTimeout: When awaited, as `acquire`.
-            Refused: When awaited, as `acquire`.
-            TypeError: At once, where the costs are no mapping.
-            ValueError: At once, where the timeout is negative.
+            AcquireTimeout: When awaited, as for `acquire`.
+            Refused: When awaited, as for `acquire`.
+            TypeError: At once, if the costs are not a mapping.
+            ValueError: At once, if the timeout is negative.
         """
         check_costs(costs)
         check_timeout(timeout)
         return Acquisition(lambda: self._begin(costs, timeout, heartbeat))
 
     def __getitem__(self, index: int) -> Limits:
-        """Gives the set at a place; from the last one back where that is negative.
+        """Returns the set at an index; a negative index counts from the end.
 
         Args:
-            index: The place: an integer, since sets of several segments may have the same name.
+            index: The index: an integer, since sets of several segments may have the same name.
 
         Returns:
             The set.
 
         Raises:
-            IndexError: There are not so many.
-            TypeError: It is no integer.
+            IndexError: The index is out of range.
+            TypeError: It is not an integer.
         """
         return self.members[operator.index(index)]
 

@@ -1,4 +1,4 @@
-"""Segments: opening them, and the sets that they hold."""
+"""Segments: opening them, and the sets in them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 OpeningOptions: TypeAlias = tuple[bool, float | timedelta, bool, bool, bool]
-"""How a segment was opened: strict, the timeout of locks, whether any owner is trusted, whether requests are logged,
-and whether this process asks the store that hosts share."""
+"""How a segment was opened: strict, the lock timeout, whether any owner is trusted, whether requests are logged, and
+whether this process asks the store that hosts share."""
 
 OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
-"""What becomes of a segment that exists with another declaration: see `open`."""
+"""What to do if the segment exists with another declaration: see `open`."""
 
 _log = logging.getLogger("shmlimit")
 
 
 class Segment(_native.Segment, Mapping[str, Limits]):
-    """A segment that this process is attached to: a mapping of the names of its sets to their handles.
+    """A segment that this process is attached to: a mapping from the names of its sets to their handles.
 
-    It may be used by any number of threads, and stays valid in forked children. As a context manager it is closed at
+    It may be used by any number of threads, and stays valid in forked children. As a context manager, it is closed at
     the end. The process stays attached until the last object, handle and permit is gone.
     """
 
@@ -59,7 +59,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         log_requests: bool = False,
         ask_store: bool = True,
     ) -> Self:
-        """Opens a segment, as `open` does."""
+        """Opens a segment, like `open`."""
         clock = clock or current_clock()
         self = super().__new__(
             cls,
@@ -86,7 +86,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
     @property
     def strict(self) -> bool:
-        """Whether a limit that a set does not have is an error, in place of a warning."""
+        """Whether naming a limit that a set does not have is an error instead of a warning."""
         return self._options[0]
 
     def __enter__(self) -> Self:
@@ -101,16 +101,16 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> Limits:
-        """Gives the set of that name. With `sets_on_demand` the first process that asks for it makes it.
+        """Returns the set of that name. With `sets_on_demand`, the first process that asks for a set creates it.
 
         Args:
             name: The name.
 
         Returns:
-            A handle, the same one as long as anyone has it. It keeps the segment open.
+            A handle: the same one while anyone still has it. It keeps the segment open.
 
         Raises:
-            UnknownSet: There is none; the message names those that there are.
+            UnknownSet: There is no such set; the message lists those that exist.
             SegmentClosed: This object was closed.
         """
         handle = None if self.closed else self._handles.get(name)
@@ -139,22 +139,22 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         return reopen, (self.path, *self._options)
 
     def snapshot(self) -> dict[str, Any]:
-        """Copies everything, without a lock: as `limitctl inspect --json`.
+        """Copies the whole state, without taking a lock, like `limitctl inspect --json`.
 
         Returns:
-            Plain dictionaries, lists, strings and numbers. Amounts in it are in whole units, times in seconds.
+            Plain dictionaries, lists, strings and numbers. Amounts are in whole units, times in seconds.
         """
         snapshot: dict[str, Any] = json.loads(self._snapshot())
         return snapshot
 
     def key_snapshots(self, set_name: str) -> list[dict[str, Any]]:
-        """Copies the state of each key of a set that has a row.
+        """Copies the state of every key in a set's table.
 
         Args:
             set_name: The set.
 
         Returns:
-            The keys, in no order.
+            The keys, in no particular order.
         """
         snapshots: list[dict[str, Any]] = json.loads(self._keys(set_name))
         return snapshots
@@ -164,21 +164,21 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
         Args:
             set_name: The set.
-            key: The key: str, bytes or int, or an address where the set counts networks.
+            key: The key: str, bytes or int, or an address if the set counts networks.
 
         Returns:
-            The key; None where it has no row, which is as if it had never been used. A list of the networks of an
-            address.
+            The key's state; None if it has no row, as if it had never been used. For an address, a list of its
+            networks.
         """
         return json.loads(self._key(set_name, key))
 
     @property
     def mismatches(self) -> list[dict[str, Any]]:
-        """In what the segment differed from the declaration that it was opened with, set by set.
+        """How the segment differed from the declaration that it was opened with, by set.
 
         Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"kept_newer"`, `"kept_edited"`), `differences`,
-        `declared_version`, `segment_version` and `message`. A file with another mode than is declared is one more,
-        whose `set` is None and whose outcome is `"kept_mode"`.
+        `declared_version`, `segment_version` and `message`. If the file's mode differs from the declared one, that is
+        one more, with a `set` of None and the outcome `"kept_mode"`.
         """
         mismatches: list[dict[str, Any]] = json.loads(self._mismatches())
         return mismatches
@@ -187,21 +187,21 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         """Changes capacities, windows, bursts, lease times and metadata in place, for all processes, without a burst.
 
         As with `limitctl apply`, this counts as an operator's change: programs that open the segment with their own
-        declaration leave it, until that is of a higher version.
+        declaration keep it, unless their declaration has a higher version.
 
         Args:
-            config: What is to be in force: the whole declaration.
+            config: The whole declaration to put into force.
 
         Returns:
             Each change that was made, in words.
 
         Raises:
-            CannotApply: Something cannot change in place; nothing was changed.
+            CannotApply: Something cannot be changed in place; nothing was changed.
         """
         return self._apply(declaration(config))
 
     def declaration(self) -> dict[str, Any]:
-        """Reads what is in force now.
+        """Reads the declaration that is in force now.
 
         Returns:
             The fields of the TOML, with every default written out.
@@ -210,16 +210,16 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         return fields
 
     def successor(self) -> Segment | None:
-        """Gives the segment that is at the path by now, if this one was removed; opened as this was.
+        """If this segment was removed, returns the one that is at its path now, opened with the same options.
 
-        To be asked after `Removed`, as often as one likes: each process opens it once, and looks for it ever more
-        rarely, up to once a second, while there is none. Nothing is created.
+        Call it after `Removed`, as often as you like: each process opens the new segment once. While there is none, the
+        process looks less and less often, down to once a second. Nothing is created.
 
         Returns:
-            The segment; None where there is none yet, and as long as no operation has found this one removed.
+            The segment; None if there is none yet, or if no operation has found this one removed.
 
         Raises:
-            SegmentError: What is there cannot be used.
+            SegmentError: The new segment cannot be used.
         """
         return self._open_successor() if self._has_successor() else None
 
@@ -241,17 +241,17 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
     @property
     def store_thread(self) -> dict[str, Any] | None:
-        """What the thread of this process does that asks the store which hosts share; None where there is none.
+        """The state of this process's thread that asks the store that hosts share; None if there is none.
 
-        It has `running`; `problem`, why it could not be started or what was wrong with the store at its last attempt,
-        or None; `round_trips`, `failures`, and `duties`: how often this process was the one of its host that asks. What
-        is leased is in `snapshot`.
+        It has `running`; `problem`, which says why the thread could not be started or what was wrong with the store at
+        its last attempt, or None; `round_trips`; `failures`; and `duties`, how often this process was the one on its
+        host to ask. Leases are in `snapshot`.
         """
         state: dict[str, Any] | None = json.loads(self._store_thread())
         return state
 
     def recover(self) -> dict[str, Any]:
-        """Repairs what can be repaired, and gives back what dead processes hold; all that also happens by itself.
+        """Repairs what can be repaired, and gives back what dead processes hold. All of this also happens by itself.
 
         Returns:
             What was done, for each set.
@@ -260,24 +260,24 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         return report
 
 
-# What was logged: a program may open a segment in many places.
+# Mismatches already logged: a program may open a segment in many places.
 _policy_headers: set[tuple[str, str]] = set()
 
 
 def _tell(path: str, mismatch: dict[str, Any]) -> None:
-    """Logs, once in this process, in what a segment differed from the declaration that it was opened with."""
+    """Logs, once per process, how a segment differed from the declaration that it was opened with."""
     if (path, mismatch["message"]) in _policy_headers:
         return
     _policy_headers.add((path, mismatch["message"]))
-    # What a higher version changes is as it was meant.
+    # A change by a higher version is intended.
     level = logging.INFO if mismatch["outcome"] == "upgraded" else logging.WARNING
     fields = {name: value for name, value in mismatch.items() if name not in ("message", "set")}
     _log.log(level, "%s: %s", path, mismatch["message"], extra={"segment": path, "set_name": mismatch["set"], **fields})
 
 
-# The segments of this process, for handles that arrive pickled.
+# The segments that this process has open, for handles that are unpickled.
 _opened: weakref.WeakValueDictionary[tuple[str, OpeningOptions], Segment] = weakref.WeakValueDictionary()
-# Those that arrived last stay open: workers that are given a handle with every task release it between them.
+# Keeps the last few unpickled segments open: workers that get a handle with every task drop it between tasks.
 _arrived: collections.deque[Segment] = collections.deque(maxlen=16)
 _opening = threading.Lock()
 os.register_at_fork(after_in_child=lambda: globals().update(_opening=threading.Lock()))
@@ -301,48 +301,48 @@ def open(  # noqa: A001
     fleet: Fleet | None = None,
     ask_store: bool = True,
 ) -> Segment:
-    """Opens a segment; with a declaration, creates it where it does not exist yet.
+    """Opens a segment; with a declaration, creates it if it does not exist yet.
 
     Args:
-        path: The file, usually in /dev/shm; where the declaration says it unless given.
-        config: The declaration: the path of a file of TOML, one or more `LimitSet`s, or a mapping as of the TOML.
-        mode: Permissions of the file, such as 0o660 or `"0660"`; 0o600 unless given. Only beside `LimitSet`s. A file
-            that exists keeps its own: a difference is in `mismatches` and logged, with the command that changes it.
-        participants: How many processes may have it open at once; 256 unless given. Only beside `LimitSet`s.
-        lock: What the locks are: `"slot"` for processes of several PID namespaces or C libraries, such as those of two
-            containers that share a directory; `"robust"` unless given. Only beside `LimitSet`s.
-        strict: Makes limits that are named and that a set does not have an error; otherwise they are skipped, with a
-            warning once for each name.
-        lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
+        path: The file, usually in /dev/shm; defaults to the path in the declaration.
+        config: The declaration: the path of a TOML file, one or more `LimitSet`s, or a mapping with the TOML's fields.
+        mode: The file's permissions, such as 0o660 or `"0660"`; default 0o600. Only with `LimitSet`s. An existing file
+            keeps its own mode: the difference is in `mismatches` and logged, with the command that changes it.
+        participants: How many processes may have it open at once; default 256. Only with `LimitSet`s.
+        lock: The kind of lock: `"slot"` for processes in several PID namespaces or with different C libraries, such as
+            those of two containers that share a directory; default `"robust"`. Only with `LimitSet`s.
+        strict: Makes it an error to name a limit that a set does not have; otherwise such limits are skipped, with one
+            warning for each name.
+        lock_timeout: Seconds that an operation waits for a lock before it reports its holder as stuck.
         trust_any_owner: Accepts a file that someone else may have planted.
-        clock: By which its limits go, for tests; the real time unless given.
-        on_mismatch: What becomes of a segment that exists with another declaration. `"apply"`: what can change in the
-            live segment is changed, for all processes; what is in force stays where it is of a higher version, or
-            where an operator has changed it and this version is no higher. `"error"`: `ConfigMismatch`, unless this
-            version is lower. `"recreate_if_unused"`: a new file, where no other process has it open; what was counted
-            is lost. All but what a higher version changes is logged by the logger `shmlimit` as a warning.
-        version: Of the declaration, from 1 to 2^63 - 1, in place of that in it; without one, it is below all others.
-            Raise it with each change, so that workers of two releases may be started in any order.
-        log_requests: Tells the logger `shmlimit`, at the level INFO, of each request that is refused (`request_denied`)
-            and each that has waited (`backpressure_wait`), of all handles of what is opened here; of each kind and set
-            at most ten times a second. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
-            `retry_after`, `waited`, `admitted`, and `left_out`: how many were not notified of since the last one.
-        fleet: The store that hosts share, for limits that are declared with `fleet`: its URL, such as
-            `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. User and password must not be in it. Only
-            beside `LimitSet`s.
-        ask_store: Whether this process takes part in asking that store, where the segment has one: by a native thread,
-            which never takes the interpreter's lock, and which forked children have, too. It runs until the last object
-            of what is opened here is gone or closed, and never where there is a `clock`. One process of the host asks
-            at a time.
+        clock: The clock that its limits follow, for tests; real time by default.
+        on_mismatch: What to do if the segment exists with another declaration. `"apply"` changes what can be changed in
+            the live segment, for all processes, but keeps settings of a higher version, and an operator's changes
+            unless this version is higher. `"error"` raises `ConfigMismatch`, unless this version is lower.
+            `"recreate_if_unused"` makes a new file if no other process has it open; its counts are lost. Everything
+            except a change by a higher version is logged as a warning by the logger `shmlimit`.
+        version: The declaration's version, from 1 to 2^63 - 1, overriding the one in it; a declaration without a
+            version is lower than any other. Raise it with each change, so that workers of two releases may start in
+            any order.
+        log_requests: Logs each refused request (`request_denied`) and each that had to wait (`backpressure_wait`) to
+            the logger `shmlimit` at level INFO, for all handles of the segment opened here; at most ten a second for
+            each kind and set. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
+            `retry_after`, `waited`, `admitted`, and `left_out`: how many events were suppressed since the last record.
+        fleet: The store that hosts share, for limits declared with `fleet`: its URL, such as
+            `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. It must not contain a user or a password. Only
+            with `LimitSet`s.
+        ask_store: Whether this process takes part in asking that store, if the segment has one. A native thread does
+            so, without ever taking the GIL; forked children get one, too. It runs until the last object of the segment
+            opened here is gone or closed, and never with a `clock`. One process per host asks at a time.
 
     Returns:
         The segment.
 
     Raises:
-        NotFound: There is no segment, and no declaration to create it.
-        ConfigMismatch: The segment exists with another declaration, and that cannot change, or may not; the message
-            says what differs, and what to do.
-        DeclarationError: The declaration is wrong, or no path is given.
+        NotFound: There is no segment, and no declaration to create one.
+        ConfigMismatch: The segment exists with another declaration, and cannot or must not be changed to this one; the
+            message says what differs, and what to do.
+        DeclarationError: The declaration is invalid, or no path is given.
         SegmentError: The file cannot be used.
     """
     if config is None and any(each is not None for each in (mode, participants, lock, version, fleet)):
@@ -379,15 +379,15 @@ def reopen(
     log_requests: bool = False,
     ask_store: bool = True,
 ) -> Segment:
-    """Opens a segment that a pickle names, or gives the one that this process has open.
+    """Opens the segment that a pickle names, or returns the one that this process already has open.
 
     Args:
         path: The file.
-        strict: As it was opened.
-        lock_timeout: As it was opened.
-        trust_any_owner: As it was opened.
-        log_requests: As it was opened; a worker of a version without it does not say.
-        ask_store: As it was opened, likewise.
+        strict: As for `open`.
+        lock_timeout: As for `open`.
+        trust_any_owner: As for `open`.
+        log_requests: As for `open`. Pickles of older versions lack it.
+        ask_store: As for `open`. Pickles of older versions lack it.
 
     Returns:
         The segment.
@@ -410,7 +410,7 @@ def reopen(
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
-    """Which file there is at a path: a segment may have been removed, and another one be in its place."""
+    """The identity of the file at a path: the segment may have been removed, and another be in its place."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,7 +1,7 @@
-"""A directory of segments, one for each kind and length of window, for limiters that name their limits as they go.
+"""A directory of segments, one for each kind and length of window, for limiters that make up limits as they go.
 
-Rate limits there are made in passing: "5 per minute" is first heard of when the first request under it comes. A segment
-declares its limits when it is made; so each is a file of its own, made by whichever process needs it first.
+Such a limiter first hears of "5 per minute" with the first request under it. A segment declares its limits when it is
+created, so each limit gets a file of its own, created by the first process that needs it.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]
 
 _log = logging.getLogger("shmlimit")
 
-# Files that are something else have other names.
+# Other files in the directory are ignored.
 _SUFFIX = ".limits"
 _SET = "keys"
 
-# What all files of a directory take together where their sizes are not said, in bytes: a container has 64 MB in
-# /dev/shm unless set otherwise, and others use it, too. Each file takes a quarter of what those before it left.
+# Bytes for all files of a directory together, unless `max_keys` says how large they are: by default a container has
+# 64 MB in /dev/shm, and others use it, too. Each file takes a quarter of what the earlier ones left.
 _ROOM = 56 * 2**20
 _FEWEST_KEYS = 100
 
-# Of a row: fingerprint and counts, before the words of its limits; and its tag.
+# Bytes of a row: its fingerprint and counts, which precede its limits' words; and its tag.
 _HEAD = 48
 _TAG = 2
 _LINE = 64
-# The share of rows that are in use when as many keys are kept as were declared.
+# The fraction of rows in use when the table holds `max_keys` keys.
 _FILL = 0.8
 
-# From which share of its rows on a table is reported as nearly full.
+# A table is reported as nearly full from this fraction of its rows.
 _NEARLY_FULL = 0.8
 
 
 class Table:
-    """The keyed set of one file, and a look now and then at how full it is."""
+    """The keyed set of one file, with an occasional look at how full it is."""
 
     def __init__(self, limits: Limits, directory: WindowDirectory) -> None:
         self.limits = limits
@@ -50,7 +50,7 @@ class Table:
         self._uses_to_look = 1
 
     def used(self) -> Limits:
-        """The set, to be used once."""
+        """Returns the set, for one use."""
         self._uses_to_look -= 1
         if self._uses_to_look <= 0:
             self._look()
@@ -58,7 +58,7 @@ class Table:
 
     def _look(self) -> None:
         usage = self.limits.table_usage() or {}
-        # A look takes as long as so many uses; and meanwhile no more than a sixteenth of the rows can be filled.
+        # A look costs as much as about this many uses, and meanwhile at most a sixteenth of the rows can fill up.
         self._uses_to_look = max(16, usage.get("rows", 0) // 16)
         self._directory.tell(self.limits.path, usage)
 
@@ -73,20 +73,20 @@ class WindowDirectory:
         max_keys: int | None = None,
         when_full: WhenFull = "evict_least_used",
     ) -> None:
-        """Checks the directory, if it is there.
+        """Checks the directory, if it exists.
 
-        It is made with its first file, by the process that counts first: a server that becomes another user after it
-        has loaded the application makes it as that user.
+        The first process that counts creates it, together with its first file: a server that switches users after
+        loading the application creates it as the new user.
 
         Args:
-            path: The directory, best under `/dev/shm`.
-            max_keys: How many keys each file keeps apart at once, at least. Unless given, as many as there is room for
-                in a quarter of what is left of 56 MiB.
-            when_full: What becomes of a new key when there are as many that have something used.
+            path: The directory, preferably under `/dev/shm`.
+            max_keys: How many keys each file tells apart at once, at least. By default, as many as fit into a quarter
+                of what is left of 56 MiB.
+            when_full: What happens to a new key when every row it could take is in use.
 
         Raises:
-            PermissionError: The directory is someone else's, or others can write in it.
-            ValueError: An option has no such value.
+            PermissionError: The directory belongs to someone else, or others can write to it.
+            ValueError: An option's value is invalid.
         """
         if max_keys is not None and max_keys < 1:
             raise ValueError(f"max_keys is {max_keys}, but must be at least 1")
@@ -95,23 +95,23 @@ class WindowDirectory:
         self.path = Path(path)
         self.when_full = when_full
         self._max_keys = max_keys
-        # Files of other shapes are other files: workers with other options, as there are while a service is
-        # restarted one by one, do not get in each other's way.
+        # Other options mean other files, so that workers with different options, as during a rolling restart, do not
+        # get in each other's way.
         keys = "auto" if max_keys is None else f"{max_keys}-keys"
         self._shape = keys if when_full == "evict_least_used" else f"{keys}.{when_full}"
-        # Without a lock, which a fork could leave taken for ever: to open a file twice does no harm.
+        # No lock, which a fork could leave locked forever: opening a file twice does no harm.
         self._opened: dict[str, Table] = {}
         self._policy_headers: set[str] = set()
         if self.path.exists():
             self._require_private()
 
     def limits(self, kind: str, state_words: int, declare: _Declare) -> Limits:
-        """The set of a kind, to be used once: from this process's memory, the file, or a new file.
+        """Returns the set of a kind, for one use: already open, from its file, or from a new file.
 
         Args:
-            kind: Names the file; the same for the same declaration, another for another.
-            state_words: How many words of 64 bits the limits keep for each key.
-            declare: Declares the limits, where this process has not opened the file yet.
+            kind: Names the file; each declaration has its own.
+            state_words: How many 64-bit words the limits keep for each key.
+            declare: Declares the limits. Called if this process has not opened the file yet.
         """
         opened = self._opened.get(kind)
         if opened is None:
@@ -120,7 +120,7 @@ class WindowDirectory:
         return opened.used()
 
     def find(self, kind: str) -> Limits | None:
-        """The set of that kind, if any process has made it."""
+        """Returns the set of a kind if any process has created it."""
         opened = self._opened.get(kind)
         if opened is None:
             try:
@@ -130,25 +130,25 @@ class WindowDirectory:
         return opened.limits
 
     def known(self, beginning: str) -> Iterator[Limits]:
-        """The sets of this shape that any process has made, of those kinds whose names begin so."""
+        """The existing sets with these options whose kind begins with `beginning`."""
         ending = f".{self._shape}{_SUFFIX}"
         for name in sorted(os.listdir(self.path)) if self.path.exists() else ():
             if name.startswith(beginning) and name.endswith(ending):
                 found = self.find(name.removesuffix(ending))
-                # It may have been removed since it was listed.
+                # None if it was removed since the listing.
                 if found is not None:
                     yield found
 
     def forget(self) -> None:
-        """Opens every file anew when it is needed next, as after one was retired."""
+        """Drops all open files, so that each is opened again when needed, as after one was retired."""
         self._opened.clear()
 
     def keys(self) -> int:
-        """How many keys have something used, in all files."""
+        """How many keys have used something, in all files."""
         return sum((limits.table_usage() or {}).get("used", 0) for limits in self.known(""))
 
     def tell(self, file: str, usage: dict[str, int]) -> None:
-        """Warns, once for each process, of a table that is nearly full, and of one that has begun to evict."""
+        """Warns, once per process each, that a table is nearly full and that one has begun to evict keys in use."""
         rows, used = usage.get("rows", 0), usage.get("used", 0)
         if used >= _NEARLY_FULL * rows > 0 and "full" not in self._policy_headers:
             self._policy_headers.add("full")
@@ -175,16 +175,16 @@ class WindowDirectory:
         try:
             return shmlimit.open(path)[_SET]
         except (shmlimit.NotFound, shmlimit.Removed):
-            pass  # What was retired and is still there is replaced by what is opened with a declaration.
+            pass  # Opening with a declaration replaces a retired file that is still there.
         max_keys = self._max_keys or self._keys_for_the_room_left(state_words)
-        # Without their names a row of a fixed window takes 66 bytes, with them 114.
+        # A fixed window's row takes 66 bytes without the key's text, 114 with it.
         keyed = Keyed(max_keys, when_full=self.when_full, store_keys=False)
-        # No one waits here, and places to wait would take room.
+        # Nobody waits here, and a queue would take room.
         declaration = LimitSet(_SET, limits=declare(), keyed=keyed, waiters=0)
         try:
             return shmlimit.open(path, declaration)[_SET]
         except shmlimit.ConfigMismatch:
-            # Another process was first, and found more room or less.
+            # Another process was first, and found a different amount of room.
             return shmlimit.open(path)[_SET]
 
     def _keys_for_the_room_left(self, state_words: int) -> int:

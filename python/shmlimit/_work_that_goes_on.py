@@ -1,4 +1,4 @@
-"""Permits of functions whose work is not done when they return."""
+"""Permits for functions whose work is not done when they return."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def release_when_done(permit: _native.Permit, result: Any, function: object) -> Any:
-    """Releases a permit when the work is done that a function has begun: at once, unless its result says otherwise.
+    """Releases a function's permit when its work is done: at once, unless its result shows that the work goes on.
 
     Args:
-        permit: What the function runs under.
+        permit: The permit that the function runs under.
         result: What it returned.
         function: The function, for the message.
 
     Returns:
-        What the caller is given: the result, or what stands for it and holds the permit.
+        What to give the caller: the result, or a generator that wraps it and holds the permit.
 
     Raises:
         TypeError: The work goes on, and nothing here would know when it ends. The permit is still held.
@@ -33,7 +33,7 @@ def release_when_done(permit: _native.Permit, result: Any, function: object) -> 
     if inspect.isasyncgen(result):
         return _held_async(permit, result)
     if callable(getattr(result, "add_done_callback", None)):
-        # A task or a future, of whichever library. Where that never calls, the permit goes with it.
+        # A task or a future of any library. If it never calls back, the permit is released when it is collected.
         result.add_done_callback(lambda done: permit.release(failed=_has_failed(done)))
         return result
     advice = _why_not_done(result)
@@ -63,14 +63,14 @@ def under_permit(
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     """Makes an asynchronous generator hold a permit from its first step to its end.
 
-    What is sent and thrown in reaches it, as with `yield from`, which Python has for plain generators only.
+    Values sent and exceptions thrown reach it, as with `yield from`, which Python has only for plain generators.
 
     Args:
         function: Makes the generator.
-        acquire: Takes a permit for a call with such arguments.
+        acquire: Takes a permit for a call with these arguments.
 
     Returns:
-        The function that does so, an asynchronous generator function like the other.
+        The wrapped asynchronous generator function.
     """
 
     @functools.wraps(function)
@@ -102,13 +102,13 @@ def _has_failed(done: Any) -> bool:
     if done.cancelled():
         return False
     if asyncio.isfuture(done):
-        # Its method would count as having seen the error, and asyncio would not report one that no one else sees.
+        # `exception()` would mark the error as retrieved, and asyncio would not report it if nobody else looks.
         return getattr(done, "_exception", None) is not None
     return done.exception() is not None
 
 
 def _why_not_done(result: Any) -> str | None:
-    """Why the work of a function goes on after its return, and what to limit instead; None where it does not."""
+    """Why a function's work goes on after its return, and what to limit instead; None if it does not go on."""
     if inspect.isawaitable(result):
         return "which is yet to be awaited: limit the coroutine function that makes it, or await it inside"
     if isinstance(result, (ContextDecorator, AsyncContextDecorator)) and isinstance(

@@ -1,4 +1,4 @@
-"""Limits before an ASGI application: Starlette, FastAPI, Litestar, Quart, or a plain one.
+"""Limits in front of an ASGI application: Starlette, FastAPI, Litestar, Quart, or a plain one.
 
 ```python
 import shmlimit as sl
@@ -8,9 +8,9 @@ limits = sl.open("/dev/shm/api.limits", config="limits.toml")["api"]
 app = LimitMiddleware(app, limits=limits, key=Header("x-api-key"))
 ```
 
-The permit of a request is held until the body of the response has been sent to its end, its client is gone, or the
-application has returned. If the process is killed, the others take it back. What the middleware answers, and which
-fields it adds, is described in `docs/python/web.md`.
+A request's permit is held until the whole body of the response has been sent, the client is gone, or the application
+has returned. If the process is killed, the others take the permit back. `docs/python/web.md` describes the middleware's
+responses and header fields.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class LimitMiddleware:
-    """Lets a request through to the application when a set of limits admits it.
+    """Lets a request through to the application if a set of limits admits it.
 
-    Requests of HTTP and WebSocket connections are limited; a WebSocket holds its permit until it is closed. Other
-    scopes, such as `lifespan`, pass.
+    HTTP requests and WebSocket connections are limited; a WebSocket holds its permit until it is closed. Other scopes,
+    such as `lifespan`, pass.
     """
 
     @with_options_of(AdmissionControl.__init__)
@@ -51,12 +51,12 @@ class LimitMiddleware:
         limits: Limits,
         **options: Unpack[LimitOptions[Scope]],
     ) -> None:
-        """Puts limits before an application.
+        """Puts limits in front of an application.
 
         Args:
             app: The application.
-            limits: The set that every request has to pass.
-            **options: What is asked of the limits, and what becomes of a request: `docs/python/web.md` has a table.
+            limits: The set that every request must pass.
+            **options: What to ask of the limits, and how to treat requests: see the table in `docs/python/web.md`.
         """
         self.app = app
         self._control: AdmissionControl[Scope] = AdmissionControl(limits, **options)
@@ -88,7 +88,7 @@ class LimitMiddleware:
             else:
                 await _answer(decision, "http.response", send, without_body=scope["method"] == "HEAD")
         except ClientGone:
-            # No one is there to be shown.
+            # Nobody is left to answer.
             return
         finally:
             departures.stop()
@@ -115,7 +115,7 @@ class LimitMiddleware:
                 if kind == "http.response.body" and message.get("more_body", False) and has_left():
                     raise ClientGone("the client has left before the end of its response")
             except BaseException:
-                # The client is gone, which is no failure of the application.
+                # The client is gone, which is not the application's failure.
                 admission.release()
                 raise
             if (
@@ -124,7 +124,7 @@ class LimitMiddleware:
                 or kind == "http.response.pathsend"
                 or kind == "websocket.close"
             ):
-                # Not kept for what the application does after its response.
+                # Whatever the application does after its response needs no permit.
                 admission.release()
 
         try:
@@ -133,12 +133,12 @@ class LimitMiddleware:
             admission.release(failed=True)
             raise
         finally:
-            # Also where the request was cancelled, as it is when its client leaves.
+            # Also if the request was cancelled, as happens when the client leaves.
             admission.release()
 
 
 class _ScopeHead:
-    """What is read of a scope."""
+    """What the limits read from a scope."""
 
     def __init__(self, scope: Scope) -> None:
         self.request = scope
@@ -164,7 +164,7 @@ async def _answer(answer: Answer, prefix: str, send: Send, *, without_body: bool
 
 
 async def _deny(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
-    """Turns a WebSocket away before its handshake: with the problem where the server can, else with its own 403."""
+    """Rejects a WebSocket before its handshake: with the problem details if the server can, else with its own 403."""
     await receive()
     if "websocket.http.response" in scope.get("extensions", {}):
         await _answer(answer, "websocket.http.response", send)

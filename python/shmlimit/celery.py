@@ -1,4 +1,4 @@
-"""Celery: tasks that run under limits which all worker processes of the host share.
+"""Celery: tasks that run under limits shared by all worker processes on the host.
 
 ```python
 jobs = shmlimit.open("/dev/shm/jobs.limits", config=shmlimit.LimitSet("jobs", [
@@ -9,8 +9,8 @@ jobs = shmlimit.open("/dev/shm/jobs.limits", config=shmlimit.LimitSet("jobs", [
 def resize(picture): ...
 ```
 
-The permit is taken in the worker process that runs the task, right before the task's body, and given back
-when the body ends, however it ends. If the process is killed, the permit comes back as soon as another task needs it.
+The permit is taken in the worker process that runs the task, right before the task's body, and given back when the body
+ends, however it ends. If the process is killed, the permit comes back as soon as another task needs it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
 
 __all__ = ["LimitedTask", "limited"]
 
-# Travels with the message of a task that was sent back, beside Celery's own count of retries.
+# A header of a task that was sent back. Celery's own count of retries is separate.
 _REFUSALS_HEADER = "shmlimit_refusals"
 
-# With this many refusals the delay has grown to 64 times the first one, and stays there.
+# After this many doublings the delay is 64 times the first one, and stays there.
 _MAX_DOUBLINGS = 6
 
 
 @dataclass
 class _Terms:
-    """What a class of tasks takes, and what becomes of a task that is refused."""
+    """What a class of tasks takes, and what happens to a task that is refused."""
 
     limits: Limits
     takes: ByArguments
@@ -53,7 +53,7 @@ class _Terms:
     retry_delay: float
 
     def acquire(self, taken: Taken) -> Permit:
-        """The permit, of what took the place of the limits' segment where that was removed."""
+        """Takes the permit; if the limits' segment was removed, from its successor."""
         costs, key, tier, overrides = taken
         limits = self.limits
         try:
@@ -69,10 +69,10 @@ class _Terms:
         """Seconds until a refused task is worth another try."""
         retry_after = refused.retry_after if isinstance(refused, Refused) else None
         if retry_after is not None and retry_after > 0:
-            # Rounded up, since the task would be refused again if it came back before that instant.
+            # Rounded up: a task that came back earlier would be refused again.
             return math.ceil(retry_after * 1000) / 1000
-        # Only another task's end can help, which no one can foretell. Each try comes later than the one
-        # before, and at random, so that tasks refused together do not return together.
+        # Only the end of another task can help, and nobody knows when that is. Each try comes later than the last, at
+        # random, so that tasks refused together do not return together.
         longest = self.retry_delay * 2 ** min(refusals - 1, _MAX_DOUBLINGS)
         return random.uniform(longest / 2, longest)
 
@@ -80,15 +80,15 @@ class _Terms:
 class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
     """A Celery task that holds a permit while it runs; made by [`limited`][shmlimit.celery.limited].
 
-    A task that is called as a plain function, rather than by `delay` or `apply_async`, takes no permit: as
-    with Celery's other options, it is then part of its caller.
+    A task that is called as a plain function, not by `delay` or `apply_async`, takes no permit: as with Celery's other
+    options, it is then part of its caller.
     """
 
     _terms: _Terms
 
     @property
     def permit(self) -> Permit | None:
-        """The permit of the task that runs now: to settle, debit or renew. None where none is held.
+        """The permit of the running task, to settle, debit or renew; None if it holds none.
 
         In a task declared with `bind=True` it is `self.permit`, elsewhere `celery.current_task.permit`.
         """
@@ -103,7 +103,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         try:
             permit = self._terms.acquire(taken)
         except (Refused, Removed) as refused:
-            # A task that runs eagerly has no queue to go back to.
+            # An eager task has no queue to go back to.
             if self._terms.when_refused == "fail" or self.request.is_eager:
                 raise
             self._send_back(refused)
@@ -112,21 +112,21 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
             try:
                 return super().__call__(*args, **kwargs)
             except (Ignore, Reject):
-                # The task ended as it meant to, so this is no sign of overload to an adaptive limit.
+                # The task ended as intended, so this must not count as overload for an adaptive limit.
                 permit.release()
                 raise
             finally:
                 self.request.shmlimit_permit = None
 
     def _send_back(self, refused: Refused | Removed) -> None:
-        """Publish this task again for when it may be admitted; this run of it ends as one to be retried."""
+        """Publish this task again for when it may be admitted, and end this run as a retry."""
         request = self.request
         headers = dict(request.headers or {})
         refusals = int(headers.get(_REFUSALS_HEADER, 0)) + 1
         if self._terms.max_refusals is not None and refusals > self._terms.max_refusals:
             raise refused
         countdown = self._terms.countdown(refused, refusals)
-        # Not `retry`, which would count the refusal as one of the task's own retries.
+        # `retry` would count the refusal as one of the task's own retries.
         again = self.signature_from_request(
             request,
             countdown=countdown,
@@ -153,32 +153,30 @@ def limited(
     overrides: Capacities | Callable[..., Capacities | None] | None = None,
     base: type[Any] = Task,
 ) -> type[LimitedTask]:
-    """A base class for tasks that run under a permit of `limits`.
+    """Makes a base class for tasks that run under a permit of `limits`.
 
-    A task that is refused is published again with `countdown` set to the refusal's `retry_after`, ends in the
-    state `RETRY`, and counts neither as a failure nor as one of the task's own `max_retries`. While it is
-    away it takes no worker process; nothing polls. Where no time can be foretold, since what is missing is a
-    place that another task holds, the countdown starts at `retry_delay`, doubles with each refusal up to 64
-    times that, and is random within the upper half.
+    A refused task is published again with `countdown` set to the refusal's `retry_after`. It ends in the state `RETRY`,
+    and counts neither as a failure nor as one of the task's own `max_retries`. Until it comes back it occupies no
+    worker process, and nothing polls. If no retry time is known, because another task must first end, the countdown
+    starts at `retry_delay`, doubles with each refusal up to 64 times that, and is random within its upper half.
 
     Args:
-        limits: What each task takes, from `shmlimit.open(...)[name]`. Opened before the workers are forked or
-            after.
-        costs: A mapping of limit names to amounts, or a function that is called with the task's arguments and
-            answers one.
-        key: Who is limited, or a function that is called with the task's arguments and answers that.
-        timeout: How long a task waits in the queue within its worker process, in seconds, before it is refused:
-            `None` for as long as it takes, 0 not at all. The process does nothing else meanwhile, and the wait
-            counts towards the task's time limits.
-        when_refused: `"retry"` to send the task back, `"fail"` to let it fail with `Refused` or
-            `AcquireTimeout`. Under `task_always_eager` it fails.
-        max_refusals: How often a task may be sent back before it fails; `None` for ever.
-        retry_delay: The first countdown where `retry_after` is not known, in seconds.
-        tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called with the task's
-            arguments and answers that.
-        overrides: Which capacities the key has of its own, as `limits` for `Limits.acquire`, or a function that is
-            called with the task's arguments and answers them.
-        base: The class of tasks to build on, where the application has one of its own.
+        limits: The set that each task takes from: `shmlimit.open(...)[name]`, opened before or after the workers are
+            forked.
+        costs: A mapping of limit names to amounts, or a function that returns one for the task's arguments.
+        key: The key whose limits are used, or a function that returns it for the task's arguments.
+        timeout: How many seconds a task waits in the queue, within its worker process, before it is refused: `None` for
+            as long as it takes, 0 for not at all. The process does nothing else meanwhile, and the wait counts towards
+            the task's time limits.
+        when_refused: `"retry"` to send the task back, `"fail"` to let it fail with `Refused` or `AcquireTimeout`. Under
+            `task_always_eager` it fails.
+        max_refusals: How often a task may be sent back before it fails; `None` for no bound.
+        retry_delay: The first countdown if `retry_after` is not known, in seconds.
+        tier: The tier to put the key into, as for `Limits.acquire`, or a function that returns it for the task's
+            arguments.
+        overrides: The key's own capacities, as `limits` of `Limits.acquire`, or a function that returns them for the
+            task's arguments.
+        base: The task class to build on, if the application has one of its own.
 
     Returns:
         A class for `@app.task(base=...)`, or to derive task classes from.

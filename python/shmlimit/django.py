@@ -1,4 +1,4 @@
-"""Limits of a Django site, as a middleware for WSGI and ASGI.
+"""Limits for a Django site, as middleware for WSGI and ASGI.
 
 ```python
 MIDDLEWARE = ["shmlimit.django.LimitMiddleware", ...]
@@ -10,8 +10,8 @@ SHMLIMIT = {
 }
 ```
 
-The permit is held until the body of the response has been sent, also where that is streamed, or its client is gone.
-If the process is killed, the others take it back.
+The permit is held until the response's body has been sent, even if it is streamed, or its client is gone. If the
+process is killed, the others take the permit back.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ GetResponse = Callable[[HttpRequest], Any]
 
 
 class LimitMiddleware:
-    """Lets a request through to the site when a set of limits admits it.
+    """Lets a request through to the site if a set of limits admits it.
 
-    `SHMLIMIT` in Django's settings has `segment` and may have `config`, which name the file and what is declared in it,
-    as `shmlimit.open` takes them, and so `on_mismatch`, `version` and `log_requests`; and `set`, the name of the set.
-    Its other entries are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`,
-    `advertise`, `fails_with`, `quota_units`, `policy_prefix`, `tier` and `overrides`; callables are given the request,
-    and may be dotted paths, but for `tier`, of which a string is the name. Under ASGI they may be asynchronous.
+    `SHMLIMIT` in Django's settings has `segment`, the file; `set`, the name of the set; and optionally `config`, the
+    declaration, `on_mismatch`, `version` and `log_requests`, as for `shmlimit.open`. Its other entries are those of
+    `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`, `fails_with`,
+    `quota_units`, `policy_prefix`, `tier` and `overrides`. Callables get the request, and may be dotted paths, except
+    for `tier`, where a string is the tier's name. Under ASGI they may be asynchronous.
 
-    Several sets are several middlewares: derive one for each, with settings of its own in `options`.
+    For several sets, derive a middleware class for each, with its own settings in `options`.
     """
 
     sync_capable = True
     async_capable = True
 
     options: dict[str, Any] | None = None
-    """What to use instead of `SHMLIMIT` of the settings."""
+    """Settings to use instead of `SHMLIMIT`."""
 
     def __init__(self, get_response: GetResponse) -> None:
         options = dict(self.options if self.options is not None else getattr(settings, "SHMLIMIT", {}))
@@ -79,7 +79,7 @@ class LimitMiddleware:
             self._control.refuse_asynchronous()
 
     def __call__(self, request: HttpRequest) -> Any:
-        """Serves one request; answers a coroutine where the site is asynchronous."""
+        """Serves one request; returns a coroutine if the site is asynchronous."""
         if self._is_async:
             return self._serve_async(request)
         decision = self._control.decide(_RequestHead(request))
@@ -103,7 +103,7 @@ class LimitMiddleware:
 
 
 class _RequestHead:
-    """What is read of a request."""
+    """What the limits read from a request."""
 
     def __init__(self, request: HttpRequest) -> None:
         self.request = request
@@ -113,18 +113,18 @@ class _RequestHead:
         return self.request.META.get("REMOTE_ADDR") or None
 
     def header_values(self, name: str) -> list[str]:
-        # Several of one name are joined with commas before they arrive here.
+        # The server joins repeated headers with commas.
         value = self.request.headers.get(name)
         return [] if value is None else [value]
 
 
 def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
-    """The response, under the permit until it has been sent."""
+    """Makes the response hold the permit until it has been sent."""
     for name, value in admission.fields:
-        # A list, to which others may have added theirs.
+        # The fields are lists, and others may have added items.
         response[name] = f"{response[name]}, {value}" if name in response else value
     if isinstance(response, StreamingHttpResponse):
-        # Not left to `close`, which comes later and does not know whether the body broke off.
+        # `close` comes later, and does not know whether the body broke off.
         if response.is_async:
             response.streaming_content = _parts_async(
                 cast("AsyncIterator[bytes]", response.streaming_content), admission
@@ -135,7 +135,7 @@ def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
 
     def close_and_release() -> None:
         nonlocal close
-        # A response that went on referring to itself would stay until the garbage collector finds it.
+        # Breaks the reference cycle, so that the response does not wait for the garbage collector.
         close_once, close = close, None
         try:
             if close_once is not None:

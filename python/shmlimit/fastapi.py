@@ -1,4 +1,4 @@
-"""Limits of FastAPI's paths, as a dependency.
+"""Limits for FastAPI path operations, as a dependency.
 
 ```python
 import shmlimit as sl
@@ -13,8 +13,8 @@ app.add_exception_handler(LimitRefused, problem_response)
 async def search() -> str: ...
 ```
 
-The permit is held until the response has been sent (with FastAPI 0.118 or later; before, until the path's function
-has returned). A path that wants it, to settle what it used, takes it as a parameter:
+The permit is held until the response has been sent (before FastAPI 0.118, until the path's function has returned). A
+path that needs the permit, to settle what it used, takes it as a parameter:
 `permit: Annotated[sl.Permit, Depends(Limited(limits, costs={"tokens": 1500}))]`.
 """
 
@@ -45,10 +45,10 @@ __all__ = ["ClientAddress", "Header", "LimitRefused", "Limited", "problem_respon
 
 
 class LimitRefused(HTTPException):
-    """A request that the limits did not let through.
+    """The limits did not let a request through.
 
-    FastAPI answers it with the status and the fields that it should have, and with the problem as `detail`;
-    `problem_response` answers it with the problem itself.
+    By default FastAPI answers with the right status and header fields, and with the problem details as `detail`;
+    `problem_response` answers with the problem details themselves.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -65,12 +65,12 @@ async def problem_response(_: StarletteRequest, refused: Exception) -> Response:
 
 
 class Limited:
-    """A dependency that a set of limits has to admit: it gives the permit, or none where the request is not limited.
+    """A dependency that admits requests by a set of limits. Its value is the permit, or None for exempt requests.
 
-    A response of a path that returns a `Response` of its own is not given the RateLimit fields: FastAPI takes it as it
-    is. Where all responses should have them, use `shmlimit.asgi.LimitMiddleware`.
+    If a path returns its own `Response`, FastAPI sends that unchanged, without the RateLimit fields. If all responses
+    should have them, use `shmlimit.asgi.LimitMiddleware`.
 
-    `fails_with` is asked of the statuses of an `HTTPException`; any other exception says that the work failed.
+    `fails_with` is asked about the status of an `HTTPException`; any other exception means that the work failed.
     """
 
     @with_options_of(AdmissionControl.__init__)
@@ -78,13 +78,13 @@ class Limited:
         """Makes a dependency.
 
         Args:
-            limits: The set that every request has to pass.
-            **options: What is asked of the limits, and what becomes of a request: `docs/python/web.md` has a table.
+            limits: The set that every request must pass.
+            **options: What to ask of the limits, and how to treat requests: see the table in `docs/python/web.md`.
         """
         self._control: AdmissionControl[HTTPConnection] = AdmissionControl(limits, **options)
 
     async def __call__(self, request: Request, response: FastAPIResponse) -> AsyncIterator[Permit | None]:
-        """Asks the limits before the path's function is called, and gives back what it took after the response."""
+        """Asks the limits before the path's function is called, and releases the permit after the response."""
         decision = await self._control.decide_async(_RequestHead(request))
         if isinstance(decision, Answer):
             raise LimitRefused(decision)
@@ -104,7 +104,7 @@ class Limited:
 
 
 class _RequestHead:
-    """What is read of a request."""
+    """What the limits read from a request."""
 
     def __init__(self, request: HTTPConnection) -> None:
         self.request = request

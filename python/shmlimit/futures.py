@@ -1,4 +1,4 @@
-"""Executors of `concurrent.futures` whose calls run under limits that all processes of the host share."""
+"""`concurrent.futures` executors whose calls run under limits shared by all processes on the host."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ _permit: ContextVar[Permit] = ContextVar("shmlimit_permit")
 
 
 def current_permit() -> Permit | None:
-    """The permit under which a call of a [`LimitedExecutor`][shmlimit.futures.LimitedExecutor] runs now.
+    """Returns the permit of the running call of a [`LimitedExecutor`][shmlimit.futures.LimitedExecutor].
 
-    It is there to be settled, debited or renewed by the function that runs; the executor releases it. None
-    outside of such a call.
+    The function may settle, debit or renew it; the executor releases it. None outside of such a call.
     """
     return _permit.get(None)
 
 
 class LimitedExecutor(Executor):
-    """An executor, wrapped: each call that is submitted runs under a permit.
+    """Wraps an executor so that each submitted call runs under a permit.
 
-    The permit is taken by the worker, right before the call, so that a worker that is killed gives it back,
-    and calls that wait in the executor's own queue hold nothing. A worker waits in the queue for the permit and
-    does nothing else meanwhile: give the pool more workers than the limits have places if other work goes
-    through it too.
+    The worker takes the permit right before the call, so the permit of a killed worker comes back, and calls in the
+    executor's own queue hold nothing. A worker that waits for a permit does nothing else: if the pool does other work
+    as well, give it more workers than the limits have places.
 
     ```python
     with LimitedExecutor(ProcessPoolExecutor(8), limits, timeout=30.0) as executor:
@@ -42,18 +40,16 @@ class LimitedExecutor(Executor):
     ```
 
     Args:
-        executor: A `ThreadPoolExecutor`, a `ProcessPoolExecutor`, or any other whose workers run on this
-            host.
-        limits: What each call takes.
-        costs: A mapping of limit names to amounts, or a function that is called with the call's arguments,
-            where it is submitted, and answers one.
-        key: Who is limited, or a function that is called in the same way and answers that.
+        executor: A `ThreadPoolExecutor`, a `ProcessPoolExecutor`, or any other whose workers run on this host.
+        limits: The set that each call takes from.
+        costs: A mapping of limit names to amounts, or a function that returns one for the call's arguments. It is
+            called in the submitting process.
+        key: The key whose limits are used, or a function that returns it in the same way.
         timeout: How long a worker waits in the queue, in seconds; `None` for as long as it takes. After that the
             future ends with `AcquireTimeout`, and the function is not called.
-        tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called in the same way
-            and answers that.
-        overrides: Which capacities the key has of its own, as `limits` for `Limits.acquire`, or a function that is
-            called in the same way and answers them.
+        tier: The tier to put the key into, as for `Limits.acquire`, or a function that returns it in the same way.
+        overrides: The key's own capacities, as `limits` of `Limits.acquire`, or a function that returns them in the
+            same way.
     """
 
     def __init__(
@@ -80,9 +76,8 @@ class LimitedExecutor(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
-        """Have `function` called with these arguments, under a permit."""
-        # Answered here and not in the worker, since functions such as lambdas do not travel to other
-        # processes.
+        """Submit a call of `function` with these arguments, to run under a permit."""
+        # Computed here and not in the worker, since functions such as lambdas do not pickle.
         taken = self._takes.of(args, kwargs)
         return self._executor.submit(_call_under_permit, self._limits, taken, self._timeout, function, args, kwargs)
 

@@ -1,4 +1,4 @@
-"""A collector for `prometheus_client`, which is right under any number of workers.
+"""A collector for `prometheus_client` that is right with any number of workers.
 
 ```python
 import shmlimit as sl
@@ -8,9 +8,9 @@ from shmlimit.prometheus import SegmentCollector
 REGISTRY.register(SegmentCollector(sl.open("/dev/shm/api.limits", config="limits.toml")))
 ```
 
-The counters are in the segment, and of all processes together: whichever worker is scraped answers the same, and there
-is nothing to add up. `PROMETHEUS_MULTIPROC_DIR` is not needed for them. Names and labels are those of
-`limitctl export`, and are listed in `docs/observability.md`; a key is never a label.
+The counters are in the segment and cover all processes: every worker that is scraped answers the same, and there is
+nothing to add up. They need no `PROMETHEUS_MULTIPROC_DIR`. Names and labels are those of `limitctl export`, listed in
+`docs/observability.md`; a key is never a label.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["SegmentCollector"]
 
 
 class SegmentCollector(Collector):
-    """The metrics of segments, as they are when they are asked for."""
+    """The metrics of segments, read at each scrape."""
 
     def __init__(self, *segments: Segment) -> None:
-        """Collects from open segments, each with a path of its own.
+        """Makes a collector for open segments with distinct paths.
 
         Args:
-            *segments: The segments. One collector has all that are to be collected by a registry.
+            *segments: The segments. Give one collector all the segments of a registry.
         """
         self._segments = segments
 
     def collect(self) -> Iterator[Metric]:
-        """Copies the segments, without a lock.
+        """Copies the segments, without taking a lock.
 
         Yields:
             Each metric, with the samples of all segments.

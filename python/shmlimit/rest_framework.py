@@ -1,6 +1,6 @@
-"""Throttles of Django REST Framework that all workers share, at once and exactly.
+"""Django REST Framework throttles that all workers share, exactly.
 
-Change where the classes come from and say where to count, and leave the rates as they are:
+Change where the classes come from, say where to count, and leave the rates as they are:
 
 ```python
 REST_FRAMEWORK = {
@@ -10,8 +10,8 @@ REST_FRAMEWORK = {
 SHMLIMIT_THROTTLES = {"directory": "/dev/shm/mysite.throttles"}
 ```
 
-A throttle of your own that derives from `SimpleRateThrottle` derives from the one here instead. DRF's own read the
-cache, look, and write it back: requests that come at the same time do not see each other. These take in one step.
+Derive your own throttles from the `SimpleRateThrottle` here instead of DRF's. DRF's throttles read the cache, decide,
+and write it back, so concurrent requests do not see each other. These decide and count in one step.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from shmlimit import Calls, Checked, Limits, Removed
 from shmlimit._windows import WindowDirectory
 
 if TYPE_CHECKING:
-    # Views import the throttles that the settings name: at that time there are no views.
+    # Only for types: DRF's views import the throttles that the settings name, so this would be circular.
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
 
-# Requests under one key that are kept apart by time; the option `entries` says otherwise.
+# The default of `entries`: how many requests of one key are told apart by time.
 _ENTRIES = 32
 
 
 class SimpleRateThrottle(throttling.SimpleRateThrottle):
-    """As DRF's, with `scope`, `rate`, `THROTTLE_RATES` and `get_cache_key` as there.
+    """Replaces DRF's class of the same name, with its `scope`, `rate`, `THROTTLE_RATES` and `get_cache_key`.
 
-    It lets so many requests through in any stretch of the period; one that is refused is not counted.
+    It lets the rate's number of requests through in any stretch as long as the period; refused requests do not count.
 
-    Where more than `entries` requests of a key fall into one period, those closest to each other leave it together:
-    a request may then be refused for up to a part in `entries` of the period longer, and is never let through earlier.
+    If more than `entries` requests of a key fall into one period, those closest together leave it together: a request
+    may then be refused for longer, by up to the period divided by `entries`, but is never let through too early.
 
-    `SHMLIMIT_THROTTLES` in Django's settings has `directory`, where the files are kept, and may have `max_keys`,
-    `when_full` and `entries`, as `shmlimit.limits_storage` has them.
+    `SHMLIMIT_THROTTLES` in Django's settings has `directory`, where the files are kept, and optionally `max_keys`,
+    `when_full` and `entries`, as in `shmlimit.limits_storage`.
     """
 
     num_requests: int | None
@@ -54,7 +54,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
     _refusal: Checked | None = None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Takes the request's place in its period, if there is one."""
+        """Counts the request if there is room for it in its period; returns whether there was."""
         self._refusal = None
         if self.num_requests is None or self.duration is None:
             return True
@@ -67,7 +67,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         try:
             checked = self._limits().check(key=key)
         except Removed:
-            # Its file was removed, and is made anew.
+            # The file was removed, and is created anew.
             directory.forget()
             checked = self._limits().check(key=key)
         if checked:
@@ -86,11 +86,11 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         )
 
     def throttle_success(self) -> bool:
-        """Called when the request was let through, and has been counted."""
+        """Called when the request was let through. It is already counted."""
         return True
 
     def wait(self) -> float | None:
-        """After how many seconds the request would be admitted; 1 where there was no room to count it."""
+        """Seconds until the request would be admitted; 1 if there was no room to count it."""
         if self._refusal is None:
             return None
         retry_after = self._refusal.retry_after
@@ -98,15 +98,15 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
 
 
 class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):
-    """As DRF's: limits those who are not logged in, by their address."""
+    """Limits users who are not logged in, by their address, like DRF's class."""
 
 
 class UserRateThrottle(throttling.UserRateThrottle, SimpleRateThrottle):
-    """As DRF's: limits those who are logged in by their id, and others by their address."""
+    """Limits users who are logged in by their id, and others by their address, like DRF's class."""
 
 
 class ScopedRateThrottle(throttling.ScopedRateThrottle, SimpleRateThrottle):
-    """As DRF's: limits views by their `throttle_scope`."""
+    """Limits views by their `throttle_scope`, like DRF's class."""
 
 
 @lru_cache(maxsize=1)

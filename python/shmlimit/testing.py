@@ -1,6 +1,6 @@
-"""Fixtures for pytest: segments that are removed, and a clock that is moved by hand.
+"""Pytest fixtures: segments that are removed after the test, and a clock that is moved by hand.
 
-A test suite asks for them in its `conftest.py`; nothing of this is loaded otherwise:
+A test suite asks for them in its `conftest.py`; otherwise nothing of this is loaded:
 
 ```python
 pytest_plugins = ["shmlimit.testing"]
@@ -18,9 +18,9 @@ def test_the_second_call_of_an_hour_is_refused(shmlimit_segment, shmlimit_clock)
     assert limits.check()
 ```
 
-A test that asks for `shmlimit_clock` puts everything under it that is opened in this process until the test ends: by
-the test, by an application that it makes, by the `limits` storage. What was opened before, such as by a module when it
-was imported, goes by the real time: open it in a function that the test calls.
+While a test uses `shmlimit_clock`, every segment opened in this process follows it: those that the test opens, that an
+application which it creates opens, or that the `limits` storage opens. A segment opened earlier, such as by a module on
+import, follows real time: open it in a function that the test calls.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class OpenSegment(Protocol):
-    """What the fixture `shmlimit_segment` is: a function that creates a segment of its own with each call."""
+    """The type of the fixture `shmlimit_segment`: a function that creates a new segment with each call."""
 
     def __call__(self, *sets: LimitSet, **options: Any) -> Segment:
         """Creates a segment and opens it.
 
         Args:
-            sets: What it holds.
-            options: As those of `shmlimit.open`.
+            sets: The sets that it holds.
+            options: Options of `shmlimit.open`.
         """
 
 
 @pytest.fixture
 def shmlimit_clock() -> Iterator[VirtualClock]:
-    """The clock of all that the test opens. It stands at the beginning of the year 2000, UTC, until it is moved."""
+    """The clock of every segment that the test opens. It starts at the beginning of 2000, UTC."""
     with VirtualClock() as clock:
         yield clock
 
 
 @pytest.fixture
 def shmlimit_segment() -> Iterator[OpenSegment]:
-    """Creates segments, of the sets that it is called with, that no other test sees and that are removed in the end."""
+    """Creates segments of the given sets. No other test sees them, and they are removed after the test."""
     directory = tempfile.mkdtemp(prefix="shmlimit-test-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None)
     made: list[Segment] = []
 

@@ -1,4 +1,4 @@
-"""Limits before a WSGI application: Flask, Django, Bottle, or a plain one.
+"""Limits in front of a WSGI application: Flask, Django, Bottle, or a plain one.
 
 ```python
 import shmlimit as sl
@@ -8,9 +8,9 @@ limits = sl.open("/dev/shm/api.limits", config="limits.toml")["api"]
 app.wsgi_app = LimitMiddleware(app.wsgi_app, limits=limits, key=Header("x-api-key"))
 ```
 
-The permit of a request is held until the body of the response has ended or the server has closed it, which it does
-when the client is gone. If the process is killed, the others take it back. What the middleware answers, and which
-fields it adds, is described in `docs/python/web.md`.
+A request's permit is held until the response's body has ended or the server has closed it, as it does when the client
+is gone. If the process is killed, the others take the permit back. `docs/python/web.md` describes the middleware's
+responses and header fields.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WSGIApplication: TypeAlias = Callable[[WSGIEnvironment, StartResponse], Iterable
 
 
 class LimitMiddleware:
-    """Lets a request through to the application when a set of limits admits it."""
+    """Lets a request through to the application if a set of limits admits it."""
 
     @with_options_of(AdmissionControl.__init__)
     def __init__(
@@ -47,12 +47,12 @@ class LimitMiddleware:
         limits: Limits,
         **options: Unpack[LimitOptions[WSGIEnvironment]],
     ) -> None:
-        """Puts limits before an application.
+        """Puts limits in front of an application.
 
         Args:
             app: The application.
-            limits: The set that every request has to pass.
-            **options: What is asked of the limits, and what becomes of a request: `docs/python/web.md` has a table.
+            limits: The set that every request must pass.
+            **options: What to ask of the limits, and how to treat requests: see the table in `docs/python/web.md`.
         """
         self.app = app
         self._control: AdmissionControl[WSGIEnvironment] = AdmissionControl(limits, **options)
@@ -80,7 +80,7 @@ class LimitMiddleware:
 
 
 class _HeldBody:
-    """The body of a response, under the permit of its request."""
+    """The body of a response, which holds its request's permit."""
 
     def __init__(self, body: Iterable[bytes], admission: Admission) -> None:
         self._body = body
@@ -92,7 +92,7 @@ class _HeldBody:
 
     def __next__(self) -> bytes:
         try:
-            # Not before the server asks: the first part may be what the application works for.
+            # Only when the server asks: making the first part may be the application's real work.
             if self._parts is None:
                 self._parts = iter(self._body)
             return next(self._parts)
@@ -113,7 +113,7 @@ class _HeldBody:
 
 
 class _EnvironmentHead:
-    """What is read of an environment."""
+    """What the limits read from an environment."""
 
     def __init__(self, environ: WSGIEnvironment) -> None:
         self.request = environ
@@ -123,7 +123,7 @@ class _EnvironmentHead:
         return self.request.get("REMOTE_ADDR") or None
 
     def header_values(self, name: str) -> list[str]:
-        # Servers join what comes more than once with commas.
+        # Servers join repeated headers with commas.
         variable = name.upper().replace("-", "_")
         if variable not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             variable = f"HTTP_{variable}"

@@ -1,1 +1,1 @@
-"""What the integrations with web frameworks share: options, keys, and the decision."""
+"""What the web framework integrations share: options, keys, and the decision."""

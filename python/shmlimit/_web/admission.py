@@ -1,4 +1,4 @@
-"""What becomes of a request: the decision that all integrations make alike."""
+"""Admitting or refusing a request: the decision that all integrations share."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _log = logging.getLogger("shmlimit")
 
 
 def is_server_error(status: int) -> bool:
-    """Whether an answer says that the work could not be done, unless an integration is given another rule."""
+    """Whether a status means that the work failed: the default for `fails_with`."""
     return status >= 500
 
 
 @dataclass
 class Admission:
-    """What a request that goes on to the application holds, and what its response is given.
+    """What an admitted request holds, and what to add to its response.
 
     Attributes:
-        permit: Held until `release`; none where the request is not limited.
-        fields: Header fields of the response, to be added to those that are there.
+        permit: Held until `release`; None if the request is not limited.
+        fields: Header fields to add to the response.
     """
 
     permit: Permit | None = None
@@ -43,15 +43,15 @@ class Admission:
     _has_failed: bool = False
 
     def note_status(self, status: int) -> None:
-        """Notes what the application has answered; what was noted before stays."""
+        """Notes the status that the application has answered with. A failure noted earlier stays."""
         self._has_failed = self._has_failed or bool(answered("fails_with", self.fails_with(status)))
 
     async def note_status_async(self, status: int) -> None:
-        """As `note_status`, for a task."""
+        """Notes the status in a task: `fails_with` may be asynchronous."""
         self._has_failed = self._has_failed or bool(await awaited("fails_with", self.fails_with(status)))
 
     def release(self, *, failed: bool = False) -> None:
-        """Gives back what is held. Does nothing the second time.
+        """Releases the permit. A second call does nothing.
 
         Args:
             failed: The application gave no answer, or broke off in the middle of one.
@@ -62,12 +62,12 @@ class Admission:
         try:
             permit.release(failed=failed or self._has_failed)
         except shmlimit.Error as error:
-            # The response is as good as before. It is tried once more when the permit is garbage-collected.
+            # This need not spoil the response. The permit's finalizer tries once more.
             _log.error("what a request held could not be given back: %s", error)
 
     @contextmanager
     def released_by_exceptions(self) -> Iterator[None]:
-        """Gives back what is held when the application raises: it has failed, unless it was stopped from outside."""
+        """Releases the permit if the application raises, as failed unless it was stopped from outside."""
         try:
             yield
         except BaseException as error:
@@ -77,13 +77,13 @@ class Admission:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response that says why the application was not asked.
+    """A response that says why the request did not reach the application.
 
     Attributes:
-        status: Of HTTP.
-        body: Problem details as RFC 9457 has them.
-        fields: Header fields beyond those that describe the body.
-        error: What went wrong, where that is why; clients do not see it.
+        status: The HTTP status.
+        body: Problem details as in RFC 9457.
+        fields: Header fields other than those that describe the body.
+        error: The error behind the response, if any; clients do not see it.
     """
 
     status: int
@@ -93,7 +93,7 @@ class Answer:
 
     @property
     def problem(self) -> dict[str, Any]:
-        """What the body says."""
+        """The problem details in the body."""
         problem: dict[str, Any] = json.loads(self.body)
         return problem
 
@@ -105,7 +105,7 @@ class Answer:
 
 
 class _Asked(NamedTuple):
-    """The set of limits that is asked, and what its responses say."""
+    """The set of limits to ask, and the header fields of its responses."""
 
     limits: Limits
     headers: _native.PolicyHeaders
@@ -119,14 +119,14 @@ class _Question(NamedTuple):
     tier: str | None
     overrides: Capacities | None
     deadline: float | None
-    """Until when it may wait; None where it does not."""
+    """Until when it may wait, on the monotonic clock; None if it does not wait."""
 
     def left(self) -> float | None:
-        """For how many seconds it may wait yet."""
+        """How many more seconds it may wait; None if it does not wait."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def ask(self, limits: Limits) -> Permit | Refusal | Checked:
-        """The answer of limits that no request waits for."""
+        """Asks the limits without waiting."""
         if limits._counts_networks:
             return limits.check(self.costs, key=self.key, tier=self.tier, limits=self.overrides)
         return limits.try_acquire(self.costs, key=self.key, tier=self.tier, limits=self.overrides)
@@ -157,7 +157,7 @@ class AdmissionControl(Generic[Request]):
         check_key(key)
         self._finder = key if isinstance(key, (Header, ClientAddress)) else None
         self._takes = ByArguments(costs, None if isinstance(key, (Header, ClientAddress)) else key, tier, overrides)
-        # Of interest where it is the connection's own address that counts.
+        # Only needed if clients are told apart by the connection's own address.
         self._watch = AddressWatch() if isinstance(key, ClientAddress) and key.is_of_connection else None
         self._timeout = timeout
         self._exempt = exempt
@@ -171,10 +171,10 @@ class AdmissionControl(Generic[Request]):
             raise ValueError(f"the limits of set {limits.name!r} count networks: no request can wait for those")
 
     def refuse_asynchronous(self) -> None:
-        """Sees that no option has to be awaited, for an integration that only calls `decide`.
+        """Rejects asynchronous options, for an integration that only calls `decide`.
 
         Raises:
-            TypeError: One has.
+            TypeError: An option is asynchronous.
         """
         self._takes.refuse_asynchronous()
         refuse_asynchronous(exempt=self._exempt, fails_with=self._fails_with)
@@ -185,7 +185,7 @@ class AdmissionControl(Generic[Request]):
         return self._timeout is not None
 
     def decide(self, head: Head[Request]) -> Admission | Answer:
-        """Asks the limits, and waits in the queue for as long as the timeout says."""
+        """Asks the limits, and waits in the queue for up to the timeout."""
         question = self._question(head)
         while isinstance(question, _Question):
             asked = self._asked
@@ -203,7 +203,7 @@ class AdmissionControl(Generic[Request]):
         return question
 
     async def decide_async(self, head: Head[Request]) -> Admission | Answer:
-        """As `decide`, without keeping the event loop from others while it waits.
+        """Asks the limits without blocking the event loop while it waits.
 
         Asking itself takes about a microsecond and is done at once.
         """
@@ -219,7 +219,7 @@ class AdmissionControl(Generic[Request]):
                     limits = asked.limits
                     decided = await limits.acquire_async(costs, key=key, timeout=left, tier=tier, limits=overrides)
             except shmlimit.Removed as error:
-                # The segment in its place is opened, which may wait for the process that is creating it.
+                # Opening the successor may wait for the process that is creating it.
                 question = await in_thread(self._after, error, asked, question)
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
@@ -234,13 +234,13 @@ class AdmissionControl(Generic[Request]):
         return _Asked(limits, headers)
 
     def _question(self, head: Head[Request]) -> _Question | Admission | Answer:
-        """What the request asks; or what becomes of it without asking."""
+        """What the request asks of the limits; or the decision, if they need not be asked."""
         if self._exempt is not None and answered("exempt", self._exempt(head.request)):
             return Admission()
         return self._question_of(head, self._takes.of((head.request,), {}))
 
     async def _question_async(self, head: Head[Request]) -> _Question | Admission | Answer:
-        """As `_question`, for a task."""
+        """What the request asks, in a task: callables may be asynchronous."""
         if self._exempt is not None and await awaited("exempt", self._exempt(head.request)):
             return Admission()
         return self._question_of(head, await self._takes.of_async((head.request,), {}))
@@ -263,13 +263,13 @@ class AdmissionControl(Generic[Request]):
         return Admission(permit, asked.headers.admission(decided), self._fails_with)
 
     def _after(self, error: shmlimit.Error, asked: _Asked, question: _Question) -> _Question | Admission | Answer:
-        """What becomes of a request after an error: it asks again, or is decided without the limits."""
+        """Decides a request after an error: it asks again, or is decided without the limits."""
         if isinstance(error, Refused):
             assert error.refusal is not None, "a refusal without its limits comes out of a pickle only"
             return self._decided(error.refusal, asked)
         if self._goes_on(error, asked):
             return question
-        # Clients say what they take and what their key is. Where errors admit, that must not be a way past the limits.
+        # Clients control their costs and keys. With `on_error="admit"`, that must not be a way past the limits.
         if isinstance(error, shmlimit.NeverAdmissible):
             return Answer(*asked.headers.never_admissible(error.limit))
         if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
@@ -278,11 +278,11 @@ class AdmissionControl(Generic[Request]):
         return Admission() if self._on_error == "admit" else Answer(*_native.PolicyHeaders.failed(), error)
 
     def _goes_on(self, error: shmlimit.Error, asked: _Asked) -> bool:
-        """Whether the request is to ask what took the place of the segment, where that was removed."""
+        """Whether the segment was removed and the request should ask its successor."""
         if not isinstance(error, shmlimit.Removed):
             return False
         if self._asked is not asked:
-            # Another thread has found it meanwhile.
+            # Another thread has found the successor meanwhile.
             return True
         try:
             successor = asked.limits.successor()

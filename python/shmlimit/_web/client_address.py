@@ -1,4 +1,4 @@
-"""Where a request comes from: the other end of the connection, or what trusted proxies say."""
+"""Where a request comes from: the other end of the connection, or the address that trusted proxies report."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _log = logging.getLogger("shmlimit")
 
 @dataclass(frozen=True)
 class ClientAddress:
-    """Limits each address by itself.
+    """Limits each client address separately.
 
-    `ClientAddress()` takes the address of the other end of the connection. Behind a proxy that is the proxy's, for
-    every client: use `ClientAddress.x_forwarded_for(1)` there, or `ClientAddress.forwarded(1)` where the proxy sends
-    the `Forwarded` of RFC 7239, with the number of proxies that are trusted.
+    `ClientAddress()` takes the address of the other end of the connection. Behind a proxy, that is the proxy's address
+    for every client: use `ClientAddress.x_forwarded_for(1)` there, or `ClientAddress.forwarded(1)` if the proxy sends
+    the `Forwarded` header of RFC 7239, with the number of trusted proxies.
 
-    Anyone can send a header. Each proxy appends the address that it was reached from, so with one proxy the last entry
-    is the client, with two the last but one. What stands before that the client may have made up; it is not looked at.
-    The other of the two headers is not looked at either, because a proxy that sets one passes the other on as it came.
+    Anyone can send a header. Each proxy appends the address that reached it, so with one proxy the last entry is the
+    client, with two the last but one. The client may have made up everything before that, so it is ignored. The other
+    of the two headers is ignored, too, because a proxy that sets one passes the other on unchanged.
 
     Attributes:
-        default: The key of requests that have no address: those that come over a Unix socket, or did not come through
-            so many proxies. Without it they are answered 400.
+        default: The key of requests without an address: those over a Unix socket, or that came through too few
+            proxies. Without a default they are answered 400.
     """
 
     default: Key | None = None
@@ -38,44 +38,44 @@ class ClientAddress:
 
     @classmethod
     def x_forwarded_for(cls, trusted_proxies: int, *, default: Key | None = None) -> ClientAddress:
-        """Takes the address from `X-Forwarded-For`, behind so many trusted proxies, each of which appends to it.
+        """Takes the address from `X-Forwarded-For`, to which each trusted proxy appends.
 
         Args:
-            trusted_proxies: How many, from 1.
+            trusted_proxies: How many trusted proxies there are, at least 1.
             default: The key of requests without an address.
 
         Raises:
-            ValueError: There is no proxy to be trusted.
+            ValueError: `trusted_proxies` is not a number of at least 1.
         """
         return cls(default, _Proxies("X-Forwarded-For", trusted_proxies, _entries, _node))
 
     @classmethod
     def forwarded(cls, trusted_proxies: int, *, default: Key | None = None) -> ClientAddress:
-        """Takes the address from `Forwarded`, as RFC 7239 has it, behind so many trusted proxies that append to it.
+        """Takes the address from `Forwarded` (RFC 7239), to which each trusted proxy appends.
 
         Args:
-            trusted_proxies: How many, from 1.
+            trusted_proxies: How many trusted proxies there are, at least 1.
             default: The key of requests without an address.
 
         Raises:
-            ValueError: There is no proxy to be trusted.
+            ValueError: `trusted_proxies` is not a number of at least 1.
         """
         return cls(default, _Proxies("Forwarded", trusted_proxies, lambda line: _split(line, ","), _forwarded_for))
 
     @property
     def is_of_connection(self) -> bool:
-        """Whether it is the other end of the connection that counts, and no header."""
+        """Whether the address is that of the connection, not from a header."""
         return self._said_by is None
 
     def find(self, head: Head[Request]) -> Key | None:
-        """The key of a request, if its client has an address."""
+        """The key of a request: its client's address, or the default."""
         address = head.client_address if self._said_by is None else self._said_by.address(head)
         return address or self.default
 
 
 @dataclass(frozen=True)
 class _Proxies:
-    """The proxies that are trusted, and how they say where a request comes from."""
+    """The trusted proxies, and how they report where a request comes from."""
 
     header: str
     trusted: int
@@ -89,7 +89,7 @@ class _Proxies:
             )
 
     def address(self, head: Head[Request]) -> str | None:
-        """What the first of them has appended."""
+        """The address that the outermost trusted proxy appended."""
         appended: list[str] = []
         for line in head.header_values(self.header):
             entries = self.entries(line)
@@ -104,9 +104,9 @@ def _entries(line: str) -> list[str]:
 
 
 def _split(line: str, separator: str) -> list[str] | None:
-    """The parts of a list. What is quoted is one part; none where a quotation does not end.
+    """Splits a list outside of quoted strings; None if a quoted string is not closed.
 
-    A client could begin one that swallows what proxies append.
+    Otherwise a client could open one that swallows what proxies append.
     """
     parts = [""]
     is_quoted = is_escaped = False
@@ -136,7 +136,7 @@ def _forwarded_for(element: str) -> str | None:
 
 
 def _node(text: str) -> str | None:
-    """An address, with or without a port, in its shortest form; of version 6 with brackets where it has a port."""
+    """Parses an address with or without a port into its shortest form; IPv6 with a port needs brackets."""
     host, port = text, ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -152,16 +152,16 @@ def _node(text: str) -> str | None:
     if port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
         return None
     try:
-        # Not with a zone, which is of the proxy's own interfaces.
+        # A zone would name one of the proxy's own interfaces.
         return None if "%" in host else str(ip_address(host))
     except ValueError:
         return None
 
 
 class AddressWatch:
-    """Says once where requests are limited by the address of a proxy, or have none."""
+    """Warns once if requests are limited by a proxy's address, or have no address."""
 
-    # So many requests that all come from the same host are not those of its developer.
+    # More requests from the loopback than a developer would make.
     _SUSPICIOUS = 100
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class AddressWatch:
         self._is_quiet = False
 
     def note(self, head: Head[Request]) -> None:
-        """Looks at a request that is limited by the other end of its connection."""
+        """Looks at a request that is limited by its connection's address."""
         if self._is_quiet:
             return
         address = head.client_address

@@ -1,4 +1,4 @@
-"""Notices that a client has left while it waits in the queue, or while its response is being sent."""
+"""Notices when a client leaves while it waits in the queue, or while its response is being sent."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Decided = TypeVar("Decided")
 
 
 class ClientGone(OSError):
-    """What sending raises when the client has left, as ASGI has it: some servers take what is sent, and say nothing."""
+    """Raised by sending when the client has left, as ASGI specifies; some servers accept the data silently."""
 
 
 class Departures:
-    """Stands between a server and an application that receives, and looks ahead while that does not.
+    """Sits between the server and the application's `receive`, and looks ahead while the application is not receiving.
 
-    Only one receives at a time, and what is received early the application gets later, in order. It looks ahead to the
-    end of the request's body where the application leaves that alone, but never gathers a body that is still coming.
-    On trio it does not look: there is no one there to look meanwhile.
+    Only one of them receives at a time, and the application later gets what was received early, in order. If the
+    application ignores the request's body, this looks ahead to its end, but never buffers a body that is still coming.
+    On trio it does not look ahead: there is no background task that could.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -39,7 +39,7 @@ class Departures:
         try:
             if self._looking is None:
                 return await self._receive()
-            # Kept where the application gives up meanwhile, and for ever where it is the last one.
+            # The look-ahead survives if the application gives up meanwhile, and stays if its message is the last one.
             message = await asyncio.shield(self._looking)
             if message["type"] != "http.disconnect":
                 self._looking = None
@@ -48,9 +48,9 @@ class Departures:
             self._application_receives = False
 
     def has_left(self) -> bool:
-        """Whether the client is known to have left. Looks on from now on."""
+        """Whether the client is known to have left. Starts looking ahead if it is not."""
         if self._application_receives:
-            # The application waits for the client to leave, and acts on it.
+            # The application itself sees the client leave, and acts on it.
             return False
         while self._looking is not None and self._looking.done():
             if self._looking.cancelled() or self._looking.exception() is not None:
@@ -68,11 +68,11 @@ class Departures:
     async def unless_left(
         self, decision: Coroutine[Any, Any, Decided], undo: Callable[[Decided], None]
     ) -> Decided | None:
-        """What a decision comes to that may take long; none where the client has left before.
+        """Waits for a decision that may take long; returns None if the client leaves first.
 
         Args:
-            decision: Is cancelled then.
-            undo: Takes back what was decided all the same.
+            decision: The decision; cancelled if the client leaves.
+            undo: Reverses a decision that was made all the same.
         """
         if not _is_on_asyncio():
             return await decision
@@ -88,17 +88,17 @@ class Departures:
             return deciding.result()
         finally:
             if not is_handed_over:
-                # Also where the decision was made in the step in which this task is cancelled; and by a callback,
-                # because the task may be cancelled again while it waits here.
+                # The decision may have been made in the very step in which this task is cancelled. A callback undoes
+                # it, because the task may be cancelled again while it waits here.
                 deciding.add_done_callback(lambda decided: _take_back(decided, undo))
                 deciding.cancel()
                 if not deciding.done():
                     await asyncio.wait([deciding])
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Stops looking ahead."""
         if self._looking is not None and not self._looking.cancel() and not self._looking.cancelled():
-            # What went wrong in it is no one's concern any more.
+            # Marks an error in it as retrieved: nobody needs to hear of it any more.
             self._looking.exception()
 
 

@@ -1,4 +1,4 @@
-"""Whose limits a request is held against."""
+"""The key whose limits a request counts against."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ OfFramework = TypeVar("OfFramework", covariant=True)
 
 
 class Head(Protocol[OfFramework]):
-    """What is read of a request, whichever framework it comes from."""
+    """What the limits read from a request, independent of the framework."""
 
     @property
     def request(self) -> OfFramework:
-        """The request as the framework has it: what callables are given."""
+        """The framework's own request object, passed to callables."""
 
     @property
     def client_address(self) -> str | None:
-        """The address of the other end of the connection; none where it has none, as with Unix sockets."""
+        """The address of the other end of the connection; None if it has none, as with Unix sockets."""
 
     def header_values(self, name: str) -> list[str]:
-        """The values of a header, one for each line that the server keeps apart."""
+        """The values of a header, one for each line that the server keeps separate."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """Limits each client by itself: the value of this header is the key.
+    """Limits each value of a header separately: the value is the key.
 
-    Anyone can make up a key that no one checks, and has fresh limits by it. Let requests come through something that
-    checks it first, or keys that are made up fill the table and new clients are turned away.
+    If nothing checks the header, anyone can make up a key and get fresh limits. Let something check it first, or
+    made-up keys fill the table and new clients are turned away.
 
     Attributes:
-        name: The header, in any case.
-        default: The key of all requests without the header together. Without it they are answered 400, and so are
-            in any case those whose header is empty or repeated: which of several values counts is not specified
-            anywhere.
+        name: The header's name, in any case.
+        default: The key that all requests without the header share. Without a default they are answered 400. Requests
+            whose header is empty or repeated always are: no standard says which of several values counts.
     """
 
     name: str
@@ -57,10 +56,10 @@ KeyFinder: TypeAlias = Header | ClientAddress | Callable[[Request], Key | Awaita
 
 
 def check_key(key: object) -> None:
-    """Sees that what is to find the key of each request can, where it is given.
+    """Checks that a `key` option can find a key for each request; None is fine.
 
     Raises:
-        TypeError: It is neither of the above nor callable: a string is no key of all requests.
+        TypeError: It is neither of the above nor callable. A string, for example, is not a key for all requests.
     """
     if key is not None and not isinstance(key, (Header, ClientAddress)) and not callable(key):
         raise TypeError(f"key is {key!r}, but must be Header(...), ClientAddress() or a callable of the request")

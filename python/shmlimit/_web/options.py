@@ -1,4 +1,4 @@
-"""The options that all integrations take alike."""
+"""The options that all integrations share."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
     class LimitOptions(TypedDict, Generic[Request], total=False):
-        """What an integration does beside asking a set of limits.
+        """What an integration does beyond asking a set of limits.
 
-        Callables are given the request as the framework has it: the scope of ASGI, the environment of WSGI. They may be
-        asynchronous where the application is; elsewhere that is a `TypeError`.
+        Callables get the framework's own request: the scope in ASGI, the environment in WSGI. They may be asynchronous
+        if the application is; otherwise that is a `TypeError`.
         """
 
         key: KeyFinder[Request] | None
-        """Whose limits a request is held against, for keyed sets.
+        """The key whose limits a request counts against, for keyed sets.
 
-        `Header`, `ClientAddress`, or a callable of the request. A request of which it finds none is answered 400.
+        `Header`, `ClientAddress`, or a callable of the request. A request for which it finds no key is answered 400.
         """
 
         costs: Costs | Callable[[Request], Costs | Awaitable[Costs | None] | None] | None
-        """What a request takes, by limit; or a callable of the request that says so."""
+        """What a request takes, by limit; or a callable of the request that returns it."""
 
         timeout: float | timedelta | None
-        """How long a request may wait in the queue in place of being refused at once.
+        """How long a request may wait in the queue instead of being refused at once.
 
-        A worker of WSGI waits with it.
+        In WSGI, the wait occupies a worker.
         """
 
         exempt: Callable[[Request], bool | Awaitable[bool]] | None
-        """Says of a request whether it is not limited, as health checks are not."""
+        """Whether a request is exempt from the limits, as health checks may be."""
 
         on_error: OnError
         """What to do when the limits cannot be asked.
 
-        `"refuse"` answers 500, `"admit"` passes the request on as though it were not limited.
+        `"refuse"` answers 500, `"admit"` passes the request on as if it were not limited.
         """
 
         advertise: Advertise
-        """Which responses say how the limits stand: `"always"`, `"when_refused"` or `"never"`."""
+        """Which responses report the state of the limits: `"always"`, `"when_refused"` or `"never"`."""
 
         fails_with: Callable[[int], bool | Awaitable[bool]]
-        """Which statuses say that the work failed, for adaptive concurrency."""
+        """Which statuses mean that the work failed, for adaptive concurrency."""
 
         quota_units: Mapping[str, str] | None
-        """By rate limit or budget, the unit in which clients know it, such as `"content-bytes"`.
+        """For each rate limit or budget, the unit in which clients know it, such as `"content-bytes"`.
 
-        Others are not in the header fields.
+        Others are left out of the header fields.
         """
 
         policy_prefix: str
-        """What stands before the names of limits wherever clients read them."""
+        """A prefix for the names of limits wherever clients read them."""
 
         tier: str | Callable[[Request], str | Awaitable[str | None] | None] | None
-        """The tier that the key of a request is put into, and stays in; or a callable of the request that says so.
+        """The tier to put a request's key into, where it stays; or a callable of the request that returns it.
 
-        Unless given, or where that is None, it stays in the one that it is in.
+        By default, or if the result is None, the key stays in its tier.
         """
 
         overrides: Capacities | Callable[[Request], Capacities | Awaitable[Capacities | None] | None] | None
-        """Which capacities the key of a request has of its own, as `limits` for `Limits.acquire`.
+        """The own capacities of a request's key, as `limits` of `Limits.acquire`.
 
-        Or a callable of the request that says so. Of those that are not named, it keeps what it has.
+        Or a callable of the request that returns them. Limits that are not named keep the capacity they have.
         """
 
 
@@ -80,10 +80,10 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def with_options_of(shared: Callable[..., None]) -> Callable[[Init], Init]:
-    """Has an `__init__` show the options that it passes on, where it would show `**options`.
+    """Makes an `__init__` show the options that it passes on, instead of `**options`.
 
     Args:
-        shared: What the options are passed on to, with all of them as keywords.
+        shared: The function that the options are passed on to; it takes all of them as keywords.
 
     Returns:
         A decorator.
@@ -95,7 +95,7 @@ def with_options_of(shared: Callable[..., None]) -> Callable[[Init], Init]:
         options = [each for each in inspect.signature(shared).parameters.values() if each.kind is each.KEYWORD_ONLY]
         shown: Any = init
         shown.__signature__ = signature.replace(parameters=[*own, *options])
-        # Frameworks that look at types find those of the options, and no name that type checkers alone know.
+        # Frameworks that inspect types find those of the options, not a name that only type checkers know.
         del shown.__annotations__["options"]
         hints = get_type_hints(shared)
         shown.__annotations__.update({each.name: hints[each.name] for each in options})

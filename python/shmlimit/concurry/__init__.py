@@ -1,4 +1,4 @@
-"""Concurry's limits over shared memory: the same names and calls, right across processes.
+"""Concurry's limits over shared memory: the same names and calls, exact across processes.
 
 `from concurry import LimitSet, RateLimit` becomes `from shmlimit.concurry import LimitSet, RateLimit`:
 
@@ -10,7 +10,7 @@
     with limits.acquire(requested={"tokens": 100}) as acquisition:
         acquisition.update(usage={"tokens": 80})
 
-What differs, and why, is listed in the documentation's page on Concurry.
+The documentation's page on Concurry lists what differs, and why.
 """
 
 import importlib
@@ -68,7 +68,7 @@ connect_workers()
 
 
 def __getattr__(name: str) -> Any:
-    """What else Concurry has, such as `Worker`, where it is installed, so that all of it can be imported from here."""
+    """Forwards other names, such as `Worker`, to Concurry if it is installed."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""What an acquisition holds, and how it says what was used of it."""
+"""Acquisitions: what a request holds, and reports of how much of it was used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Acquisition:
         limit: The limit.
         requested: How much was requested.
         successful: Whether it was taken.
-        used: How much was used, once `update` has said so.
+        used: How much was used, once `update` was called.
     """
 
     def __init__(self, limit: Limit, requested: Amount, successful: bool = True) -> None:
@@ -40,10 +40,10 @@ class Acquisition:
         self._released = False
 
     def update(self, used: Amount) -> None:
-        """Says how much was used.
+        """Reports how much was used.
 
         Raises:
-            RuntimeError: It was released before.
+            RuntimeError: It was already released.
             TypeError: The amount is not a number.
             ValueError: The amount is negative, or not what the limit allows.
         """
@@ -70,13 +70,13 @@ class Acquisition:
 
 
 class LimitSetAcquisition:
-    """Everything that was taken together.
+    """Everything that a request took together.
 
-    As a context manager, sync or async, it releases at the end of the block, whatever ended it.
+    As a context manager, sync or async, it releases at the end of the block, however the block ends.
 
     Attributes:
         limit_set: The set that it was taken from.
-        acquisitions: Its parts by the keys of their limits.
+        acquisitions: Its parts by limit key.
         successful: Whether it was taken; if not, it holds nothing.
         config: A copy of the set's configuration.
     """
@@ -99,13 +99,13 @@ class LimitSetAcquisition:
         self._released = False
 
     def update(self, usage: Mapping[str, Amount]) -> None:
-        """Says how much was used of each limit; what is said last counts, at the release.
+        """Reports how much was used of each limit. The last report before the release counts.
 
         Args:
-            usage: Amounts by limit. Keys that were not acquired are warned about once, and skipped.
+            usage: Amounts by limit. Keys that were not acquired are skipped, with one warning each.
 
         Raises:
-            RuntimeError: It was released before.
+            RuntimeError: It was already released.
             TypeError: An amount is not a number.
             ValueError: An amount is negative, or not what its limit allows.
         """
@@ -120,12 +120,12 @@ class LimitSetAcquisition:
             self._updated.add(key)
 
     def release(self) -> None:
-        """Gives back resources and, where the algorithm allows, what was not used of rates.
+        """Gives back resources and, if the algorithm allows it, the unused part of rates.
 
-        A second time does nothing.
+        A second call does nothing.
 
         Raises:
-            RuntimeError: A rate limit was not updated. All is held still: update it, and release again.
+            RuntimeError: A rate limit was not updated. Everything is still held: update it, and release again.
         """
         if self._released:
             return
@@ -146,7 +146,7 @@ class LimitSetAcquisition:
         if self._released:
             return
         missing = self._missing()
-        # No one releases after the block, so what it held must not outlive it, updated or not.
+        # Nobody releases after the block, so nothing may stay held, updated or not.
         self._finish(failed=exception_type is not None)
         if missing is not None:
             raise missing
@@ -185,7 +185,7 @@ class LimitSetAcquisition:
         self._released = True
         for part in self.acquisitions.values():
             part.release()
-        # Taken out in one step: of two threads that release, one finds it.
+        # Popped atomically: if two threads release, only one finds it.
         permit: shmlimit.Permit | None = vars(self).pop("_permit", None)
         if permit is None:
             return
@@ -198,7 +198,7 @@ class LimitSetAcquisition:
             if usage:
                 permit.settle(usage)
         except shmlimit.InheritedPermit:
-            # In a forked child: what the parent holds is the parent's to release.
+            # In a forked child: only the parent may release what it holds.
             return
         finally:
             permit.release(failed)

@@ -1,4 +1,4 @@
-"""From the numbers that callers write to the exact amounts that limits count in."""
+"""Converts the numbers that callers write to the exact amounts that limits count."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numbers import Integral, Real
 # Wide enough for the largest capacity with all of its decimals.
 _WIDE = Context(prec=60)
 
-# Fractions of a token are distinguished to a millionth, more finely where the capacity itself is finer.
+# Fractions of a token count to a millionth, or more finely if the capacity itself is finer.
 _DECIMALS = 6
 _MAX_DECIMALS = 18
 
-# As many as each number of 64 bits has that begins with a 1.
+# Every 19-digit number that begins with a 1 fits into 64 bits.
 _MAX_DIGITS = 19
 
 
 def check_number(amount: object, limit: str) -> float | Decimal:
-    """The amount, if it is a number of at least 0.
+    """Checks that an amount is a number of at least 0, and returns it.
 
     Raises:
         TypeError: It is not a number.
@@ -40,14 +40,14 @@ def check_number(amount: object, limit: str) -> float | Decimal:
 
 
 def exact_capacity(capacity: float) -> int | Decimal:
-    """A finite capacity as what its shortest decimal writing says."""
+    """A finite capacity, exactly as its shortest decimal form reads."""
     value = Decimal(repr(capacity))
     whole = int(value)
     return whole if value == whole else value
 
 
 def decimals_of(capacity: float, *, fractions: bool) -> int:
-    """To how many decimals a limit of this capacity counts.
+    """How many decimals a limit of this capacity counts.
 
     Args:
         capacity: The capacity; may be infinite.
@@ -63,16 +63,16 @@ def decimals_of(capacity: float, *, fractions: bool) -> int:
             f"a capacity of {capacity} cannot be counted: limits count in steps of 10^-{_MAX_DECIMALS} at the finest. "
             "Write it with that many decimals at most, or count in a smaller unit of your own"
         )
-    # Large capacities leave fewer decimals to requests: all of it is counted in 64 bits.
+    # A large capacity leaves requests fewer decimals, because everything is counted in 64 bits.
     room = _MAX_DIGITS - len(str(int(capacity)))
     return max(own, min(least, room), 0)
 
 
 def exact_cost(amount: float | Decimal, decimals: int) -> int | Decimal:
-    """The amount in so many decimals, rounded up: no request takes more than it is charged for.
+    """Rounds an amount up to this many decimals, so that no request takes more than it is charged for.
 
-    What lies three decimals further right is the noise of binary fractions, such as the end of 0.1 + 0.2, and
-    is rounded away first.
+    First, anything more than three decimals further right is rounded away, as the noise of binary fractions, such as
+    the end of 0.1 + 0.2.
     """
     if isinstance(amount, int):
         return amount

@@ -1,4 +1,4 @@
-"""What every limit set can do, no matter who made it."""
+"""The interface that all limit sets have."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class BaseLimitSet(ABC):
-    """What a `LimitPool` needs of its sets. A class that has these methods is one, whether it says so or not."""
+    """What a `LimitPool` needs of its sets. Any class with these methods counts as a subclass."""
 
     @abstractmethod
     def acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """Takes what is requested, waiting for it."""
+        """Takes what is requested, waiting if need be."""
 
     @abstractmethod
     async def async_acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """As `acquire`, for a task of an event loop."""
+        """Takes what is requested, waiting in a task of an event loop."""
 
     @abstractmethod
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
-        """Takes what is requested if that can be at once."""
+        """Takes what is requested if that is possible at once."""
 
     @abstractmethod
     def release_limit_set_acquisition(self, acquisition: LimitSetAcquisition) -> None:

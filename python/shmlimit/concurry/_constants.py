@@ -1,4 +1,4 @@
-"""The enumerations that Concurry's calls take, with the spellings that it understands."""
+"""The enumerations that Concurry's calls take, with the spellings that it accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _plain(text: str) -> str:
 
 
 class _SpelledEnum(str, Enum):
-    """Members are found by name or alias, whatever the case, spaces and punctuation."""
+    """Finds members by name or alias, ignoring case, spaces and punctuation."""
 
     aliases: tuple[str, ...]
 
@@ -45,7 +45,7 @@ class _SpelledEnum(str, Enum):
 
 
 class ExecutionMode(_SpelledEnum):
-    """What kind of workers share a limit set. Here one mechanism serves them all."""
+    """The kind of workers that share a limit set. Here one mechanism serves all of them."""
 
     Auto = "Auto"
     Sync = "Sync", "synchronous"
@@ -75,7 +75,7 @@ class RateLimitAlgorithm(_SpelledEnum):
 
 
 class PollingAlgorithm(_SpelledEnum):
-    """How often Concurry looks again while it waits. Accepted, and without effect: waiters here are woken."""
+    """How often Concurry polls while it waits. Accepted without effect: waiters here are woken."""
 
     Fixed = "Fixed"
     Adaptive = "Adaptive"
@@ -84,7 +84,7 @@ class PollingAlgorithm(_SpelledEnum):
 
 
 class RateWindow(_SpelledEnum):
-    """Named windows. Found by words such as `"minute"`, `"mins"` or `"per_minute"` too."""
+    """Named windows. Also found by words such as `"minute"`, `"mins"` or `"per_minute"`."""
 
     Secondly = "Secondly", "second", "sec"
     Minutely = "Minutely", "minute", "min"

@@ -1,4 +1,4 @@
-"""Where a limit set lives: a segment in shared memory, and whose task it is to remove its file."""
+"""Where a limit set lives: a segment in shared memory, and who removes its file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALGORITHMS: dict[RateLimitAlgorithm, Algorithm] = {
     RateLimitAlgorithm.GCRA: "gcra",
 }
 
-# Those of which Concurry gives nothing back.
+# The algorithms for which Concurry refunds nothing.
 _WITHOUT_REFUNDS = frozenset(
     {RateLimitAlgorithm.LeakyBucket, RateLimitAlgorithm.SlidingWindow, RateLimitAlgorithm.FixedWindow}
 )
@@ -43,7 +43,7 @@ _swept = False
 
 
 def takes_fractions(limit: Limit) -> bool:
-    """Whether requests may ask for parts of a token: not of calls, nor where Concurry logs each token."""
+    """Whether requests may ask for fractions of a token. They may not for calls, or if Concurry logs each token."""
     return (
         isinstance(limit, RateLimit)
         and not isinstance(limit, CallLimit)
@@ -52,12 +52,12 @@ def takes_fractions(limit: Limit) -> bool:
 
 
 def decimals(limit: Limit) -> int:
-    """To how many decimals a limit counts."""
+    """How many decimals a limit counts."""
     return decimals_of(limit.capacity, fractions=takes_fractions(limit)) if isinstance(limit, RateLimit) else 0
 
 
 def declaration(name: str, limits: Sequence[Limit]) -> shmlimit.LimitSet:
-    """The set of these limits, in this package's own words."""
+    """Declares these limits as a set of this package."""
     return shmlimit.LimitSet(name, limits=[_declared(limit) for limit in limits])
 
 
@@ -69,10 +69,10 @@ def _declared(limit: Limit) -> DeclaredLimit:
     unlimited = math.isinf(limit.capacity)
     capacity = "unlimited" if unlimited else exact_capacity(limit.capacity)
     algorithm = _ALGORITHMS[limit.algorithm]
-    # Concurry's windows begin when it is used, not at full minutes.
+    # Concurry's windows begin with the first use, not at full minutes.
     align: Literal["first_use"] | None = "first_use" if algorithm == "fixed_window" else None
     refund = False if limit.algorithm in _WITHOUT_REFUNDS else None
-    # No `entries`, which would tie a segment to the number that it was created with.
+    # No `entries`: it cannot change in a live segment.
     places = decimals(limit)
     if isinstance(limit, CallLimit) and places == 0:
         return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align, refund=refund)
@@ -81,38 +81,38 @@ def _declared(limit: Limit) -> DeclaredLimit:
 
 
 def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segment:
-    """A segment whose sets skip names that they do not have, as Concurry does."""
+    """Opens a segment whose sets skip unknown limit names, as Concurry does."""
     return shmlimit.open(path, declared, strict=False)
 
 
 def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.Limits:
-    """The set in a segment that unrelated programs share by its path; the one that comes first creates it."""
+    """Opens the set in a segment that unrelated programs share by path; the first one creates it."""
     return _open(path, declared)[declared.name]
 
 
 def open_new(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.Limits]:
-    """A set in a file of its own, which goes with the last process that has the set."""
+    """Creates a set in a file of its own, which the last process that has the set removes."""
     path = _unique_path()
     return path, _open_counted(owner, path, declared.name, declared)
 
 
 def attach(owner: object, path: str, name: str) -> shmlimit.Limits:
-    """The set in a segment that exists."""
+    """Opens the set in an existing segment."""
     if os.path.basename(path).startswith(_PREFIX):
         return _open_counted(owner, path, name)
     return _open(path)[name]
 
 
-# The sets of this process, by their files. One is added before its file is opened, which is not removed from then on.
+# The sets of this process, by file. A set is added before its file is opened, so that nobody here removes it meanwhile.
 _used: set[tuple[str, int]] = set()
 _numbers = itertools.count()
-# Taken again by what is garbage-collected while this thread has it.
+# Reentrant, because a garbage collection while it is held may run a finalizer that takes it.
 _counting = threading.RLock()
 os.register_at_fork(after_in_child=lambda: globals().update(_counting=threading.RLock()))
 
 
 def _open_counted(owner: object, path: str, name: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Limits:
-    """A set whose file goes with the last set of the last process that has it."""
+    """Opens a set whose file is removed with the last set of the last process that has it."""
     use = path, next(_numbers)
     with _counting:
         _used.add(use)
@@ -122,8 +122,8 @@ def _open_counted(owner: object, path: str, name: str, declared: shmlimit.LimitS
         with _counting:
             _used.discard(use)
         raise
-    # The children of multiprocessing, too, end by calling this, after their own children; a forked child, which has a
-    # copy of the owner, does not.
+    # Children of multiprocessing also call this when they end, after their own children. A child made by a plain fork
+    # has a copy of the owner, and does not.
     util.Finalize(owner, _remove_unless_used, args=use, exitpriority=-10)
     return handle
 
@@ -140,7 +140,7 @@ def _remove(path: str) -> None:
         try:
             shmlimit.remove(path)
         except shmlimit.InUse as error:
-            # By other processes, it is theirs to remove.
+            # If other processes use it, they will remove it.
             if error.pids == [os.getpid()]:
                 shmlimit.remove(path, force=True)
 
@@ -160,7 +160,7 @@ def _unique_path() -> str:
 
 
 def _sweep(directory: str) -> None:
-    """Removes what killed processes left behind: this user's segments that no one is attached to."""
+    """Removes what killed processes left behind: this user's segments that nobody is attached to."""
     own = f"{_PREFIX}{os.getuid()}-"
     for name in os.listdir(directory):
         if name.startswith(own):

@@ -1,4 +1,4 @@
-"""A chooser over several limit sets, of one process."""
+"""Pools: choosing among several limit sets, separately in each process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ._acquisition import LimitSetAcquisition
 
 
-# What a pool has in one process only.
+# Attributes of a pool that are not pickled.
 _OWN = frozenset({"_dispatched"})
 
-# Of all pools, held for two instructions. A child that is forked while another thread has it gets one of its own.
+# Shared by all pools, and held only briefly. A forked child gets a new one, in case another thread held it.
 _choosing = threading.Lock()
 os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.Lock()))
 
@@ -30,15 +30,15 @@ os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.
 class LimitPool:
     """Sends each request to one of several sets, such as one for each account or region.
 
-    The choice is the process's own; the sets are shared if they say so. Pickled, it starts over.
+    Each process chooses by itself; the sets are shared if they are declared so. An unpickled pool starts over.
 
     Args:
         limit_sets: The sets, at least one: of any class that has the methods of a `BaseLimitSet`.
-        load_balancing: Round robin or random; by `global_config.defaults` unless given.
-        worker_index: Where the round begins; by `global_config.defaults` unless given.
+        load_balancing: Round robin or random; defaults to `global_config.defaults`.
+        worker_index: Where the round begins; defaults to `global_config.defaults`.
 
     Raises:
-        ValueError: There is no set, something is not a set, or no pool chooses in this way.
+        ValueError: There is no set, something is not a set, or pools do not support this load balancing.
 
     Attributes:
         limit_sets: The sets.
@@ -77,13 +77,13 @@ class LimitPool:
         self.__setstate__({"limit_sets": members, "load_balancing": chosen, "worker_index": start})
 
     def at_worker(self, index: int) -> LimitPool:
-        """Gives the pool that a worker of this index has: its round begins so many sets further on.
+        """Returns the pool for a worker of this index: its round begins that many sets further on.
 
         Args:
             index: The worker's index.
 
         Returns:
-            A pool of the same sets; this one for the first worker.
+            A pool of the same sets; this very one for index 0.
         """
         if index == 0:
             return self
@@ -94,21 +94,21 @@ class LimitPool:
     def acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """Chooses a set and acquires from it, as `LimitSet.acquire`."""
+        """Chooses a set and acquires from it, like `LimitSet.acquire`."""
         return self._choose().acquire(requested, timeout)
 
     async def async_acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """Chooses a set and acquires from it, as `LimitSet.async_acquire`."""
+        """Chooses a set and acquires from it, like `LimitSet.async_acquire`."""
         return await self._choose().async_acquire(requested, timeout)
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
-        """Chooses a set and tries it, as `LimitSet.try_acquire`. If it refuses, no other one is tried."""
+        """Chooses a set and tries it, like `LimitSet.try_acquire`. If it refuses, no other is tried."""
         return self._choose().try_acquire(requested)
 
     def get_stats(self) -> dict[str, Any]:
-        """How the pool chooses, how often it did, and the statistics of its sets."""
+        """How the pool chooses, how often it has chosen, and the statistics of its sets."""
         chooser: dict[str, Any] = {
             "algorithm": self.load_balancing.value,
             "total_dispatched": self._dispatched,
@@ -124,10 +124,10 @@ class LimitPool:
         }
 
     def __getitem__(self, index: int) -> BaseLimitSet:
-        """The set at that place.
+        """Returns the set at an index.
 
         Raises:
-            IndexError: There are not so many.
+            IndexError: The index is out of range.
             TypeError: The index is not an integer: sets need not have the same keys.
         """
         if not isinstance(index, int):

@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long one waits who finds the queue full: it has a bound, and Concurry's waiters have none.
+# How long to pause if the queue is full: it is bounded, but Concurry's number of waiters is not.
 _LINE_FULL_PAUSE = 0.01
 
-# What a set has in one process only.
+# Attributes of a set that are not pickled.
 _OWN = frozenset({"_open", "_by_key", "_decimals", "_warned", "_opening"})
 
 
 class ShmLimitSet(BaseLimitSet):
     """Takes several limits in one step.
 
-    A subclass keeps its attributes in pickles.
+    Attributes of a subclass are pickled, too.
 
     Args:
-        limits: The limits; none, and everything is admitted.
-        shared: Whether all who get this object, forked or pickled, share its limits. If not, each process has
-            its own.
-        mode: What kind of workers there are. Any mode works for any worker; as in Concurry, `"process"` and
-            `"ray"` need `shared=True`.
-        config: What acquisitions are to know, such as a region. Each has a copy.
-        mp_context: Taken for Concurry's sake; workers may be started in any way.
-        polling: Taken for Concurry's sake; waiters are woken, and do not poll.
-        path: The segment's file, for unrelated programs that share limits by name; it outlives them. Unless
-            given, a file in shared memory that is removed with the set of the last process.
+        limits: The limits; without any, everything is admitted.
+        shared: Whether every process that gets this object, by fork or by pickle, shares its limits. If not, each
+            process has its own.
+        mode: The kind of workers. Any mode works for any worker; as in Concurry, `"process"` and `"ray"` need
+            `shared=True`.
+        config: What acquisitions should carry, such as a region. Each has a copy.
+        mp_context: Accepted for compatibility; workers may be started in any way.
+        polling: Accepted for compatibility; waiters are woken, and do not poll.
+        path: The segment's file, for unrelated programs that share limits by name; it outlives them. By default, a
+            file in shared memory that is removed with the set of the last process.
         name: The set's name in the segment.
 
     Raises:
-        ValueError: Two limits have the same key, a private set is to be used across processes, or a segment
-            is at `path` of limits that cannot be changed to these. Other capacities and windows are brought into
-            force for all programs that have it open.
+        ValueError: Two limits have the same key, a private set is to be used across processes, or the segment at
+            `path` has limits that cannot be changed to these. Different capacities and windows are no error: they
+            are put into force for all programs that have the segment open.
 
     Attributes:
         limits: The limits.
@@ -63,7 +63,7 @@ class ShmLimitSet(BaseLimitSet):
         mode: The mode.
         mp_context: As given.
         name: The set's name.
-        path: The segment's file; None where only this process can reach it, or there are no limits.
+        path: The segment's file; None if only this process can reach it, or if there are no limits.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class ShmLimitSet(BaseLimitSet):
         """Takes what is requested, waiting in the queue for it.
 
         Args:
-            requested: Amounts by limit. Call and resource limits that are not named are taken once; rate
-                limits that are not named are left out. Nothing requested: all, unless one is a rate limit.
-                Unknown keys are warned about once, and skipped.
-            timeout: Seconds to wait at most; as long as it takes unless given.
+            requested: Amounts by limit. Call and resource limits that are not named are taken once; rate limits that
+                are not named are left out. If nothing is requested, one is taken of each limit, unless one is a rate
+                limit. Unknown keys are skipped, with one warning each.
+            timeout: Seconds to wait at most; by default as long as it takes.
 
         Returns:
             The acquisition.
 
         Raises:
-            TimeoutError: Time was up.
+            TimeoutError: The time was up.
             TypeError: An amount is not a number.
-            ValueError: No waiting could help: an amount is above a limit's capacity, or negative, or a rate
-                limit is not named.
+            ValueError: Waiting could not help: an amount is above a limit's capacity, or negative, or nothing is
+                requested and there is a rate limit.
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
@@ -134,19 +134,19 @@ class ShmLimitSet(BaseLimitSet):
     async def async_acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """As `acquire`, for a task of an event loop: in the same queue as every other process.
+        """Takes what is requested, waiting in a task of an event loop, in the same queue as every other process.
 
         Args:
             requested: As for `acquire`.
-            timeout: Seconds to wait at most; as long as it takes unless given.
+            timeout: Seconds to wait at most; by default as long as it takes.
 
         Returns:
             The acquisition.
 
         Raises:
-            TimeoutError: Time was up.
+            TimeoutError: The time was up.
             TypeError: An amount is not a number.
-            ValueError: No waiting could help.
+            ValueError: Waiting could not help, as for `acquire`.
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
@@ -163,17 +163,17 @@ class ShmLimitSet(BaseLimitSet):
             await _pause()
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
-        """Takes what is requested if that can be at once.
+        """Takes what is requested if that is possible at once.
 
         Args:
             requested: As for `acquire`.
 
         Returns:
-            The acquisition; not `successful`, and holding nothing, if it could not be.
+            The acquisition. If it was not possible, it is not `successful` and holds nothing.
 
         Raises:
             TypeError: An amount is not a number.
-            ValueError: It never could be, as for `acquire`.
+            ValueError: It is never possible, as for `acquire`.
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
@@ -189,7 +189,7 @@ class ShmLimitSet(BaseLimitSet):
         acquisition.release()
 
     def get_stats(self) -> dict[str, dict[str, Any]]:
-        """How full each limit is, for all who share it."""
+        """How full each limit is, counting everyone who shares it."""
         return {limit.key: limit.get_stats() for limit in self.limits}
 
     def remaining_of(self, key: str) -> float:
@@ -201,7 +201,7 @@ class ShmLimitSet(BaseLimitSet):
         return float(remaining) if isinstance(remaining, Decimal) else remaining
 
     def __getitem__(self, key: str) -> Limit:
-        """The limit of that key.
+        """Returns the limit with a key.
 
         Raises:
             KeyError: There is none.
@@ -224,7 +224,7 @@ class ShmLimitSet(BaseLimitSet):
         if self.path is None:
             _, self._open = _home.open_new(self, self._declaration())
         else:
-            # At once: the sender may remove the file as soon as this has arrived.
+            # Not lazily: the sender may remove the file as soon as this has arrived.
             self._open = _home.attach(self, self.path, self.name)
 
     def _check_mode(self) -> None:
@@ -265,12 +265,12 @@ class ShmLimitSet(BaseLimitSet):
             return self._open
 
     def _leave(self) -> None:
-        # In a forked child: the parent's private limits stay with the parent.
+        # In a forked child, which does not share the parent's private limits.
         self._open = None
         self._opening = threading.Lock()
 
     def _requested(self, requested: Mapping[str, Amount] | None) -> dict[str, Amount]:
-        """Everything that a request takes."""
+        """Everything that a request takes, checked."""
         amounts: dict[str, Amount] = {}
         for key, amount in (requested or {}).items():
             if key in self._by_key:
@@ -327,7 +327,7 @@ class ShmLimitSet(BaseLimitSet):
         return LimitSetAcquisition(self, parts, successful, self.config, permit)
 
     def _check_waiting(self, error: shmlimit.Refused, until: float, timeout: float | None) -> None:
-        """Returns if the queue was full and there is time to try it again."""
+        """Returns if the queue was full and there is time for another try; otherwise raises."""
         line_full = error.reason == "queue_full"
         if isinstance(error, shmlimit.AcquireTimeout) or (line_full and time.monotonic() >= until):
             raise TimeoutError(f"Failed to acquire all limits within {timeout}s") from error
@@ -336,12 +336,12 @@ class ShmLimitSet(BaseLimitSet):
 
 
 class InMemorySharedLimitSet(ShmLimitSet):
-    """A set as `LimitSet` makes it for sync, thread and asyncio workers. Any worker can use it.
+    """The class of `LimitSet`s for sync, thread and asyncio workers. Any worker can use it.
 
     Args:
         limits: The limits.
-        shared: Whether all who get the set share its limits.
-        config: What acquisitions are to know.
+        shared: Whether every process that gets the set shares its limits.
+        config: What acquisitions should carry.
     """
 
     def __init__(
@@ -351,13 +351,13 @@ class InMemorySharedLimitSet(ShmLimitSet):
 
 
 class MultiprocessSharedLimitSet(ShmLimitSet):
-    """A set as `LimitSet` makes it for process workers. Any worker can use it.
+    """The class of `LimitSet`s for process workers. Any worker can use it.
 
     Args:
         limits: The limits.
-        shared: Only `True`.
-        config: What acquisitions are to know.
-        mp_context: Taken for Concurry's sake.
+        shared: Must be `True`.
+        config: What acquisitions should carry.
+        mp_context: Accepted for compatibility.
     """
 
     def __init__(
@@ -373,12 +373,12 @@ class MultiprocessSharedLimitSet(ShmLimitSet):
 
 
 class RaySharedLimitSet(ShmLimitSet):
-    """A set as `LimitSet` makes it for the Ray workers of one node. Any worker can use it, and Ray need not run.
+    """The class of `LimitSet`s for the Ray workers of one node. Any worker can use it, and Ray need not be running.
 
     Args:
         limits: The limits.
-        shared: Only `True`.
-        config: What acquisitions are to know.
+        shared: Must be `True`.
+        config: What acquisitions should carry.
     """
 
     def __init__(
@@ -395,11 +395,11 @@ _CLASSES: dict[ExecutionMode, type[ShmLimitSet]] = {
 
 
 class NoOpLimitSet(ShmLimitSet):
-    """A set of no limits, which admits everything.
+    """A set without limits, which admits everything.
 
     Args:
-        shared: Taken for Concurry's sake.
-        config: What acquisitions are to know.
+        shared: Accepted for compatibility.
+        config: What acquisitions should carry.
     """
 
     def __init__(self, shared: bool = True, config: dict[str, Any] | None = None) -> None:
@@ -417,17 +417,17 @@ def LimitSet(  # noqa: N802 - a function of that name, as in Concurry
     path: str | os.PathLike[str] | None = None,
     name: str = "limits",
 ) -> ShmLimitSet:
-    """Makes a set of limits, as `ShmLimitSet` does with the same arguments, of the class that the mode has in Concurry.
+    """Makes a set of limits, with the arguments of `ShmLimitSet`, of the class that Concurry uses for the mode.
 
-    All of them do the same. Of no limits, it is a `NoOpLimitSet`.
+    All these classes behave alike. Without limits, the set is a `NoOpLimitSet`.
 
     Args:
         limits: The limits.
-        shared: Whether all who get the set share its limits.
-        mode: What kind of workers there are.
-        config: What acquisitions are to know.
-        mp_context: Taken for Concurry's sake.
-        polling: Taken for Concurry's sake.
+        shared: Whether every process that gets the set shares its limits.
+        mode: The kind of workers.
+        config: What acquisitions should carry.
+        mp_context: Accepted for compatibility.
+        polling: Accepted for compatibility.
         path: The segment's file.
         name: The set's name in the segment.
 
@@ -435,7 +435,7 @@ def LimitSet(  # noqa: N802 - a function of that name, as in Concurry
         The set.
 
     Raises:
-        ValueError: As of `ShmLimitSet`.
+        ValueError: As for `ShmLimitSet`.
     """
     members, chosen = list(limits), ExecutionMode(mode)
     if not members:

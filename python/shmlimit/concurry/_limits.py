@@ -1,4 +1,4 @@
-"""The limits as they are declared. A `LimitSet` puts them into shared memory; alone they count nothing."""
+"""Declarations of limits. A `LimitSet` puts them into shared memory; on their own they count nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Amount = int | float | Decimal
 
 
 class Home(Protocol):
-    """Where a limit's state is: the set that took it last."""
+    """Where a limit's state is: the last set made with it."""
 
     def remaining_of(self, key: str) -> float:
         """How much of the limit may be taken now."""
@@ -28,7 +28,7 @@ class Home(Protocol):
 
 
 class FrozenError(ValueError, AttributeError):
-    """A field of a limit or pool was to be changed after it was made."""
+    """A field of a limit or pool cannot be changed after it was made."""
 
 
 class Limit:
@@ -49,7 +49,7 @@ class Limit:
         self._set(key=key)
 
     def _set(self, **values: object) -> None:
-        # Past the ban on assignment.
+        # Bypasses `__setattr__`, which forbids assignment.
         vars(self).update(values)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -82,32 +82,32 @@ class Limit:
         return None if home is None else home.remaining_of(self.key)
 
     def can_acquire(self, requested: Amount) -> bool:
-        """Whether so much could be taken now. By the time of asking again, others may have taken it."""
+        """Whether that much could be taken now. Others may take it before you do."""
         raise NotImplementedError(f"{type(self).__name__} does not say what can be acquired")
 
     def validate_usage(self, requested: Amount, used: Amount) -> None:
         """Checks what was used against what was requested.
 
         Raises:
-            ValueError: No such usage can be.
+            ValueError: Such usage is impossible.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what usage is valid")
 
     def get_stats(self) -> dict[str, Any]:
-        """How full the limit is, in Concurry's words: untouched, where no `LimitSet` has taken it."""
+        """How full the limit is, in Concurry's terms: unused if it is in no `LimitSet`."""
         raise NotImplementedError(f"{type(self).__name__} has no statistics")
 
 
 class RateLimit(Limit):
-    """So much per window of time.
+    """An amount per window of time.
 
     Args:
         key: The name of the limit in requests.
-        capacity: How much is admitted per window, and at once. Whole or not; `math.inf` admits all.
+        capacity: How much is admitted per window, and at once. Need not be whole; `math.inf` admits everything.
         window: Seconds, a `RateWindow`, or a word for one such as `"minute"`.
-        per: Another word for `window`.
-        window_seconds: The word for `window` in Concurry up to 0.13.0; deprecated there and here.
-        algorithm: How it counts; `global_config.defaults.rate_limit_algorithm` unless given.
+        per: Another name for `window`.
+        window_seconds: The name of `window` in Concurry up to 0.13.0; deprecated there and here.
+        algorithm: How it counts; defaults to `global_config.defaults.rate_limit_algorithm`.
 
     Raises:
         ValueError: A value is out of range, or the window is given twice or not at all.
@@ -151,12 +151,12 @@ class RateLimit(Limit):
         return self.window
 
     def can_acquire(self, requested: Amount) -> bool:
-        """Whether so much could be taken now. By the time of asking again, others may have taken it."""
+        """Whether that much could be taken now. Others may take it before you do."""
         remaining = self._remaining()
         return requested <= (self.capacity if remaining is None else remaining)
 
     def validate_usage(self, requested: Amount, used: Amount) -> None:
-        """Warns where more was used than requested: it was spent, and is charged."""
+        """Warns if more was used than requested: the excess was spent, and is charged."""
         if used > requested:
             logger.warning(
                 "Usage (%s) exceeds requested amount (%s) for limit '%s'. The excess is charged too. "
@@ -167,15 +167,15 @@ class RateLimit(Limit):
             )
 
     def params_signature(self) -> str:
-        """What tells this limit's behaviour from that of others, shortly, such as `"c300w60gcr"`.
+        """A short text that identifies the limit's behaviour, such as `"c300w60gcr"`.
 
         Returns:
-            The capacity, the window in seconds and the first letters of the algorithm, whole numbers without a point.
+            The capacity, the window in seconds and the algorithm's first three letters; whole numbers have no point.
         """
         return f"c{_shortly(self.capacity)}w{_shortly(self.window)}{self.algorithm.name[:3].lower()}"
 
     def get_stats(self) -> dict[str, Any]:
-        """How full the limit is, in Concurry's words: untouched, where no `LimitSet` has taken it."""
+        """How full the limit is, in Concurry's terms: unused if it is in no `LimitSet`."""
         remaining = self._remaining()
         return rate_statistics(
             key=self.key,
@@ -187,15 +187,15 @@ class RateLimit(Limit):
 
 
 class CallLimit(RateLimit):
-    """So many calls per window. Its key is `"call_count"`, and a request that does not name it takes 1.
+    """A number of calls per window. Its key is `"call_count"`, and a request that does not name it takes 1.
 
     Args:
         capacity: How many calls are admitted per window.
-        window: The window, as of a `RateLimit`.
-        per: Another word for `window`.
-        window_seconds: The word for `window` in Concurry up to 0.13.0; deprecated there and here.
-        algorithm: As of a `RateLimit`.
-        key: Taken for Concurry's sake, and replaced by `"call_count"`.
+        window: The window, as for a `RateLimit`.
+        per: Another name for `window`.
+        window_seconds: The name of `window` in Concurry up to 0.13.0; deprecated there and here.
+        algorithm: As for a `RateLimit`.
+        key: Accepted for compatibility, and replaced by `"call_count"`.
     """
 
     CallLimit_key: ClassVar[str] = "call_count"
@@ -214,10 +214,10 @@ class CallLimit(RateLimit):
         super().__init__(key=self.CallLimit_key, capacity=capacity, window=length, algorithm=algorithm)
 
     def validate_usage(self, requested: Amount, used: Amount) -> None:
-        """Checks usage: 1 where 1 was requested, from 0 up where more was.
+        """Checks usage: exactly 1 if 1 was requested, otherwise at least 0.
 
         Raises:
-            ValueError: It is not 1 where 1 was requested, or negative.
+            ValueError: 1 was requested and the usage is not 1, or the usage is negative.
         """
         if requested == 1 and used != 1:
             raise ValueError(
@@ -230,7 +230,7 @@ class CallLimit(RateLimit):
 
 
 class ResourceLimit(Limit):
-    """So many at a time, given back on release.
+    """A number that may be held at a time, given back on release.
 
     Args:
         key: The name of the limit in requests.
@@ -257,15 +257,15 @@ class ResourceLimit(Limit):
         self._set(capacity=given)
 
     def can_acquire(self, requested: Amount) -> bool:
-        """Whether so many are free now. By the time of asking again, others may have taken them."""
+        """Whether that many are free now. Others may take them before you do."""
         remaining = self._remaining()
         return requested <= (self.capacity if remaining is None else remaining)
 
     def validate_usage(self, requested: Amount, used: Amount) -> None:
-        """Accepts any usage: what was taken comes back whole."""
+        """Accepts any usage: everything that was taken comes back."""
 
     def get_stats(self) -> dict[str, Any]:
-        """How many are taken and free, in Concurry's words."""
+        """How many are taken and free, in Concurry's terms."""
         remaining = self._remaining()
         free = self.capacity if remaining is None else int(remaining)
         return resource_statistics(key=self.key, capacity=self.capacity, free=free)
@@ -277,7 +277,7 @@ def _window(
     per: float | str | RateWindow | None,
     window_seconds: float | str | None,
 ) -> float | str | RateWindow:
-    """The one of three words for the window that is given. Called by what the user calls."""
+    """The window, from whichever of its three arguments is given. Warnings blame the caller's caller."""
     if window_seconds is not None:
         if window is not None or per is not None:
             other = "window" if window is not None else "per"

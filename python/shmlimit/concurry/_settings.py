@@ -1,4 +1,4 @@
-"""Concurry's global defaults, as far as they concern limits."""
+"""Those of Concurry's global defaults that concern limits."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ._constants import LoadBalancingAlgorithm, RateLimitAlgorithm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Concurry looks again at intervals until a limit admits. Nothing polls here, so these change nothing.
+# Concurry polls until a limit admits. Nothing polls here, so these have no effect.
 _POLLING = ("limit_set_acquire_sleep", "rate_limiter_min_wait_time", "mp_context")
 
 
 class Defaults:
-    """What is used where a limit or pool does not say.
+    """The defaults of limits and pools.
 
     Attributes:
         rate_limit_algorithm: The algorithm of a rate limit; `SlidingWindow`, as in Concurry.
         limit_pool_load_balancing: How a pool chooses; `RoundRobin`.
         limit_pool_worker_index: Where a pool's round begins; 0.
 
-    `polling_*`, `limit_set_acquire_sleep`, `rate_limiter_min_wait_time` and `mp_context` can be set too, and
-    have no effect. Any other name is an error: options of workers are set in Concurry itself.
+    `polling_*`, `limit_set_acquire_sleep`, `rate_limiter_min_wait_time` and `mp_context` can be set, too, without
+    effect. Any other name is an error: options of workers are set in Concurry itself.
     """
 
     rate_limit_algorithm: RateLimitAlgorithm
@@ -58,7 +58,7 @@ class Configuration:
         self.defaults = Defaults()
 
     def reset_to_defaults(self) -> None:
-        """Forgets all that was set."""
+        """Restores the initial defaults."""
         self.defaults = Defaults()
 
 

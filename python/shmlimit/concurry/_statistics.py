@@ -1,4 +1,4 @@
-"""What `get_stats` says: Concurry's words for how full a limit is."""
+"""What `get_stats` returns: how full a limit is, in Concurry's terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {
 def rate_statistics(
     *, key: str, algorithm: RateLimitAlgorithm, capacity: float, window: float, remaining: float
 ) -> dict[str, Any]:
-    """The statistics of a rate limit of which `remaining` may be taken now."""
+    """The statistics of a rate limit that has `remaining` left now."""
     taken = 0.0 if remaining == capacity else capacity - remaining
     statistics: dict[str, Any] = {
         "key": key,
@@ -41,7 +41,7 @@ def rate_statistics(
 
 
 def resource_statistics(*, key: str, capacity: int, free: int) -> dict[str, Any]:
-    """The statistics of a resource of which so many are free now."""
+    """The statistics of a resource that has `free` left now."""
     taken = capacity - free
     return {
         "key": key,

@@ -1,7 +1,7 @@
-"""Concurry's workers take the limits of this package, in every mode.
+"""Lets Concurry's workers take this package's limits, in every mode.
 
-Concurry turns what `Worker.options(limits=...)` is given into a pool for each worker, in one function. What is of this
-package is taken care of before that function sees it.
+One function in Concurry turns the `limits` of `Worker.options(limits=...)` into a pool for each worker. A wrapper
+around it handles this package's limits first.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 _BASE = "concurry.core.worker.base_worker"
 _SETS = "concurry.core.limit.limit_set"
-# Both have the function by name.
+# Both modules have the function in their namespace.
 _WORKERS = (_BASE, "concurry.core.worker.worker_pool")
 _FUNCTION = "_transform_worker_limits"
 
 
 def connect_workers() -> None:
-    """Makes the workers of Concurry, where it is imported already, take sets, lists of sets and pools of this package.
+    """Makes the workers of an already imported Concurry take this package's sets, lists of sets and pools.
 
-    That is done when this package is imported, when a set or pool is made, and when something of Concurry is imported
-    from here. Call it where Concurry is imported by its own name after all that. More than once does nothing more.
+    This happens when this package is imported, when a set or pool is made, and when something of Concurry is imported
+    from here. Call it only if Concurry is imported by its own name after all that. Calling it again is harmless.
     """
     from ._limit_set import ShmLimitSet
 
@@ -38,7 +38,7 @@ def connect_workers() -> None:
         sets.BaseLimitSet.register(ShmLimitSet)
     for name in _WORKERS:
         module = sys.modules.get(name)
-        # Half imported, it has no such function yet.
+        # A module that is still being imported has no such function yet.
         if module is not None and hasattr(module, _FUNCTION):
             _connect(module)
 
@@ -58,7 +58,7 @@ def _connect(module: ModuleType) -> None:
 
 
 def _for_worker(limits: Any, is_pool: bool, worker_index: int) -> LimitPool | None:
-    """The pool that one worker has, or from which each worker of a pool gets its own; None of what is not of here."""
+    """The pool for one worker, or from which each worker of a pool gets its own; None if the limits are not ours."""
     from ._limit_pool import LimitPool
     from ._limit_set import LimitSet, ShmLimitSet
     from ._limits import Limit
@@ -82,7 +82,7 @@ def _for_worker(limits: Any, is_pool: bool, worker_index: int) -> LimitPool | No
 
 
 def _own(limits: ShmLimitSet, is_pool: bool) -> ShmLimitSet:
-    """A set of one worker's own, as is declared by one that is not shared."""
+    """A worker's own set, made from a set that is not shared."""
     from ._limit_set import LimitSet
 
     if is_pool:

@@ -1,4 +1,4 @@
-"""The storage of the scheme `async+shm`."""
+"""The storage for the scheme `async+shm`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 def _at_once(
     method: Callable[Concatenate[Counters, Parameters], Result],
 ) -> Callable[Concatenate[AsyncShmStorage, Parameters], Coroutine[Any, Any, Result]]:
-    """A method of the counters as a coroutine, which never waits."""
+    """Makes a method of the counters a coroutine that never waits."""
 
     @wraps(method)
     async def answer(self: AsyncShmStorage, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -28,24 +28,24 @@ def _at_once(
 
 
 class AsyncShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow):
-    """Counts in shared memory: see `shmlimit.limits_storage`. That takes about a microsecond and is done at once."""
+    """Counts in shared memory: see `shmlimit.limits_storage`. Counting takes about a microsecond and does not wait."""
 
     STORAGE_SCHEME: list[str] | None = ["async+shm"]  # noqa: RUF012 (as the base class has it)
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: float | str | bool) -> None:
-        """Makes the directory that the URI names, if it is not there.
+        """Makes a storage on the directory that the URI names.
 
         Args:
-            uri: As `async+shm:///dev/shm/myapp.limits?max_keys=100000`.
-            wrap_exceptions: Whether errors of the segments are raised as `limits.errors.StorageError`.
-            **options: As those of the URI, and before them.
+            uri: Such as `async+shm:///dev/shm/myapp.limits?max_keys=100000`.
+            wrap_exceptions: Whether segment errors are raised as `limits.errors.StorageError`.
+            **options: The same options as in the URI; these take precedence.
         """
         super().__init__(uri, wrap_exceptions)
         self._counters = Counters(uri, options)
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        """What can go wrong."""
+        """The errors that counting may raise."""
         return ERRORS
 
     incr = _at_once(Counters.incr)

@@ -16,7 +16,7 @@ from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Removed, Verd
 from shmlimit._declaration import WhenFull
 from shmlimit._windows import WindowDirectory
 
-# More than anyone counts to: the limit of fixed windows whose keys do not say it.
+# The limit of fixed windows whose keys do not name one: more than anyone counts to.
 _UNREACHABLE = 2**62
 
 _FIXED = "fixed-window."
@@ -26,7 +26,7 @@ _SLIDING = "sliding-window-counter."
 _LIMIT = "requests"
 _EXCESS = "excess"
 
-# So many keys are remembered that were refused for want of a row.
+# How many keys refused for lack of a row are remembered.
 _MAX_SHUT_OUT = 1024
 
 Parameters = ParamSpec("Parameters")
@@ -34,20 +34,20 @@ Result = TypeVar("Result")
 
 
 ERRORS: tuple[type[Exception], ...] = (Error, OSError)
-"""What can go wrong when something is counted."""
+"""The errors that counting may raise."""
 
 
 class TableFull(Error):
-    """A key could not be counted: every row that it might have had is that of a limited key.
+    """A key could not be counted: every row that it could take belongs to a limited key.
 
-    An error and not a refusal, so that what `limits` and Flask-Limiter have for a storage that fails is used.
+    This is an error and not a refusal, so that `limits` and Flask-Limiter use their fallback for a failed storage.
     """
 
 
 def _whichever_file(
     method: Callable[Concatenate[Counters, Parameters], Result],
 ) -> Callable[Concatenate[Counters, Parameters], Result]:
-    """Tries once more with new files, where one was retired since it was opened."""
+    """Makes a method try again with newly opened files if one was retired since it was opened."""
 
     @wraps(method)
     def tried(self: Counters, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -63,8 +63,8 @@ def _whichever_file(
 class Counters:
     """Counts requests under keys for each strategy.
 
-    The strategies say how long a window is when they count, but not always when they ask; then it is read from the key,
-    which ends as in `LIMITER/someone/5/1/minute`. Keys of another form are looked for in every file.
+    The strategies pass the length of the window when they count, but not always when they ask; then it is read from the
+    key, which ends as in `LIMITER/someone/5/1/minute`. Keys of another form are searched for in every file.
     """
 
     def __init__(self, uri: str | None, options: dict[str, Any]) -> None:
@@ -88,19 +88,19 @@ class Counters:
             )
         except ValueError as error:
             raise ConfigurationError(f"{uri!r}: {error}") from error
-        # Until when each is refused, on the monotonic clock.
+        # Until when each key is refused, on the monotonic clock.
         self._shut_out: dict[str, float] = {}
 
     @_whichever_file
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Counts in a fixed window that begins with the first of its requests; answers the count."""
+        """Counts in a fixed window that begins with its first request; returns the count."""
         limits, limit = self._fixed(key, expiry)
         if amount <= limit:
             checked = limits.check(None if amount == 1 else {_LIMIT: amount}, key=key)
             if checked:
                 return limit - int(checked.remaining or 0)
             self._require_row(checked, key, expiry)
-        # What is refused counts as well, as far as it fits.
+        # Refused requests count as well, as far as they fit.
         while amount > 1 and (rest := int(limits.peek({_LIMIT: 0}, key=key)[_LIMIT].remaining)) > 0:
             checked = limits.check({_LIMIT: rest}, key=key)
             if self._require_row(checked, key, expiry):
@@ -109,7 +109,7 @@ class Counters:
 
     @_whichever_file
     def get(self, key: str) -> int:
-        """What a fixed window has counted."""
+        """The count of a fixed window."""
         verdict = self._find_fixed(key)
         if verdict is not None:
             return _counted(verdict)
@@ -118,14 +118,14 @@ class Counters:
 
     @_whichever_file
     def get_expiry(self, key: str) -> float:
-        """When a fixed window ends, in seconds since the Unix epoch; now, where none has begun."""
+        """When a fixed window ends, in seconds since the Unix epoch; now, if none has begun."""
         verdict = self._find_fixed(key)
         wait = self._shut_out_for(key) if verdict is None else verdict.reset_after
         return time.time() + (wait or 0.0)
 
     @_whichever_file
     def clear(self, key: str) -> None:
-        """Forgets what fixed and moving windows have counted under a key."""
+        """Resets a key's fixed and moving windows."""
         self._shut_out.pop(key, None)
         for beginning in (_FIXED, _MOVING):
             for limits in self._directory.known(beginning):
@@ -142,7 +142,7 @@ class Counters:
 
     @_whichever_file
     def reset(self) -> int | None:
-        """Forgets everything; answers how many keys had something counted."""
+        """Resets everything; returns how many keys had used something."""
         self._shut_out.clear()
         keys = self._directory.keys()
         for limits in self._directory.known(""):
@@ -151,7 +151,7 @@ class Counters:
 
     @_whichever_file
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Takes places in a moving window, all or none."""
+        """Counts requests in a moving window, all or none; returns whether they fit."""
         if amount > limit:
             return False
         checked = self._moving(limit, expiry).check(None if amount == 1 else {_LIMIT: amount}, key=key)
@@ -160,7 +160,7 @@ class Counters:
 
     @_whichever_file
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """When the oldest request counted in a moving window came, and how many are counted; now, and none."""
+        """When the oldest request in a moving window came, and how many are counted; now and 0 if there are none."""
         if limit < 1:
             return time.time(), 0
         now = time.time()
@@ -174,11 +174,11 @@ class Counters:
 
     @_whichever_file
     def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Takes places in a sliding window that is reckoned from two counters, all or none."""
+        """Counts requests in a sliding window computed from two counters, all or none; returns whether they fit."""
         if amount > limit:
             return False
-        # The excess is the same usage over the limit itself, so that a key without room for one more request is a
-        # limited one, which is not evicted. It decides nothing: nothing is asked of it, and it is charged afterwards.
+        # `excess` counts the same usage against the exact limit, so that a key without room for one more request is
+        # limited, and so not evicted. It decides nothing: the request asks 0 of it, and charges it afterwards.
         permit = self._sliding(limit, expiry).try_acquire({_LIMIT: amount, _EXCESS: 0}, key=key)
         if isinstance(permit, Refusal):
             self._require_row(permit, key, expiry)
@@ -189,10 +189,10 @@ class Counters:
 
     @_whichever_file
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """How a sliding window stands, as the strategy understands it: two counters, and for how long each counts.
+        """The state of a sliding window as the strategy expects it: two counters, and how long each still counts.
 
-        The segment does not tell its two counters apart. Their weighted sum is what the strategy compares with the
-        limit: it is given as the second counter, whose end is the time when there will be room for one more.
+        The segment does not report its two counters separately. The strategy compares their weighted sum with the
+        limit, so the sum is returned as the second counter, which ends when there will be room for one more request.
         """
         for limits in self._sliding_files(key, expiry):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
@@ -214,13 +214,13 @@ class Counters:
 
     @_whichever_file
     def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Forgets what a sliding window has counted under a key."""
+        """Resets a key's sliding window."""
         self._shut_out.pop(key, None)
         for limits in self._sliding_files(key, expiry):
             limits.reset(key=key)
 
     def _require_row(self, answer: Checked | Refusal, key: str, expiry: int) -> bool:
-        """Whether it was a table without room that refused: an error, unless it was declared to refuse new keys."""
+        """Whether a full table refused, which is an error unless the table is declared to refuse new keys."""
         if answer.reason != "table_full":
             return False
         if self._directory.when_full != "refuse":
@@ -228,15 +228,15 @@ class Counters:
                 f"no row of {self._directory.path} is left for a new key: all that it might have had are those of "
                 "limited keys; declare a larger max_keys"
             )
-        # Asked how the key stands, the storage says that it is limited. How long it takes is not known: at most until
-        # every window that is open now has passed.
+        # When asked, the storage then reports the key as limited. For how long is not known, but at most until every
+        # window that is open now has passed.
         if len(self._shut_out) >= _MAX_SHUT_OUT:
             self._shut_out.clear()
         self._shut_out[key] = time.monotonic() + expiry
         return True
 
     def _shut_out_for(self, key: str) -> float | None:
-        """Seconds for which a key without a row is reported as limited."""
+        """For how many more seconds a key without a row is reported as limited; None if it is not."""
         until = self._shut_out.get(key)
         if until is None:
             return None
@@ -247,7 +247,7 @@ class Counters:
         return wait
 
     def _fixed(self, key: str, expiry: int) -> tuple[Limits, int]:
-        """The set that counts a key in fixed windows, and the limit there."""
+        """The set that counts a key in fixed windows, and its limit."""
         named = _named(key)
         limit = _UNREACHABLE if named is None or named[0] < 1 or named[1] != expiry else named[0]
         limits = self._directory.limits(
@@ -266,8 +266,8 @@ class Counters:
         )
 
     def _sliding(self, limit: int, expiry: int) -> Limits:
-        # `limits` rounds the weighted sum down before it compares, the segment rounds it up to the next unit. In units
-        # of a millionth, with all but one of them above the limit, that comes to the same.
+        # `limits` rounds the weighted sum down before comparing; the segment rounds it up to the next unit. With units
+        # of a millionth, and a capacity of the limit plus all but one of them, both decide alike.
         def rate(name: str, capacity: str) -> Rate:
             return Rate(name, capacity, expiry, algorithm="sliding_window_counter", buckets=1, unit="0.000001")
 
@@ -278,7 +278,7 @@ class Counters:
         )
 
     def _find_fixed(self, key: str) -> Verdict | None:
-        """How the fixed window of a key stands, if one has begun."""
+        """The state of a key's fixed window, if one has begun."""
         named = _named(key)
         likely = None if named is None else self._directory.find(_fixed_kind(*named))
         for limits in _each_once(likely, self._directory.known(_FIXED)):
@@ -303,7 +303,7 @@ def _sliding_kind(limit: int, expiry: int) -> str:
 
 
 def _each_once(likely: Limits | None, every: Iterator[Limits]) -> Iterator[Limits]:
-    """First the one that is likely, and the others only where someone goes on asking."""
+    """Yields the likely set first; the others are only opened if the caller goes on."""
     if likely is not None:
         yield likely
     for limits in every:
@@ -316,7 +316,7 @@ def _counted(verdict: Verdict) -> int:
 
 
 def _named(key: str) -> tuple[int, int] | None:
-    """The amount and the length of the window that end a key of a strategy."""
+    """The amount and the window, in seconds, at the end of a strategy's key."""
     parts = key.rsplit("/", 3)
     if len(parts) != 4 or parts[3] not in TIME_TYPES:
         return None

@@ -1,4 +1,4 @@
-"""The storage of the scheme `shm`."""
+"""The storage for the scheme `shm`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class ShmStorage(Counters, Storage, MovingWindowSupport, SlidingWindowCounterSup
     STORAGE_SCHEME: list[str] | None = ["shm"]  # noqa: RUF012 (as the base class has it)
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: float | str | bool) -> None:
-        """Makes the directory that the URI names, if it is not there.
+        """Makes a storage on the directory that the URI names.
 
         Args:
-            uri: As `shm:///dev/shm/myapp.limits?max_keys=100000`.
-            wrap_exceptions: Whether errors of the segments are raised as `limits.errors.StorageError`.
-            **options: As those of the URI, and before them.
+            uri: Such as `shm:///dev/shm/myapp.limits?max_keys=100000`.
+            wrap_exceptions: Whether segment errors are raised as `limits.errors.StorageError`.
+            **options: The same options as in the URI; these take precedence.
         """
         Storage.__init__(self, uri, wrap_exceptions)
         Counters.__init__(self, uri, options)
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        """What can go wrong."""
+        """The errors that counting may raise."""
         return ERRORS
