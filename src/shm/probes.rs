@@ -1,15 +1,15 @@
-//! Static probes (USDT): places at which a tracer of the host, such as bpftrace, sees what happens, in processes that
-//! were started without it. Here are their names and arguments; `docs/observability.md` says what they mean.
+//! Static probes (USDT): points at which a tracer on the host, such as bpftrace, sees what happens in processes that
+//! were started without it. Their names and arguments are defined here; `docs/observability.md` says what they mean.
 //!
-//! Without the feature `usdt` there are none. With it each is a counter that the kernel raises while a tracer is
-//! attached, a look at that counter, and out of the way an instruction that does nothing. Arguments are computed only
-//! while the counter is not zero. No code of the program runs, so probes may also fire under a lock.
+//! Without the feature `usdt` there are none. With it, each probe is a counter that the kernel raises while a tracer
+//! is attached, a test of that counter, and a nop out of the way. Arguments are computed only while the counter is
+//! not zero. A probe runs no code of the program, so it may also fire under a lock.
 #![allow(unsafe_code)]
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What a probe takes: a number, or a text that a tracer reads while the probe fires.
+/// A probe's argument: a number, or text that a tracer reads while the probe fires.
 trait Argument {
     type Kept;
 
@@ -19,7 +19,8 @@ trait Argument {
     fn word(kept: &Self::Kept) -> isize;
 }
 
-/// Text as tracers read it, ended by a NUL. On the stack, because what fires under a lock must not allocate.
+/// NUL-terminated text, as tracers read it. It is on the stack, because probes that fire under a lock must not
+/// allocate.
 struct Text([u8; Self::SIZE]);
 
 impl Text {
@@ -39,7 +40,7 @@ impl Text {
 impl Argument for &str {
     type Kept = Text;
 
-    /// The beginning of a text that is too long.
+    /// Keeps the beginning of a text that is too long.
     fn keep(self) -> Text {
         Text::of_bytes(&self.as_bytes()[..self.len().min(Text::SIZE - 1)])
     }
@@ -52,7 +53,7 @@ impl Argument for &str {
 impl Argument for &Path {
     type Kept = Text;
 
-    /// The end of a path that is too long: paths of one directory differ there.
+    /// Keeps the end of a path that is too long: paths in the same directory differ there.
     fn keep(self) -> Text {
         let bytes = self.as_os_str().as_bytes();
         Text::of_bytes(&bytes[bytes.len().saturating_sub(Text::SIZE - 1)..])
@@ -81,14 +82,14 @@ macro_rules! implement_argument {
 
 implement_argument!(bool, i64, u64, usize);
 
-/// Declares probes: a module for each, of which `fire` takes what computes the arguments.
+/// Declares probes: a module for each, whose `fire` takes a closure that computes the arguments.
 ///
-/// The macro of the crate `probe` expands to unsafe code, which is sound for whatever words it is given:
+/// The macros of the crate `probe` expand to unsafe code, which is sound for any words passed to it:
 ///
-/// - the counter is a static that the program never writes, and to which there is no reference: it is read volatile,
-///   because the kernel writes it;
-/// - the instruction reads nothing, and keeps the stack and the flags. That a tracer may read memory at that time is
-///   declared, so that texts are there before it and stay until it is over.
+/// - the counter is a static that the program never writes and has no reference to. It is read volatile, because the
+///   kernel writes it;
+/// - the instruction reads nothing and preserves the stack and the flags. It is declared to read memory, as a tracer
+///   may, so the texts are there before it and stay until it is over.
 macro_rules! probes {
     ($(
         $(#[$about:meta])*
@@ -106,7 +107,7 @@ macro_rules! probes {
                 reach(None)
             }
 
-            /// Lets a tracer see this, if one is attached: only then the arguments are computed.
+            /// Fires the probe if a tracer is attached; only then are the arguments computed.
             #[inline(always)]
             pub(crate) fn fire<'a>(arguments: impl FnOnce() -> ($first_type, $($type),*)) {
                 if is_attached() {
@@ -126,8 +127,8 @@ macro_rules! probes {
                 ]));
             }
 
-            /// Answers whether a tracer is attached. The counter belongs to the place of the probe, so that it is asked
-            /// there as well, without words: where one is attached, that is all, and it does not fire.
+            /// Returns whether a tracer is attached. The counter belongs to the probe's code, so it has to be tested
+            /// there; called without words, this only tests it and does not fire.
             #[cfg(feature = "usdt")]
             #[inline(always)]
             fn reach(words: Option<[isize; COUNT]>) -> bool {
@@ -152,13 +153,13 @@ macro_rules! probes {
 }
 
 probes! {
-    /// A thread that had to wait for a lock has it.
+    /// A thread that had to wait for a lock now has it.
     lock_wait(segment: &'a Path, set: &'a str, nanos: u64);
 
     /// A lock was taken over from an owner that had died.
     owner_dead(segment: &'a Path, set: &'a str);
 
-    /// What the process that had the lock before left unfinished has been repaired.
+    /// What the lock's previous holder left unfinished was repaired.
     recovered(
         segment: &'a Path,
         set: &'a str,
@@ -168,19 +169,20 @@ probes! {
         poisoned: bool,
     );
 
-    /// A request was refused. After so many nanoseconds it would not be; -1 where time alone does not help.
+    /// A request was refused. It would be admitted after `retry_after` nanoseconds; -1 if waiting alone does not
+    /// help.
     refused(segment: &'a Path, set: &'a str, limit: &'a str, reason: &'a str, retry_after: i64);
 
     /// A request waits in the queue.
     queued(segment: &'a Path, set: &'a str);
 
-    /// A request that waited in the queue was admitted.
+    /// A request that had waited in the queue was admitted.
     granted(segment: &'a Path, set: &'a str, nanos: u64);
 
     /// What a dead process held or waited for was given back.
     reclaimed(segment: &'a Path, set: &'a str, pid: u64, holds: u64, waiters: u64);
 
-    /// What a process held of a limit for longer than its lease was given back.
+    /// Units that a process had held for longer than their lease were given back.
     lease_expired(segment: &'a Path, set: &'a str, limit: &'a str, pid: u64, units: u64);
 }
 

@@ -1,4 +1,4 @@
-//! From a path to a segment that may be used: opening the file, checking it, and joining those who use it.
+//! From a path to a usable segment: opens the file, checks it, and joins the processes that use it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -27,27 +27,27 @@ use crate::shm::process::participant::{Membership, ParticipantId, ParticipantTab
 use crate::shm::process::process_identity::CopyIdentity;
 use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place, ensure_same_namespaces};
 
-/// A segment that this process is a participant of.
+/// A segment that this process participates in.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) verified: Verified,
     /// Shared by everything in this process that has the segment open.
     pub(crate) membership: Arc<Membership>,
-    /// Added to the boot-time clock: the segment clock.
+    /// Added to the boot-time clock, this gives the segment clock.
     pub(crate) clock_offset: u64,
 }
 
-/// What is to become of an attempt to attach, once it is known what the segment holds.
+/// What to do once it is known what the segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// The process joins.
+    /// Join it.
     Join,
-    /// The segment is retired and its file removed, so that another can be made in its place. Only while no other
-    /// process is attached.
+    /// Retire the segment and remove its file, so that another can be made in its place. Only if no other process is
+    /// attached.
     Replace,
 }
 
-/// What an attempt to attach is decided by: under the attach lock, so that no other process joins meanwhile.
+/// What this decision is based on. Seen under the attach lock, so that no other process joins in the meantime.
 pub(crate) struct Candidate<'a> {
     verified: &'a Verified,
     file: &'a File,
@@ -55,7 +55,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// The definitions that are in force by now.
+    /// The definitions in force now.
     pub(crate) fn definitions(&self) -> Result<Vec<Definition>, Error> {
         let Verified { region, geometry, .. } = self.verified;
         read_definitions(region, geometry, self.path)
@@ -66,14 +66,14 @@ impl Candidate<'_> {
         self.verified.creation_options
     }
 
-    /// The permissions of the file.
+    /// The file's permissions.
     pub(crate) fn mode(&self) -> Result<u32, Error> {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|source| io_error("examine", self.path, source))?;
         Ok(metadata.mode() & 0o777)
     }
 
-    /// The other processes that are attached.
+    /// The other attached processes.
     pub(crate) fn other_processes(&self) -> Vec<ProcessId> {
         let own = CopyIdentity::own();
         let mut others = self.verified.live_processes(self.file);
@@ -84,12 +84,12 @@ impl Candidate<'_> {
 }
 
 /// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
-/// participants, unless this process is one already. Nothing is changed before `understand` has made sense of what the
-/// file defines and `admit` has agreed.
+/// participants, unless this process has joined already. Changes nothing until `understand` has made sense of the
+/// file's definitions and `admit` has agreed.
 ///
 /// # Errors
 ///
-/// [`SegmentError::Removed`], also where the segment was to be replaced; and what is wrong with the file.
+/// [`SegmentError::Removed`], also if the segment was to be replaced; otherwise what is wrong with the file.
 pub(crate) fn attach<T>(
     path: &Path,
     trust_any_owner: bool,
@@ -98,7 +98,7 @@ pub(crate) fn attach<T>(
 ) -> Result<(Attached, T), Error> {
     let file = open_for_writing(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
-    // The header is read through a mapping of its own, so that nothing of a foreign file is touched before it is
+    // The header is read through a mapping of its own, so that nothing else of a foreign file is touched before it is
     // known to be a segment.
     let header_region =
         Region::read_only(&file, HEADER_SPACE as usize).map_err(|source| io_error("map", path, source))?;
@@ -108,9 +108,9 @@ pub(crate) fn attach<T>(
     let region = match &shared {
         Some(membership) => Arc::clone(membership.region()),
         None => {
-            // Before anything is concluded from who is taken for alive.
+            // Must precede every conclusion about who is alive.
             ensure_locks_last(&file, path)?;
-            // A copy may be sparse: on a full file system the first store into a hole would be a bus error.
+            // A copy may be sparse: on a full file system, the first store into a hole would be a bus error.
             ensure_stores_need_no_space(&file, size, path)?;
             let region =
                 Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
@@ -120,7 +120,7 @@ pub(crate) fn attach<T>(
     let mut verified = verify(region, path)?;
     let understood = understand(&verified)?;
     let lock = AttachLock::take(&file, path)?;
-    // Another thread may have joined since.
+    // Another thread may have joined in the meantime.
     shared = shared.or_else(|| attachments::find(own_identity));
     if let Some(membership) = &shared {
         verified.region = Arc::clone(membership.region());
@@ -132,7 +132,7 @@ pub(crate) fn attach<T>(
             cause,
         })
     };
-    // Looked at under the lock: the process that removes the segment retires it under the same lock.
+    // Checked under the lock, because segments are retired under it.
     if let Some(cause) = marked_removal(header) {
         return Err(removed(cause));
     }
@@ -144,7 +144,7 @@ pub(crate) fn attach<T>(
     if admit(&candidate)? == Admission::Replace {
         retire(header);
         unlink(path, &file).inspect_err(|_| {
-            // No process has joined meanwhile, which takes the lock: it is as it was.
+            // Joining takes the lock, so nobody has joined: undo the mark.
             header.retired.store(0, Ordering::Release);
         })?;
         return Err(removed(RemovalCause::Retired));
@@ -156,8 +156,8 @@ pub(crate) fn attach<T>(
             let probe = file
                 .try_clone()
                 .map_err(|source| io_error("open", path, source))?;
-            // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this
-            // process that outlive it.
+            // Not a duplicate: a mapping keeps its open file, and with it the file's locks, even in children that
+            // outlive this process.
             let own_file = open_again(file.as_raw_fd(), path, own_identity)?;
             let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
             let membership = Arc::new(membership);
@@ -166,7 +166,7 @@ pub(crate) fn attach<T>(
         }
     };
     drop(lock);
-    // In a forked child that has inherited it, it is renewed here, which needs the attach lock.
+    // In a forked child this renews an inherited membership, which needs the attach lock.
     membership.owner()?;
     let clock_offset = header.clock_offset.load(Ordering::Relaxed);
     let attached = Attached {
@@ -177,13 +177,13 @@ pub(crate) fn attach<T>(
     Ok((attached, understood))
 }
 
-/// A segment opened for looking only: mapped without write permission, nothing joined, nothing that others use locked.
+/// A segment opened only for looking: mapped read-only, without joining it or taking any lock that others use.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) verified: Verified,
     file: File,
     pub(crate) same_place: bool,
-    /// Whether the locks of those who are attached say that they are alive.
+    /// Whether the locks of attached processes show that they are alive.
     locks_last: bool,
 }
 
@@ -195,23 +195,23 @@ impl Observed {
             .map_err(|place| damaged(path, place))
     }
 
-    /// Where the segment is from.
+    /// Where the segment comes from.
     pub(crate) fn origin(&self, path: &Path) -> Result<SegmentOrigin, Error> {
         Ok(SegmentOrigin::of(self.header(path)?, identity(&self.file, path)?))
     }
 
-    /// Whether the owner of something is alive.
+    /// Whether an owner is alive.
     pub(crate) fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
         table.is_alive(id, |byte| self.is_locked(byte))
     }
 
-    /// Whether an open file has an exclusive lock in the range; `None` where that says nothing.
+    /// Whether an open file has an exclusive lock in the range; `None` if locks say nothing.
     fn is_locked(&self, range: ByteRange) -> Option<bool> {
         let is_locked = || is_locked_by_others(self.file.as_fd(), range).ok();
         self.locks_last.then(is_locked)?
     }
 
-    /// Why this process could not attach, each by the error that it would get. Joins nothing and changes nothing.
+    /// Why this process could not attach: every error that it would get. Joins nothing and changes nothing.
     pub(crate) fn obstacles(&self, path: &Path) -> Vec<Error> {
         let checks: [&dyn Fn() -> Result<(), Error>; 7] = [
             &|| open_for_writing(path).map(drop),
@@ -264,7 +264,7 @@ impl Observed {
     }
 }
 
-/// Opens a segment for looking only.
+/// Opens a segment only for looking.
 pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Error> {
     let file = open_for_reading(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
@@ -275,7 +275,7 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     let origin = SegmentOrigin::of(header, identity(&file, path)?);
     let lock_kind = verified.creation_options.lock_kind;
     let same_place = origin.likeness(lock_kind, current_place(path)?) != Likeness::Another;
-    // Where locks are refused altogether, none says anything either.
+    // If locks cannot be taken at all, they say nothing either.
     let locks_last = locks_last(&file, path).unwrap_or(false);
     Ok(Observed {
         verified,

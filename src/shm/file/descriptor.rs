@@ -1,7 +1,7 @@
-//! The descriptor by which a segment file is asked who has its locks, and which other code may close under us.
+//! The descriptor used to ask who has locks on a segment file. Other code may close it behind our back.
 //!
-//! Libraries that daemonise close every descriptor they do not know. So the number is kept, not owned: it is only ever
-//! handed to system calls as a number, and before and after it is used it is asked whether it is the same file.
+//! Libraries that daemonise close every descriptor they do not know. So the number is kept, not owned: it is only
+//! ever passed to system calls as a number, and before and after each use we check that it is still the same file.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -19,13 +19,13 @@ use crate::shm::file::file_lock::{ByteRange, is_locked};
 use crate::shm::time::clock::utc_nanos;
 use crate::units::NANOS_PER_SECOND;
 
-/// Numbers below are the standard streams: what is printed to a closed one must not be written into the segment.
+/// Lower numbers are the standard streams: output to a closed one must not end up in the segment.
 const FIRST_PRIVATE_NUMBER: RawFd = 3;
 
-/// How old a file that is in use may look, in seconds.
+/// How old the file of a segment in use may look, in seconds.
 const MAX_AGE: u64 = 60;
 
-/// Device and inode: which file a descriptor or a path stands for.
+/// Device and inode: the identity of the file behind a descriptor or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     pub(crate) device: u64,
@@ -41,28 +41,28 @@ impl FileIdentity {
         })
     }
 
-    /// Of whatever has this number now; `None` where nothing has.
+    /// The file that has this number now; `None` if there is none.
     fn of_number(number: RawFd) -> Option<Self> {
         status_of_number(number).map(|status| status.file)
     }
 }
 
-/// What the system says of an open file.
+/// What the system says about an open file.
 #[derive(Clone, Copy, Debug)]
 struct Status {
     file: FileIdentity,
     has_name: bool,
     /// Permission bits.
     mode: u32,
-    /// When its bytes were changed last, as far as the system knows, in seconds since the Unix epoch.
+    /// When its contents last changed, as far as the system knows, in seconds since the Unix epoch.
     modified: i64,
 }
 
-/// What has this number now; `None` where nothing has.
+/// The status of what has this number now; `None` if nothing has.
 fn status_of_number(number: RawFd) -> Option<Status> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the pointer is to memory for one structure. The number may be closed or stand for any file: fstat
-    // fails or describes that, and changes neither a file nor a descriptor.
+    // SAFETY: the pointer is to memory for one structure. The number may be closed or belong to any file: fstat then
+    // fails or describes that file, and changes neither a file nor a descriptor.
     if unsafe { libc::fstat(number, status.as_mut_ptr()) } != 0 {
         return None;
     }
@@ -80,10 +80,10 @@ fn status_of_number(number: RawFd) -> Option<Status> {
     })
 }
 
-/// Opens the file that has this number once more, as an open file of its own, if it is the one that is meant.
+/// Opens the file behind this number again, as a new open file, if it is the expected one.
 pub(super) fn open_number(number: RawFd, expected: FileIdentity) -> io::Result<File> {
     let bad_number = || io::Error::from(Errno::EBADF);
-    // Asked before: a number that other code has closed may be that of a file for which opening means something.
+    // Check first: if other code closed the number, it may now belong to a file that must not simply be opened.
     if FileIdentity::of_number(number) != Some(expected) {
         return Err(bad_number());
     }
@@ -99,10 +99,10 @@ pub(super) fn open_number(number: RawFd, expected: FileIdentity) -> io::Result<F
     }
 }
 
-/// A descriptor that may turn out to be gone.
+/// A descriptor that other code may close at any time.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    /// The number in the low half, or all ones where it was closed; above, how often it was replaced.
+    /// The number in the low half, all ones once closed; in the high half, how often it was replaced.
     slot: AtomicU64,
     file: FileIdentity,
 }
@@ -138,29 +138,30 @@ impl Descriptor {
         })
     }
 
-    /// Which file it stands for.
+    /// The file it stands for.
     pub(crate) fn file(&self) -> FileIdentity {
         self.file
     }
 
-    /// Whether the file has a name, by any path; `None` where the descriptor is not there any more.
+    /// Whether the file has a name, at any path; `None` if the descriptor is gone.
     ///
-    /// A file that has one is made to look used, if its time is older than a minute: stores into a mapping leave the time of a
-    /// file on tmpfs alone, and programs that remove what nobody has used for long, such as systemd-tmpfiles, go by it.
+    /// If it has one and its modification time is more than a minute old, updates the time. Stores into a mapping do
+    /// not change the time of a file on tmpfs, and programs that remove what has not been used for long, such as
+    /// systemd-tmpfiles, go by it.
     pub(crate) fn look(&self) -> Option<bool> {
         let number = self.number();
         let status = status_of_number(number).filter(|status| status.file == self.file)?;
         let now = i64::try_from(utc_nanos() / NANOS_PER_SECOND).unwrap_or(i64::MAX);
         if status.has_name && now.abs_diff(status.modified) >= MAX_AGE {
-            // SAFETY: no memory is involved. If other code has closed the number since it was compared and opened another file by
-            // it, that one looks used, by a program that has it open. It may fail where the file is another user's: then the
-            // processes of that user do it.
+            // SAFETY: no memory is involved. If other code has closed the number since it was compared and opened
+            // another file by it, that file looks used, by a program that has it open. It may fail if the file
+            // belongs to another user: then that user's processes do it.
             unsafe { libc::futimens(number, std::ptr::null()) };
         }
         Some(status.has_name)
     }
 
-    /// The permission bits of the file; `None` where the descriptor is not there any more.
+    /// The permission bits of the file; `None` if the descriptor is gone.
     pub(crate) fn mode(&self) -> Option<u32> {
         let status = status_of_number(self.number()).filter(|status| status.file == self.file)?;
         Some(status.mode)
@@ -171,29 +172,30 @@ impl Descriptor {
         number_in(self.slot.load(Ordering::Acquire))
     }
 
-    /// Whether some other open file has an exclusive lock in the range; `None` where the descriptor is not there any more, or
-    /// the kernel does not say.
+    /// Whether another open file has an exclusive lock in the range; `None` if the descriptor is gone or the kernel
+    /// does not say.
     pub(crate) fn is_locked_by_others(&self, range: ByteRange) -> Option<bool> {
         let number = self.number();
         if FileIdentity::of_number(number) != Some(self.file) {
             return None;
         }
         let mut request = range.read_lock();
-        // SAFETY: the pointer is to a live structure. The number may have been closed, or given to another file, since
-        // it was compared: F_OFD_GETLK fails then or answers for that file, and changes neither a file nor a lock.
+        // SAFETY: the pointer is to a live structure. The number may have been closed, or given to another file,
+        // since it was compared: F_OFD_GETLK fails then or answers for that file, and changes neither a file nor a
+        // lock.
         let answer = unsafe { libc::fcntl(number, libc::F_OFD_GETLK, &mut request) };
-        // An answer about another file is none: it could make a live process look dead.
+        // An answer for another file is useless: it could make a live process look dead.
         if answer != 0 || FileIdentity::of_number(number) != Some(self.file) {
             return None;
         }
         Some(is_locked(&request))
     }
 
-    /// Puts another open file of the same identity in the place of one that is gone. Where another thread was first,
-    /// this one is closed.
+    /// Replaces a descriptor that is gone with another open file of the same identity. If another thread was faster,
+    /// closes `file`.
     pub(crate) fn replace(&self, file: File) {
         let slot = self.slot.load(Ordering::Acquire);
-        // The new file may have been given the number of the old one.
+        // The new file may have got the number of the old one.
         if FileIdentity::of_number(number_in(slot)) == Some(self.file) && number_in(slot) != file.as_raw_fd()
         {
             return;
@@ -205,7 +207,7 @@ impl Descriptor {
             Ordering::Relaxed,
         );
         if replaced.is_ok() {
-            // It is closed with the descriptor, by its number.
+            // The descriptor closes it, by its number.
             let _ = file.into_raw_fd();
         }
     }
@@ -217,8 +219,8 @@ impl Drop for Descriptor {
         let number = number_in(slot);
         if FileIdentity::of_number(number) == Some(self.file) {
             // SAFETY: closing touches no memory of this process. The number was given to this descriptor by
-            // `into_raw_fd` and stands for the file that it then stood for, so unless other code closed it and opened
-            // the very same file under the same number since, it is this descriptor's own.
+            // `into_raw_fd` and still stands for the same file, so unless other code closed it and opened the very
+            // same file under the same number since, it is this descriptor's own.
             unsafe { libc::close(number) };
         }
     }
@@ -241,14 +243,14 @@ mod tests {
         let descriptor = Descriptor::adopt(open()).expect("a descriptor");
         assert_eq!(descriptor.is_locked_by_others(byte), Some(true));
         let number = number_in(descriptor.slot.load(Ordering::Relaxed));
-        // What other code and then the kernel do, with a number that no test running beside this one can take.
+        // What other code and then the kernel do, with a number that no concurrent test can take.
         let other = tempfile::tempfile().expect("another file");
         // SAFETY: both numbers are open, and the first one is used by nothing but the descriptor.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
         assert_eq!(descriptor.is_locked_by_others(byte), None);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::dup2(open().as_raw_fd(), number) }, number);
-        // SAFETY: the number was made just now; the descriptor does not know of it.
+        // SAFETY: the number was made just now, and the descriptor does not know of it.
         let replacement = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(number) };
         descriptor.replace(replacement);
         assert_eq!(number_in(descriptor.slot.load(Ordering::Relaxed)), number);

@@ -1,11 +1,12 @@
 //! Open file description locks on single bytes far beyond the end of the segment file.
 //!
-//! The kernel releases them when nothing refers to the open file any more: no descriptor and no mapping. The death of a
-//! process does that; unlike with POSIX record locks, closing another descriptor of the same file does not.
+//! The kernel releases them when nothing refers to the open file any more, neither a descriptor nor a mapping, as
+//! when the process dies. Unlike with POSIX record locks, closing another descriptor of the same file does not
+//! release them.
 //!
-//! Whatever says something by a lock says it by a *write* lock, which takes the right to write. Whoever may only read the
-//! file can put read locks anywhere: probes do not see them, and they keep no dead process alive. But where one is, no write
-//! lock can be taken.
+//! Every lock that carries meaning is a *write* lock, which takes permission to write. Anybody who can read the file
+//! can put read locks anywhere. Probes do not see those, and they keep no dead process alive, but they do prevent
+//! write locks on the same bytes.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,21 +16,21 @@ use nix::fcntl::{FcntlArg, fcntl};
 /// The byte of participant slot 0; the others follow.
 const FIRST_PARTICIPANT_BYTE: i64 = 1 << 40;
 
-/// Held exclusively while a segment's processes are joined or its state is initialised.
+/// Locked exclusively while a process joins the segment or its state is initialised.
 const ATTACH_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 1;
 
-/// Held exclusively on a file under construction while its creator lives.
+/// Locked exclusively on a file under construction while its creator lives.
 const CONSTRUCTION_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 2;
 
-/// Held exclusively by the process that writes to a checkpoint file. Not the byte of its construction: a child that was
-/// forked during that has the file description whose lock that is.
+/// Locked exclusively by the process that writes to a checkpoint file. Not the construction byte: a child forked
+/// during construction has the file description that owns that lock.
 const CHECKPOINT_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 3;
 
-/// The bytes by which it is tried out whether locks last: so many of them that two trials seldom meet.
+/// The bytes for trials of whether locks last: so many that two trials seldom collide.
 const FIRST_TRIAL_BYTE: i64 = FIRST_PARTICIPANT_BYTE - (1 << 31);
 const TRIAL_BYTES: u64 = 1 << 30;
 
-/// One byte, or a row of bytes, to lock.
+/// One byte, or a range of bytes, to lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteRange {
     start: i64,
@@ -37,19 +38,19 @@ pub(crate) struct ByteRange {
 }
 
 impl ByteRange {
-    /// The byte that stands for attaching.
+    /// The byte for attaching.
     pub(crate) const ATTACH: Self = Self {
         start: ATTACH_BYTE,
         length: 1,
     };
 
-    /// The byte that stands for creating.
+    /// The byte for creating.
     pub(crate) const CONSTRUCTION: Self = Self {
         start: CONSTRUCTION_BYTE,
         length: 1,
     };
 
-    /// The byte that stands for writing a checkpoint.
+    /// The byte for writing a checkpoint.
     pub(crate) const CHECKPOINT: Self = Self {
         start: CHECKPOINT_BYTE,
         length: 1,
@@ -58,7 +59,7 @@ impl ByteRange {
     /// The bytes of all participants, however many a segment has.
     pub(crate) const ALL_PARTICIPANTS: Self = Self {
         start: FIRST_PARTICIPANT_BYTE,
-        // To the last offset there is.
+        // Up to the largest offset.
         length: 0,
     };
 
@@ -86,12 +87,12 @@ impl ByteRange {
         }
     }
 
-    /// The request for an exclusive lock, which any other lock answers.
+    /// The request for an exclusive lock. Any other lock conflicts with it.
     fn write_lock(self) -> libc::flock {
         self.request(libc::F_WRLCK)
     }
 
-    /// The request for a shared lock, which only an exclusive one answers.
+    /// The request for a shared lock. Only an exclusive one conflicts with it.
     pub(crate) fn read_lock(self) -> libc::flock {
         self.request(libc::F_RDLCK)
     }
@@ -107,12 +108,12 @@ impl ByteRange {
     }
 }
 
-/// Takes an exclusive lock if no other open file has a lock there.
+/// Takes an exclusive lock, if no other open file has a lock there.
 pub(crate) fn try_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
     is_taken(fcntl(file, FcntlArg::F_OFD_SETLK(&range.write_lock())))
 }
 
-/// Takes a shared lock if no other open file has an exclusive one there. The right to read the file is enough.
+/// Takes a shared lock, if no other open file has an exclusive one there. Permission to read the file is enough.
 pub(crate) fn try_read_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
     is_taken(fcntl(file, FcntlArg::F_OFD_SETLK(&range.read_lock())))
 }
@@ -125,13 +126,13 @@ fn is_taken(answer: Result<i32, Errno>) -> Result<bool, Errno> {
     }
 }
 
-/// Takes an exclusive lock for this process if no other has one there. Unlike that of an open file, forked children do not keep
-/// it, and it ends with the first descriptor of the file that this process closes.
+/// Takes an exclusive lock for this process, if no other has a lock there. Unlike an open file's lock, it is not kept
+/// by forked children, and it ends when this process closes any descriptor of the file.
 pub(crate) fn try_lock_for_process(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
     is_taken(fcntl(file, FcntlArg::F_SETLK(&range.write_lock())))
 }
 
-/// Gives a lock of this open file back.
+/// Releases this open file's lock.
 pub(crate) fn unlock(file: BorrowedFd<'_>, range: ByteRange) -> Result<(), Errno> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&range.request(libc::F_UNLCK))).map(drop)
 }
@@ -143,15 +144,15 @@ pub(crate) fn is_locked_by_others(file: BorrowedFd<'_>, range: ByteRange) -> Res
     Ok(is_locked(&request))
 }
 
-/// A lock that another open file has.
+/// A lock that another open file or process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FoundLock {
     pub(crate) is_exclusive: bool,
-    /// Of the process, where it is a process's lock and not an open file's.
+    /// The process, if the lock belongs to a process and not to an open file.
     pub(crate) pid: Option<u32>,
 }
 
-/// A lock of any kind that another open file has there, one of them.
+/// A lock of any kind that another open file has there; one of them if there are several.
 pub(crate) fn lock_of_others(file: BorrowedFd<'_>, range: ByteRange) -> Result<Option<FoundLock>, Errno> {
     let mut request = range.write_lock();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
@@ -161,7 +162,7 @@ pub(crate) fn lock_of_others(file: BorrowedFd<'_>, range: ByteRange) -> Result<O
     }))
 }
 
-/// What F_OFD_GETLK has made of a request.
+/// Whether F_OFD_GETLK found a lock.
 pub(crate) fn is_locked(answer: &libc::flock) -> bool {
     answer.l_type != libc::F_UNLCK as libc::c_short
 }

@@ -1,7 +1,7 @@
-//! The file system under a segment: whether it will do, and whether every byte of the file has its place there.
+//! The file system under a segment: whether it is suitable, and whether every byte of the file has its space there.
 //!
-//! A store into a mapping cannot fail, so it must never need space: there is no error that could be returned, only a
-//! bus error. A creator gives every byte its place. A process that attaches changes nothing and refuses what has none.
+//! A store into a mapping cannot return an error, so it must never need space: running out would be a bus error. The
+//! creator of a segment allocates every byte. A process that attaches changes nothing, and refuses a file with holes.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,31 +20,31 @@ use super::room::limit_in_the_way;
 use super::segment_file::io_error;
 use crate::error::{Error, OpenError};
 
-/// Zeros written at a time, in bytes.
+/// How many zeros to write at a time, in bytes.
 const CHUNK: u64 = 1 << 20;
 
-/// stat(2): the unit of `st_blocks`.
+/// The unit of `st_blocks` in stat(2).
 const BLOCK: u64 = 512;
 
-/// What to do about a file system that is full.
+/// Advice for when a file system is full.
 pub(crate) const FULL: &str = "make room (/dev/shm of a container has 64 MB unless it is started with --shm-size), or declare \
                                fewer keys, holds, entries or participants";
 
-/// Extents asked for at a time.
+/// Extents to ask for at a time.
 const EXTENTS: usize = 64;
 
-/// What kind of file system something lies on.
+/// A kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A store goes to where the byte is.
+    /// Stores go to where the byte already is.
     InPlace,
-    /// A mapping may not be shared by all who can open the file, or locks may not hold.
+    /// Mappings may not be shared by everyone who can open the file, or locks may not hold.
     Remote(&'static str),
     /// Changed pages are written to new places, which may run out, unless the file is exempt.
     CopyOnWrite { name: &'static str, has_exemption: bool },
 }
 
-/// By its number: statfs(2) and linux/magic.h.
+/// By its magic number: statfs(2) and linux/magic.h.
 fn kind_of(magic: i128) -> Kind {
     let copy_on_write = |name, has_exemption| Kind::CopyOnWrite { name, has_exemption };
     match magic & 0xffff_ffff {
@@ -66,7 +66,7 @@ fn kind_of(magic: i128) -> Kind {
     }
 }
 
-/// The file system under a file, as people call it: for messages.
+/// The common name of the file system under a file, for messages.
 pub(super) fn name_under(file: &File) -> String {
     let Ok(statistics) = fstatfs(file) else {
         return "a file system that says nothing of itself".to_owned();
@@ -95,7 +95,7 @@ fn unsupported(path: &Path, file_system: &'static str, why: &'static str) -> Err
     })
 }
 
-/// Whether the file can be shared by processes at all.
+/// Whether processes can share the file at all.
 pub(crate) fn ensure_local(file: &File, path: &Path) -> Result<(), Error> {
     match kind_under(file, path)? {
         Kind::Remote(name) => Err(unsupported(
@@ -107,7 +107,7 @@ pub(crate) fn ensure_local(file: &File, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether stores into the file need no space. Changes nothing.
+/// Whether stores into the file need no new space. Changes nothing.
 pub(crate) fn ensure_stores_need_no_space(file: &File, size: u64, path: &Path) -> Result<(), Error> {
     if let Kind::CopyOnWrite { name, has_exemption } = kind_under(file, path)?
         && !(has_exemption && is_exempt_from_copy_on_write(file))
@@ -127,7 +127,7 @@ fn copies_on_write(path: &Path, name: &'static str) -> Error {
     unsupported(path, name, "where a change of the file may need space and fail")
 }
 
-/// Gives `size` bytes of a new, empty file of the caller's own their places, and makes them zero.
+/// Allocates `size` bytes for a new, empty file of the caller's own and fills them with zeros.
 pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error> {
     if let Kind::CopyOnWrite { name, has_exemption } = kind_under(file, path)?
         && !(has_exemption && exempt_from_copy_on_write(file))
@@ -141,8 +141,8 @@ pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error>
             why,
         }));
     }
-    // All at once, so that a lack of space is noticed at once. Not posix_fallocate, which would imitate what the file
-    // system cannot do: the zeros that follow do that as well.
+    // All at once, so that a lack of space is noticed at once. Not posix_fallocate, which emulates what the file
+    // system cannot do: the zeros that follow do that too.
     loop {
         match fallocate(file, FallocateFlags::empty(), 0, size as i64) {
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => break,
@@ -150,7 +150,7 @@ pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error>
             Err(errno) => return Err(allocation_error(path, size, errno.into())),
         }
     }
-    // Space that was never written to looks like a hole to some file systems.
+    // Some file systems report space that was never written as a hole.
     let zeros = vec![0; CHUNK.min(size) as usize];
     for offset in (0..size).step_by(CHUNK as usize) {
         let length = CHUNK.min(size - offset) as usize;
@@ -171,16 +171,16 @@ fn allocation_error(path: &Path, bytes: u64, source: io::Error) -> Error {
     }
 }
 
-/// Whether some byte of the file has no place on the file system.
+/// Whether some byte of the file has no space on the file system.
 fn has_holes(file: &File, size: u64) -> io::Result<bool> {
     if file.metadata()?.blocks().saturating_mul(BLOCK) < size {
         return Ok(true);
     }
-    // The file's own tables are among its blocks, so as many blocks as bytes are no proof.
+    // The blocks include the file's own metadata, so enough blocks are no proof.
     if let Some(covered) = bytes_with_a_place(file, size) {
         return Ok(covered < size);
     }
-    // Where the file system keeps no list of extents. One that knows nothing of holes says that there are none.
+    // The file system keeps no list of extents. One that does not know about holes reports none.
     Ok(lseek(file, 0, Whence::SeekHole).is_ok_and(|end| u64::try_from(end).is_ok_and(|end| end < size)))
 }
 
@@ -211,7 +211,7 @@ struct ExtentMap {
 /// linux/fs.h: `FS_IOC_FIEMAP`, the same number on x86_64 and aarch64.
 const MAP_EXTENTS: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 
-/// How many bytes from the start on have a place without a gap; none where the file system keeps no list of extents.
+/// How many bytes from the start have space without a gap; `None` if the file system keeps no list of extents.
 fn bytes_with_a_place(file: &File, size: u64) -> Option<u64> {
     let mut covered = 0;
     while covered < size {
@@ -224,7 +224,7 @@ fn bytes_with_a_place(file: &File, size: u64) -> Option<u64> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the descriptor is open, and the structure is laid out as the kernel's headers say, with room for as
+        // SAFETY: the descriptor is open, and the structure is laid out as in the kernel's headers, with room for as
         // many extents as it states. The request reads it and fills it in.
         if unsafe { libc::ioctl(file.as_raw_fd(), MAP_EXTENTS, &mut map) } != 0 {
             return None;
@@ -247,10 +247,10 @@ fn is_exempt_from_copy_on_write(file: &File) -> bool {
     ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
-/// Whether the file, which must be empty, is now one whose pages are written to where they are.
+/// Exempts the file, which must be empty, from copy-on-write. Returns whether that worked.
 fn exempt_from_copy_on_write(file: &File) -> bool {
     let changed = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
-    // Some answer that they have done it, and have not.
+    // Some file systems report success without having done it.
     changed.is_ok() && is_exempt_from_copy_on_write(file)
 }
 
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Finding 12.
+    /// Only file systems known to copy on write are refused as such.
     #[test]
     fn file_systems_that_copy_on_write_are_distinguished_from_others() {
         let is_refused = |magic| {
@@ -306,7 +306,7 @@ mod tests {
                 has_exemption: true
             }
         );
-        // As a sign-extended number of 32 bits, too.
+        // Also if sign-extended from 32 bits.
         assert_eq!(kind_of(i128::from(0x9123_683e_u32 as i32)), kind_of(0x9123_683e));
         // tmpfs, ext4, XFS, ramfs.
         for magic in [0x0102_1994, 0xef53, 0x5846_5342, 0x8584_58f6] {

@@ -1,8 +1,10 @@
-//! Whether the lock of an open file lasts for as long as a page is mapped through it, which is how processes show that they live.
+//! Whether the lock of an open file lasts for as long as a page is mapped through it. Processes show that they are
+//! alive by such a lock.
 //!
-//! It does where the kernel maps the file that was opened. An overlay maps the file below it: with the descriptor the last
-//! reference to what was opened is gone, and the lock with it, so that every live process counts as dead. Other file systems
-//! may do the same, or forget locks altogether. So none is asked by its name, and each by a trial.
+//! It lasts if the kernel maps the file that was opened. An overlay maps the underlying file instead: closing the
+//! descriptor then drops the last reference to what was opened, and the lock with it, so that every live process
+//! looks dead. Other file systems may do the same, or forget locks altogether. So this does not go by the file
+//! system's name but tries it out.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,14 +21,15 @@ use crate::shm::process::fork_identity::{IdentityPage, ProcessIdentity};
 use crate::shm::process::image_lock::ImageLock;
 use crate::shm::time::clock::boot_nanos;
 
-/// Bytes that are tried before it is left open: one that has a lock already answers nothing.
+/// How many bytes to try before giving up without a result: one that is locked already tells nothing.
 const ATTEMPTS: u64 = 4;
 
-/// That locks last under a file that processes may attach to. Changes nothing, and takes no more than the right to read the file.
+/// Checks that locks last on a file that processes may attach to. Changes nothing, and needs only permission to read
+/// the file.
 ///
 /// # Errors
 ///
-/// [`OpenError::LocksNotKept`] where they do not.
+/// [`OpenError::LocksNotKept`] if they do not.
 pub(crate) fn ensure_locks_last(file: &File, path: &Path) -> Result<(), Error> {
     match locks_last(file, path) {
         Ok(true) => Ok(()),
@@ -35,8 +38,8 @@ pub(crate) fn ensure_locks_last(file: &File, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Tries out whether locks last under a file; true where that cannot be tried, because the path leads to another file by now or
-/// others have locks on whatever is tried.
+/// Tries out whether locks last on a file. Returns true if that cannot be tried, because the path leads to another
+/// file by now or others have locked everything that is tried.
 pub(crate) fn locks_last(file: &File, path: &Path) -> Result<bool, Errno> {
     static TRIALS: AtomicU64 = AtomicU64::new(0);
     let process = IdentityPage::get()?.current();
@@ -55,7 +58,7 @@ pub(crate) fn locks_last(file: &File, path: &Path) -> Result<bool, Errno> {
         if identity(&own, path).ok() != identity(file, path).ok() {
             return Ok(true);
         }
-        // For reading, so that trials do not exclude one another.
+        // A shared lock, so that trials do not exclude each other.
         if try_read_lock(own.as_fd(), byte)? {
             let is_locked = || lock_of_others(file.as_fd(), byte).map(|lock| lock.is_some());
             let kept = ImageLock::keep(own, process, is_locked)?;
@@ -68,7 +71,7 @@ pub(crate) fn locks_last(file: &File, path: &Path) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// The same for a file under construction at `construction`, which is to be at `path`: with the lock that a participant takes.
+/// The same for a file under construction at `construction`, which will be at `path`. Uses a participant's lock.
 pub(in crate::shm) fn ensure_participants_can_be(
     file: &File,
     construction: &Path,
@@ -78,15 +81,15 @@ pub(in crate::shm) fn ensure_participants_can_be(
     let process = IdentityPage::get().map_err(failed)?.current();
     let own = open_again(file.as_raw_fd(), construction, identity(file, path)?)?;
     let byte = ByteRange::participant(0);
-    // No process knows the file yet. Who locks it all the same has the error of those who attach.
+    // No process knows the file yet. If somebody has locked it all the same, attaching reports that error.
     if try_lock(own.as_fd(), byte).map_err(failed)? {
         keep_participant(own, byte, process, file, path)?.release(process);
     }
     Ok(())
 }
 
-/// Keeps the lock of a participant that `own`, an open file without another use, has on its byte. By `witness`, another open
-/// file, it is seen whether it is kept.
+/// Keeps a participant's lock on its byte, taken by `own`, an open file with no other use. `witness`, another open
+/// file, is used to check that the lock is kept.
 ///
 /// # Errors
 ///

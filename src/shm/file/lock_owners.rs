@@ -1,4 +1,5 @@
-//! Whose locks are in the way, for people: the kernel names the process of a record lock, and `/proc` those that have a file open.
+//! Finds out whose locks are in the way, for error messages. The kernel names the process that owns a record lock,
+//! and `/proc` the processes that have a file open.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,8 +11,8 @@ use super::descriptor::FileIdentity;
 use super::file_lock::{ByteRange, FoundLock, lock_of_others};
 use crate::error::{Error, OpenError, ProcessId};
 
-/// That the lock which is in the way of an exclusive one is for reading, so that whoever has it need not be one that may write;
-/// `None` where it is another process's exclusive lock, or none.
+/// The error if a shared lock is in the way of an exclusive one: its owner need not have permission to write. `None`
+/// if it is another process's exclusive lock, or there is none.
 pub(in crate::shm) fn locked_by_reader(file: &File, range: ByteRange, path: &Path) -> Option<Error> {
     let FoundLock { is_exclusive, pid } = lock_of_others(file.as_fd(), range).ok()??;
     if is_exclusive {
@@ -28,7 +29,7 @@ pub(in crate::shm) fn locked_by_reader(file: &File, range: ByteRange, path: &Pat
     }))
 }
 
-/// The processes that have a lock for reading on a file, as far as this one may look at them.
+/// The processes that have a shared lock on a file, as far as this process may inspect them.
 fn processes_that_read_lock(file: FileIdentity) -> impl Iterator<Item = u32> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -46,8 +47,8 @@ fn processes_that_read_lock(file: FileIdentity) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Whether a line of proc_pid_fdinfo(5) is of a lock for reading that keeps others from writing: `lock: 1: OFDLCK ADVISORY READ
-/// 42 00:1b:7 0 EOF`.
+/// Whether a line of proc_pid_fdinfo(5) describes a read lock that keeps others from write-locking: `lock: 1: OFDLCK
+/// ADVISORY READ 42 00:1b:7 0 EOF`.
 fn is_read_lock(line: &str) -> bool {
     let mut fields = line.split_whitespace();
     fields.next() == Some("lock:")

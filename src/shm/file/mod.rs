@@ -1,4 +1,4 @@
-//! The file: creating it, attaching to it, what of it is mapped and locked, and removing it.
+//! The file: creating it, attaching to it, mapping and locking it, and removing it.
 
 pub(crate) mod attach;
 pub(crate) mod creation;

@@ -1,4 +1,4 @@
-//! One mapping of a segment file, seen as atomics. The pointer arithmetic of the library lives here.
+//! One mapping of a segment file, seen as atomics. The library's pointer arithmetic is here.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -12,12 +12,13 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::shm::layout::records::{ALIGNMENT, SharedRecord};
 
-/// From this size on a region is worth huge pages, in bytes: what lies at random places of it is then found by fewer
-/// entries of the processor's table of pages.
+/// Regions of at least this many bytes get huge pages, so that random accesses need fewer entries of the processor's
+/// page tables.
 const HUGE_PAGES_FROM: usize = 16 << 20;
 
-/// Loads a word that may lie in a read-only mapping. What was stored before the store that is seen, with release, is seen
-/// too. Rust promises of relaxed loads only that they work where nothing can be written, so a fence does the rest.
+/// An acquire load of a word that may lie in a read-only mapping: whatever was stored before the release store it
+/// sees is visible too. On memory that cannot be written, Rust guarantees only relaxed loads, so a fence does the
+/// rest.
 #[inline(always)]
 pub(crate) fn load_acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
@@ -25,13 +26,13 @@ pub(crate) fn load_acquire(word: &AtomicU64) -> u64 {
     value
 }
 
-/// A mapped file. Only references to atomics leave it, and only after bounds and alignment were checked.
+/// A mapped file. It hands out only references to atomics, and only after checking bounds and alignment.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapRaw,
 }
 
-/// A place asked for that does not lie within the region.
+/// A requested place that does not lie within the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfRegion {
     pub(crate) offset: u64,
@@ -51,15 +52,15 @@ impl Region {
         })
     }
 
-    /// Maps `size` bytes for reading. Storing through a reference from such a region is a fault: only code that
-    /// loads may be given one, and that relaxed: see [`load_acquire`].
+    /// Maps `size` bytes for reading. Storing through a reference from such a region faults: give it only to code
+    /// that loads, and only with relaxed loads (see [`load_acquire`]).
     pub(crate) fn read_only(file: &File, size: usize) -> io::Result<Self> {
         Ok(Self {
             map: MmapOptions::new().len(size).map_raw_read_only(file)?,
         })
     }
 
-    /// Private memory of the same size, all zeros: for a copy of what lies in another region.
+    /// Private memory of the same size, all zeros, for a copy of another region.
     pub(crate) fn private(size: u64) -> io::Result<Self> {
         let size = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
         Ok(Self {
@@ -67,7 +68,6 @@ impl Region {
         })
     }
 
-    /// The size of the mapping in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.map.len() as u64
     }
@@ -77,18 +77,18 @@ impl Region {
         self.records(offset, 1).map(|records| &records[0])
     }
 
-    /// `count` records in a row from `offset`.
+    /// `count` consecutive records from `offset`.
     pub(crate) fn records<T: SharedRecord>(&self, offset: u64, count: u64) -> Result<&[T], OutOfRegion> {
         let start = self.checked_start(offset, count, size_of::<T>() as u64, align_of::<T>() as u64)?;
-        // SAFETY: `checked_start` has proven that `count` records of `T` lie within the mapping from `start` and
-        // that `start` is aligned for `T`. The mapping stays as it is for as long as `self` lives; where the file was
-        // cut short meanwhile, touching it ends the process (SIGBUS). `SharedRecord` promises that every byte of `T`
-        // belongs to an atomic, so any bit pattern is valid and other processes may write meanwhile. Of a read-only
-        // mapping, relaxed loads are the only accesses: see `read_only`.
+        // SAFETY: `checked_start` has proven that `count` records of `T` lie within the mapping from `start` and that
+        // `start` is aligned for `T`. The mapping stays in place for as long as `self` lives; if the file has been
+        // truncated in the meantime, touching it ends the process (SIGBUS). `SharedRecord` promises that every byte
+        // of `T` belongs to an atomic, so any bit pattern is valid and other processes may write concurrently. A
+        // read-only mapping is accessed by relaxed loads only: see `read_only`.
         Ok(unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start).cast::<T>(), count as usize) })
     }
 
-    /// `count` words in a row from `offset`.
+    /// `count` consecutive words from `offset`.
     pub(crate) fn words(&self, offset: u64, count: u64) -> Result<&[AtomicU64], OutOfRegion> {
         let start = self.checked_start(offset, count, 8, 8)?;
         // SAFETY: as in `records`; an atomic of 64 bits is valid for any bit pattern.
@@ -97,8 +97,8 @@ impl Region {
         })
     }
 
-    /// Loads as many bytes as `into` is long, word by word: both are multiples of eight. What others store meanwhile may be
-    /// seen in part.
+    /// Loads `into.len()` bytes, word by word; `offset` and the length are multiples of eight. Concurrent stores by
+    /// others may be seen in part.
     pub(crate) fn load_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfRegion> {
         let words = self.words(offset, into.len() as u64 / 8)?;
         for (word, bytes) in words.iter().zip(into.as_chunks_mut().0) {
@@ -107,7 +107,7 @@ impl Region {
         Ok(())
     }
 
-    /// Stores bytes, word by word: their place and their number are multiples of eight.
+    /// Stores bytes, word by word; `offset` and the length are multiples of eight.
     pub(crate) fn store_bytes(&self, offset: u64, from: &[u8]) -> Result<(), OutOfRegion> {
         let words = self.words(offset, from.len() as u64 / 8)?;
         for (word, bytes) in words.iter().zip(from.as_chunks().0) {
@@ -116,7 +116,7 @@ impl Region {
         Ok(())
     }
 
-    /// `count` records in a row from `offset`, checked once and kept: using them later costs no check.
+    /// `count` consecutive records from `offset`, checked once and kept: using them later costs no check.
     pub(crate) fn mapped_records<T: SharedRecord>(
         self: &Arc<Self>,
         offset: u64,
@@ -141,7 +141,7 @@ impl Region {
         })
     }
 
-    /// `count` words in a row from `offset`, checked once and kept.
+    /// `count` consecutive words from `offset`, checked once and kept.
     pub(crate) fn mapped_words(
         self: &Arc<Self>,
         offset: u64,
@@ -162,7 +162,7 @@ impl Region {
         let end = offset
             .checked_add(bytes)
             .ok_or(OutOfRegion { offset, size: bytes })?;
-        // The mapping itself is aligned to a page, so an aligned offset is an aligned address.
+        // The mapping is page-aligned, so an aligned offset is an aligned address.
         if end > self.size() || !offset.is_multiple_of(align) || align > ALIGNMENT {
             return Err(OutOfRegion { offset, size: bytes });
         }
@@ -170,21 +170,21 @@ impl Region {
     }
 }
 
-/// Maps a file in huge pages where the system allows that for its file system, and touches all of it; none where the
-/// system cannot do both, and the ordinary way is to be taken.
+/// Maps a file in huge pages if its file system supports that, and touches all of it. `None` if the system cannot do
+/// both; the caller then maps it the ordinary way.
 fn map_in_huge_pages(file: &File, size: usize) -> Option<MmapRaw> {
     let map = MmapOptions::new().len(size).map_raw(file).ok()?;
-    // To be said before the pages are there. Who may not have huge pages is no worse off.
+    // Must come before the pages are there. If huge pages are not to be had, nothing is lost.
     let _ = map.advise(Advice::HugePage);
     map.advise(Advice::PopulateWrite).ok()?;
     Some(map)
 }
 
-/// A row of records, or of words, together with the mapping that they lie in.
+/// Consecutive records or words, together with the mapping they lie in.
 #[derive(Debug)]
 pub(crate) struct Mapped<T> {
     records: NonNull<[T]>,
-    /// Never looked at: it keeps the mapping alive.
+    /// Never used: it keeps the mapping alive.
     _region: Arc<Region>,
 }
 
@@ -193,8 +193,8 @@ impl<T> Deref for Mapped<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the pointer was made from a reference that `Region::records` or `Region::words` had checked, into
-        // a mapping that `_region` keeps in place for as long as `self` lives.
+        // SAFETY: the pointer was made from a reference that `Region::records` or `Region::words` had checked, into a
+        // mapping that `_region` keeps in place for as long as `self` lives.
         unsafe { self.records.as_ref() }
     }
 }
@@ -203,15 +203,14 @@ impl<T> Deref for Mapped<T> {
 // any thread.
 unsafe impl<T: Sync> Send for Mapped<T> {}
 
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T: Sync> Sync for Mapped<T> {}
 
-/// One record of a region, which it keeps mapped: unlike the first of [`Mapped`] ones it is there without a look at how
-/// many there are.
+/// One record of a region, which it keeps mapped. Unlike the first element of a [`Mapped`], it needs no bounds check.
 #[derive(Debug)]
 pub(crate) struct MappedRecord<T> {
     record: NonNull<T>,
-    /// Never looked at: it keeps the mapping alive.
+    /// Never used: it keeps the mapping alive.
     _region: Arc<Region>,
 }
 
@@ -226,13 +225,13 @@ impl<T> Deref for MappedRecord<T> {
     }
 }
 
-// SAFETY: as of `Mapped`.
+// SAFETY: as for `Mapped`.
 unsafe impl<T: Sync> Send for MappedRecord<T> {}
 
-// SAFETY: as of `Mapped`.
+// SAFETY: as for `Mapped`.
 unsafe impl<T: Sync> Sync for MappedRecord<T> {}
 
-/// The record that words begin with, and the words behind it; `None` where there are too few.
+/// The record at the start of `words`, and the words after it; `None` if there are too few.
 #[inline(always)]
 pub(crate) fn split_record<T: SharedRecord>(words: &[AtomicU64]) -> Option<(&T, &[AtomicU64])> {
     const {
@@ -242,8 +241,8 @@ pub(crate) fn split_record<T: SharedRecord>(words: &[AtomicU64]) -> Option<(&T, 
         );
     }
     let (head, rest) = words.split_at_checked(size_of::<T>() / size_of::<AtomicU64>())?;
-    // SAFETY: `head` is as long as a `T`, and aligned for it, as asserted. `SharedRecord` promises that every byte of
-    // `T` belongs to an atomic, so that any bit pattern is valid, and both are only accessed as atomics. The words are
+    // SAFETY: `head` is as long as a `T` and aligned for it, as asserted. `SharedRecord` promises that every byte of
+    // `T` belongs to an atomic, so any bit pattern is valid, and both are only accessed as atomics. The words are
     // borrowed for as long as the record.
     Some((unsafe { &*head.as_ptr().cast::<T>() }, rest))
 }

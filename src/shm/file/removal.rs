@@ -1,9 +1,10 @@
-//! Whether a segment is still the one that its users mean: not retired, its file not deleted, its path not another's.
+//! Whether a segment is still the one its users mean: not retired, its file not deleted, its path not that of
+//! another.
 //!
-//! That a file has no name any more is a fact about the file, the same in every process and mount namespace, and nothing
-//! gives it a name again: the process that finds it says so in the header, and all others know it at once. Where a path
-//! leads may differ from process to process: the file may have been moved, and be in use by its new path. So another segment at
-//! the path is a reason for this process alone, and a path that leads nowhere, or to no segment, is none.
+//! That a file no longer has a name is the same in every process and mount namespace, and nothing can give it a name
+//! again. So the process that finds out says so in the header, and all others know at once. What is at a path may
+//! differ between processes: the file may have been moved and be in use under its new path. So another segment at the
+//! path counts for this process only, and a path that leads nowhere, or to no segment, does not count at all.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,7 +16,7 @@ use super::segment_file::{identity, open_for_reading, start_of};
 use crate::error::RemovalCause;
 use crate::shm::layout::records::{Header, MAGIC, RETIRED, RETIRED_AS_DELETED};
 
-/// What the header says became of the segment.
+/// What the header says has become of the segment.
 pub(crate) fn marked_removal(header: &Header) -> Option<RemovalCause> {
     match load_acquire(&header.retired) {
         0 => None,
@@ -24,12 +25,11 @@ pub(crate) fn marked_removal(header: &Header) -> Option<RemovalCause> {
     }
 }
 
-/// Marks the segment as retired.
 pub(crate) fn retire(header: &Header) {
     header.retired.store(RETIRED, Ordering::Release);
 }
 
-/// Asks the system what became of the segment of a file that this process opened by `path`.
+/// Finds out what has become of a segment whose file this process opened by `path`.
 pub(in crate::shm) fn look_for_removal(
     header: &Header,
     file_has_name: impl FnOnce() -> Option<bool>,
@@ -40,7 +40,7 @@ pub(in crate::shm) fn look_for_removal(
         return Some(cause);
     }
     if file_has_name() == Some(false) {
-        // Another process may just have retired it, which says more.
+        // Another process may have just retired it; that says more.
         let _ = header
             .retired
             .compare_exchange(0, RETIRED_AS_DELETED, Ordering::Release, Ordering::Relaxed);

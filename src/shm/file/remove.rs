@@ -1,4 +1,5 @@
-//! The end of a segment: retired under the attach lock, so that no process joins meanwhile, then unlinked.
+//! The end of a segment: it is retired under the attach lock, so that no process joins in the meantime, and then
+//! unlinked.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -15,15 +16,15 @@ use super::verified::{Verified, check_file, check_header, verify};
 use crate::error::{Error, OpenError, ProcessId, SegmentError};
 use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
 
-/// Removes the segment at `path`. This process need not be attached, and does not become so.
+/// Removes the segment at `path`. This process need not be attached, and does not attach.
 ///
-/// Unless `forced`, a segment that live processes are attached to stays as it is, and so does one that is damaged
-/// or of another format. A file without a segment's magic number always stays.
+/// Unless `forced`, a segment stays if live processes are attached to it, if it is damaged, or if it is of another
+/// format. A file without a segment's magic number always stays.
 pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result<(), Error> {
     let file = open_for_writing(path)?;
     let verified = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
         Ok(verified) => Some(verified),
-        // Where a participant or the retired mark lies in such a file is any process's guess, so nothing is written.
+        // Where participants and the retired mark are in such a file is anybody's guess, so nothing is written.
         Err(
             Error::Open(OpenError::WrongSize { .. })
             | Error::Segment(SegmentError::Damaged { .. })
@@ -39,7 +40,7 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     if let Some(verified) = &verified {
         let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
         if !forced && load_acquire(&header.retired) == 0 {
-            // Where they do not, no lock says that nobody uses it.
+            // If locks do not last, they cannot show that nobody uses it.
             ensure_locks_last(&file, path)?;
             refuse_while_in_use(verified, &file, path)?;
         }
@@ -50,15 +51,14 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     outcome
 }
 
-/// Removes the file at `path` if it is a segment that was retired: what a process that was killed while it removed the
-/// segment left undone.
+/// Removes the file at `path` if it is a retired segment: the work of a process that was killed while removing it.
 pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), Error> {
     let file = open_for_writing(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
     let verified = map(&file, size, path)?;
     let lock = AttachLock::take(&file, path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    // By now the path may lead to its successor.
+    // The path may lead to its successor by now.
     if load_acquire(&header.retired) != 0 {
         unlink(path, &file)?;
     }
@@ -66,12 +66,12 @@ pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), E
     Ok(())
 }
 
-/// Removes the segment at `path` if it is refused as damaged, no process uses it, and there is a `successor` to be put in its
-/// place, which is the answer.
+/// Removes the segment at `path` if it is refused as damaged, no process uses it, and `successor` provides one to
+/// take its place. Returns the successor.
 ///
 /// # Errors
 ///
-/// [`OpenError::NotFound`] where what is at the path is not damaged, or not any more.
+/// [`OpenError::NotFound`] if what is at the path is not damaged, or no longer is.
 pub(crate) fn remove_damaged<T>(
     path: &Path,
     trust_any_owner: bool,
@@ -92,7 +92,7 @@ pub(crate) fn remove_damaged<T>(
         Err(error) => return Err(error),
     }
     ensure_locks_last(&file, path)?;
-    // How many participants there are is not to be read in such a file; the kernel knows their locks all the same.
+    // The number of participants cannot be read from such a file, but the kernel knows their locks.
     let is_in_use = is_locked_by_others(file.as_fd(), ByteRange::ALL_PARTICIPANTS)
         .map_err(|errno| io_error("examine the locks of", path, errno.into()))?;
     if is_in_use {
@@ -131,14 +131,14 @@ fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<
     }
 }
 
-/// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and
-/// no process creates a segment over one that exists, so between the check and the removal the path stays what it is.
+/// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and nobody
+/// creates a segment over an existing one, so the path does not change between the check and the removal.
 pub(in crate::shm) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
     let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let current = open_for_writing(path)?;
     let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;
     if current != own {
-        // A process removed this segment while its attach lock was waited for, and has put another in its place.
+        // While we waited for its attach lock, a process removed this segment and another took its place.
         return Err(Error::Open(OpenError::NotFound {
             path: path.to_owned(),
         }));

@@ -1,7 +1,8 @@
-//! What this process may allocate, asked before it does: the system enforces these limits by signals, not by errors.
+//! Checks what this process may allocate before it does: the system enforces these limits with signals instead of
+//! errors.
 //!
-//! Beyond its largest file size a process is sent SIGXFSZ, and where pages of a file in memory do not fit into a memory cgroup the
-//! kernel kills a process of it.
+//! A process that exceeds its maximum file size is sent SIGXFSZ; if pages of an in-memory file do not fit into a
+//! memory cgroup, the kernel kills one of its processes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,22 +10,22 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::fstatfs;
 use rustix::process::{Resource, getrlimit};
 
-/// A limit of the first version that is none: the largest number of pages there is.
+/// Version 1 writes "no limit" as the largest number of pages: anything from here on.
 const UNLIMITED: u64 = 1 << 60;
 
-/// Files of these keep their pages in memory for good: tmpfs and ramfs, by their numbers in linux/magic.h.
+/// File systems that keep their pages in memory for good: tmpfs and ramfs, by their numbers in linux/magic.h.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What the kernel needs beside the pages of a mapped file, for its tables of them and for processes that come and go: one part in so
-/// many, and so many bytes.
+/// What the kernel needs besides the pages of a mapped file, for page tables and for processes that come and go: one
+/// part in this many, and this many bytes.
 const BESIDE: (u64, u64) = (64, 1 << 20);
 
-/// Why the file cannot have `size` bytes, and what to do; `None` where no limit of this process is in the way.
+/// Why the file cannot have `size` bytes, and what to do about it; `None` if no limit of this process is in the way.
 pub(crate) fn limit_in_the_way(file: &File, size: u64) -> Option<String> {
     over_the_file_size(size).or_else(|| is_in_memory(file).then(|| over_the_memory(size)).flatten())
 }
 
-/// As [`limit_in_the_way`], for a file whose bytes have their places.
+/// The part of [`limit_in_the_way`] for a file whose space is already allocated.
 pub(crate) fn over_the_file_size(size: u64) -> Option<String> {
     let limit = getrlimit(Resource::Fsize).current?;
     (size > limit).then(|| {
@@ -58,12 +59,12 @@ fn over_the_memory(size: u64) -> Option<String> {
     })
 }
 
-/// What is asked of a cgroup, by names that differ between the two versions.
+/// The names of a cgroup's files, which differ between the two versions.
 #[derive(Clone, Copy, Debug)]
 struct Names {
     limit: &'static str,
     usage: &'static str,
-    /// Of swap alone in the second version, of both together in the first.
+    /// Swap only in version 2; memory and swap together in version 1.
     swap_limit: &'static str,
     swap_usage: &'static str,
     swap_is_beside: bool,
@@ -90,12 +91,12 @@ const VERSION_2: Names = Names {
 };
 
 impl Names {
-    /// The bytes that can be allocated in a cgroup yet; `None` where it has no limit.
+    /// How many bytes can still be allocated in a cgroup; `None` if it has no limit.
     fn left_in(&self, directory: &Path, free_swap: u64) -> Option<u64> {
         let number = |name: &str| -> Option<u64> {
             fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
         };
-        // "max" is no number, and no limit.
+        // "max" is not a number, and means no limit.
         let limit = number(self.limit).filter(|limit| *limit < UNLIMITED)?;
         let statistics = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
         let droppable: u64 = statistics
@@ -130,7 +131,7 @@ fn free_swap() -> u64 {
     kibibytes.unwrap_or(0_u64).saturating_mul(1024)
 }
 
-/// The memory cgroup of this process and those above it that it can see; `None` where it can see none.
+/// The memory cgroup of this process and those above it that it can see; `None` if it can see none.
 fn memory_cgroups() -> Option<Vec<(PathBuf, Names)>> {
     let of_process = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -155,7 +156,7 @@ fn memory_cgroups() -> Option<Vec<(PathBuf, Names)>> {
     };
     let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     let own = point.join(below);
-    // A container may see its own cgroup alone, as the root.
+    // A container may see only its own cgroup, as the root.
     let own = if own.is_dir() { own } else { point.clone() };
     let visible = own
         .ancestors()

@@ -1,4 +1,4 @@
-//! The file of a segment as the system knows it: opening it, the lock of those who attach, and what goes wrong with it.
+//! A segment's file: opening it, the attach lock, and the errors of both.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, RawFd};
@@ -20,14 +20,14 @@ use crate::shm::layout::records::MAGIC;
 /// How long to wait for another process that is attaching.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The attach lock of a segment, held.
+/// The attach lock of a segment, held until dropped.
 #[derive(Debug)]
 pub(crate) struct AttachLock<'a> {
     file: &'a File,
 }
 
 impl<'a> AttachLock<'a> {
-    /// Waits, up to a bound, until no other process attaches.
+    /// Waits, up to a bound, until no other process is attaching.
     pub(crate) fn take(file: &'a File, path: &Path) -> Result<Self, Error> {
         let deadline = Instant::now() + ATTACH_TIMEOUT;
         loop {
@@ -61,7 +61,7 @@ pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
 }
 
-/// As [`open_for_writing`], for reading.
+/// Opens a segment file for reading. Never follows a link, never waits for a pipe.
 pub(crate) fn open_for_reading(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true))
 }
@@ -84,12 +84,12 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
 }
 
-/// Opens a segment file once more, as an open file of its own: by its descriptor, wherever the file has gone and whatever the
-/// path leads to by now, or by its path where the descriptor was closed or there is no `/proc`.
+/// Opens a segment file again, as a new open file. Goes by the descriptor, wherever the file has moved and whatever
+/// the path leads to by now; or by the path, if the descriptor was closed or there is no `/proc`.
 ///
 /// # Errors
 ///
-/// [`OpenError::Moved`] where neither leads to it.
+/// [`OpenError::Moved`] if neither leads to it.
 pub(crate) fn open_again(number: RawFd, path: &Path, expected: FileIdentity) -> Result<File, Error> {
     let failed = |errno: Errno| io_error("open", path, errno.into());
     let source = match open_number(number, expected) {
@@ -117,7 +117,7 @@ pub(super) fn not_regular(path: &Path) -> Error {
     })
 }
 
-/// The first eight bytes of a file, as the header's magic number is read; zeros beyond its end.
+/// The first eight bytes of a file, where a segment has its magic number; zeros beyond the end of the file.
 pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
     let mut bytes = [0; 8];
     file.read_at(&mut bytes, 0)
@@ -125,7 +125,7 @@ pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Whether a file begins as a segment does.
+/// Whether a file begins with a segment's magic number.
 pub(crate) fn is_segment(path: &Path) -> Result<bool, Error> {
     let file = open_for_reading(path)?;
     Ok(start_of(&file, path)? == MAGIC)

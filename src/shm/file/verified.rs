@@ -33,17 +33,16 @@ pub(crate) struct Verified {
     pub(crate) creation_options: CreationOptions,
 }
 
-/// What a segment was created with for good, beside its sets.
+/// What was fixed when the segment was created, besides its sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CreationOptions {
     pub(crate) participants: u32,
-    /// No process may tell the time by a counter.
+    /// No process may use the processor's counter to tell the time.
     pub(crate) uses_system_clock: bool,
     pub(crate) lock_kind: LockKind,
 }
 
 impl Verified {
-    /// The participants' table.
     pub(crate) fn participants(&self) -> ParticipantTable {
         ParticipantTable {
             region: Arc::clone(&self.region),
@@ -53,12 +52,12 @@ impl Verified {
         }
     }
 
-    /// The processes that are attached and alive; `file` is any open file of the segment, which lies where locks last.
+    /// The live processes that are attached. `file` is any open file of the segment; locks must last on it.
     pub(super) fn live_processes(&self, file: &File) -> Vec<CopyIdentity> {
         self.live_processes_by(|byte| is_locked_by_others(file.as_fd(), byte).ok())
     }
 
-    /// The same by what says whether a byte is locked: see [`ParticipantTable::is_alive`].
+    /// The same, with a closure that says whether a byte is locked: see [`ParticipantTable::is_alive`].
     pub(super) fn live_processes_by(
         &self,
         is_locked: impl Fn(ByteRange) -> Option<bool>,
@@ -73,7 +72,7 @@ impl Verified {
     }
 }
 
-/// Whether the file may be trusted, and is as large as a segment at least; answers its size.
+/// Checks that the file may be trusted and is at least as large as a segment. Returns its size.
 pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
     let size = check_trust(file, path, trust_any_owner)?;
     ensure_local(file, path)?;
@@ -95,7 +94,7 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
     Ok(size)
 }
 
-/// Whether the file may be trusted, by what the system says of it; answers its size.
+/// Checks that the file may be trusted, by what the system says about it. Returns its size.
 pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
     let metadata = file
         .metadata()
@@ -110,7 +109,7 @@ pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Re
         })
     };
     if metadata.nlink() == 0 {
-        // Deleted since it was opened, or reached by a mount that keeps a deleted file.
+        // Deleted since it was opened, or reached through a mount that keeps a deleted file.
         return Err(Error::Segment(SegmentError::Removed {
             path: path.to_owned(),
             cause: RemovalCause::Deleted,
@@ -155,11 +154,11 @@ pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Re
 /// Who may put files into a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectoryAccess {
-    /// Its owner alone.
+    /// Only its owner.
     Own,
     /// Others, too.
     Shared,
-    /// Everyone, who may remove only what is their own: `/dev/shm`, `/tmp`.
+    /// Everyone, but each may only remove their own files: `/dev/shm`, `/tmp`.
     Public,
 }
 
@@ -170,7 +169,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 fn access_to_directory(directory: &Path) -> DirectoryAccess {
-    // A directory that cannot be examined is given no credit.
+    // A directory that cannot be examined is not trusted.
     let mode = std::fs::metadata(directory).map_or(0o022, |metadata| metadata.mode());
     if mode & 0o022 == 0 {
         DirectoryAccess::Own
@@ -181,7 +180,7 @@ fn access_to_directory(directory: &Path) -> DirectoryAccess {
     }
 }
 
-/// Whether the header is one that this build can work with.
+/// Checks that this build can work with the header.
 pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     // Synchronises with the release store that ends a creation.
@@ -246,7 +245,7 @@ pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<()
     Ok(())
 }
 
-/// The checksum over the words of the header that never change.
+/// The checksum of the header's words that never change.
 pub(crate) fn header_checksum(region: &Region) -> Result<u64, OutOfRegion> {
     let words = region.words(0, size_of::<Header>() as u64 / 8)?;
     Ok(words[CHECKED_HEADER_WORDS]
@@ -256,7 +255,7 @@ pub(crate) fn header_checksum(region: &Region) -> Result<u64, OutOfRegion> {
         }))
 }
 
-/// Checks the tables and definitions of a segment whose header was checked.
+/// Checks the tables and definitions of a segment whose header has been checked.
 pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
     let inconsistent = |what: &str| {
         Error::Segment(SegmentError::Damaged {
@@ -298,7 +297,7 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
     let creation_options = CreationOptions {
         participants: participants as u32,
         uses_system_clock: header.compatible_features.load(Ordering::Relaxed) & SYSTEM_CLOCK != 0,
-        // It is one that this build knows: the header was checked.
+        // A known kind: the header was checked.
         lock_kind: LockKind::from_word(header.lock_kind.load(Ordering::Relaxed)).unwrap_or_default(),
     };
     Ok(Verified {
@@ -309,7 +308,7 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
     })
 }
 
-/// The definitions in force of the sets of a region that `geometry` describes.
+/// The definitions in force of the sets in a region described by `geometry`.
 pub(super) fn read_definitions(
     region: &Region,
     geometry: &Geometry,

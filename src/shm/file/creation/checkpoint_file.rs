@@ -1,5 +1,5 @@
-//! The file that a segment's image is kept in, for the time after a reboot: two slots that are written by turns, each with a
-//! checksum, so that one is always whole. Knows no sets: an image is bytes to it.
+//! The file in which a segment's image survives a reboot. It has two slots, written in turn, each with a checksum, so
+//! that one is always complete. It knows nothing of sets: an image is just bytes.
 
 use std::fs::{self, File};
 use std::hash::Hasher;
@@ -31,42 +31,42 @@ use crate::shm::process::fork_identity::IdentityPage;
 /// `SHMLCKPT`, as the bytes lie in the file.
 const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLCKPT");
 
-/// Of the checkpoint file, apart from the segment's own, which the image has.
+/// The format of the checkpoint file. The segment's own format is in the image.
 const FORMAT: u64 = 1;
 
-/// Where the two slots' heads lie: each in a block of its own, which a disk writes apart from the other's.
+/// The offsets of the two slots' heads. Each is in a block of its own, so that a disk writes them separately.
 const HEADS: [u64; 2] = [0, 4096];
 
-/// Where the images begin.
+/// The offset of the first image.
 const IMAGES: u64 = 8192;
 
-/// Bytes that are read and written at a time.
+/// How many bytes to read or write at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Files that are opened before it is left to others to make one.
+/// How many files to open before leaving it to other processes to make one.
 const ATTEMPTS: usize = 10;
 
-/// Between two looks whether another thread has come to its end.
+/// Between two checks whether another thread has finished.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// What is said of an image.
+/// The head of a slot, which describes its image.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Head {
     magic: u64,
     format: u64,
-    /// Counts checkpoints of this file: the higher one is the later.
+    /// Counts the checkpoints of this file: the higher one is later.
     sequence: u64,
-    /// Bytes of the image.
+    /// The size of the image in bytes.
     size: u64,
-    /// Where the image was begun to be written: its end was followed by what lies before this.
+    /// The offset in the image at which writing began. After the end of the image came what lies before this.
     begun_at: u64,
-    /// SipHash-1-3 of the image from there on, and then of what lies before, with a key of zeros.
+    /// SipHash-1-3, with a key of zeros, of the image from there on and then of what lies before.
     image_checksum: u64,
-    /// The segment clock and the wall clock when it was begun, in nanoseconds.
+    /// The segment clock and the wall clock at the beginning, in nanoseconds.
     taken_at: u64,
     taken_utc: u64,
-    /// SipHash-1-3 of the words before.
+    /// SipHash-1-3 of the words above.
     checksum: u64,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct TakenAt {
     pub(crate) utc: u64,
 }
 
-/// A checkpoint file that this process has locked: no other one writes to it.
+/// A checkpoint file that this process has locked: nobody else writes to it.
 #[derive(Debug)]
 pub(crate) struct CheckpointFile {
     path: PathBuf,
@@ -113,11 +113,12 @@ pub(crate) struct CheckpointFile {
     _only_writer: OnlyWriter,
 }
 
-/// The process, by identity, one of whose threads has a checkpoint file open. A child may inherit a value of its parent's, and knows
-/// it for stale.
+/// The identity of this process while one of its threads has a checkpoint file open. A child may inherit its parent's
+/// identity here, and recognises it as stale.
 static WRITING: AtomicU64 = AtomicU64::new(0);
 
-/// That no other thread of this process has a checkpoint file open: closing it would end the lock of the process.
+/// Ensures that no other thread of this process has a checkpoint file open: closing that would release the process's
+/// lock.
 #[derive(Debug)]
 struct OnlyWriter;
 
@@ -145,8 +146,8 @@ impl Drop for OnlyWriter {
 }
 
 impl CheckpointFile {
-    /// Opens the file at `path` for writing an image of `size` bytes, which is made where there is none, or one for another
-    /// size, with `mode`, that of the segment's file. `None` where another process is writing to it.
+    /// Opens the file at `path` for writing an image of `size` bytes. If there is none, or one for another size,
+    /// makes it with `mode`, that of the segment's file. `None` if another process is writing to it.
     ///
     /// # Errors
     ///
@@ -172,7 +173,7 @@ impl CheckpointFile {
             if !try_lock_for_process(file.as_fd(), ByteRange::CHECKPOINT)
                 .map_err(|errno| io_error("lock", path, errno.into()))?
             {
-                // Another process writes to it, unless one that reads it keeps all from writing.
+                // Another process writes to it, or a reader's lock keeps everybody from writing.
                 return locked_by_reader(&file, ByteRange::CHECKPOINT, path).map_or(Ok(None), Err);
             }
             let found = file
@@ -180,10 +181,10 @@ impl CheckpointFile {
                 .map_err(|source| io_error("examine", path, source))?;
             let named = fs::symlink_metadata(path);
             if !named.is_ok_and(|named| (named.dev(), named.ino()) == (found.dev(), found.ino())) {
-                // Another process has put another one there since it was opened.
+                // Another process has replaced the file since it was opened.
                 continue;
             }
-            // A file of another program may have the size of one as well.
+            // A file of another program may happen to have the right size.
             ensure_is_checkpoint(&file, path)?;
             if let Some(why) = over_the_file_size(file_size(size)) {
                 return Err(Error::Open(OpenError::NoSpace {
@@ -201,20 +202,20 @@ impl CheckpointFile {
                     _only_writer: only_writer,
                 }));
             }
-            // It is of a segment of another size, and makes room for one of this. No other process does so meanwhile.
+            // It is for a segment of another size: make room for a new one. Nobody else does so at the same time.
             fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
         }
-        // Others make it anew as often: they write to it.
+        // Others keep replacing it, so they are writing to it.
         Ok(None)
     }
 
-    /// When the latest one that has a head was begun.
+    /// When the latest checkpoint with a valid head was begun.
     pub(crate) fn latest(&self) -> Option<TakenAt> {
         let latest = self.heads.iter().flatten().max_by_key(|head| head.sequence)?;
         Some(latest.taken())
     }
 
-    /// Begins a checkpoint, in the slot of the earlier one.
+    /// Begins a checkpoint, in the slot of the older one.
     pub(crate) fn begin(&mut self, size: u64, taken: TakenAt) -> CheckpointWriter<'_> {
         let sequences = self.heads.map(|head| head.map_or(0, |head| head.sequence));
         let slot = usize::from(sequences[1] < sequences[0]);
@@ -238,20 +239,22 @@ impl CheckpointFile {
     }
 }
 
-/// An image that is being written. Dropped before [`finish`](Self::finish), the slot is not whole, and the other one counts.
+/// An image being written. If it is dropped before [`finish`](Self::finish), the slot is incomplete and the other one
+/// counts.
 pub(crate) struct CheckpointWriter<'a> {
     checkpoint: &'a mut CheckpointFile,
     slot: usize,
     head: Head,
-    /// Of what was given to it, not of what is in the file: what another writer put there makes it torn.
+    /// Hashes what was passed in, not what is in the file: anything that another writer put there makes the image
+    /// torn.
     hasher: SipHasher13,
-    /// Bytes that were hashed.
+    /// How many bytes were hashed.
     written: u64,
 }
 
 impl CheckpointWriter<'_> {
-    /// Writes the next part of the image: what begins where the former ends, at the beginning behind the end. Where the first
-    /// part comes again, everything does.
+    /// Writes the next part of the image. Each part begins where the previous one ended, continuing at the start
+    /// after the end. If the first part is passed again, the image starts over.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         if self.written == 0 || offset == self.head.begun_at {
             self.head.begun_at = offset;
@@ -267,7 +270,7 @@ impl CheckpointWriter<'_> {
             .map_err(|source| io_error("write", &self.checkpoint.path, source))
     }
 
-    /// Ends it: it counts from when its head is on the disk, which is after all of the image is.
+    /// Ends the image. It counts once its head is on disk, which is after all of the image is.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let CheckpointFile {
             path, file, heads, ..
@@ -284,7 +287,7 @@ impl CheckpointWriter<'_> {
     }
 }
 
-/// The images that a checkpoint file may have: their heads are whole, and the images were not looked at yet.
+/// The images in a checkpoint file with valid heads. The images themselves have not been checked yet.
 #[derive(Debug)]
 pub(crate) struct SavedImages {
     path: PathBuf,
@@ -296,11 +299,11 @@ pub(crate) struct SavedImages {
 }
 
 impl SavedImages {
-    /// What is in the file at `path`; none where there is no such file.
+    /// The images in the file at `path`; `None` if there is no such file.
     ///
     /// # Errors
     ///
-    /// What is wrong with the file: it cannot be read, is not to be trusted or no checkpoint.
+    /// What is wrong with the file: it cannot be read, is not to be trusted, or is not a checkpoint.
     pub(crate) fn find(path: &Path, trust_any_owner: bool) -> Result<Option<Self>, Error> {
         let only_writer = OnlyWriter::wait().map_err(|errno| io_error("lock", path, errno.into()))?;
         let file = match open_for_reading(path) {
@@ -324,23 +327,23 @@ impl SavedImages {
         }))
     }
 
-    /// How many images there may be, from the latest on.
+    /// How many images there may be.
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// How large one of them is.
+    /// The size of the `nth` image, counted from the latest.
     pub(crate) fn size(&self, nth: usize) -> Option<u64> {
         self.slots.get(nth).map(|(_, head)| head.size)
     }
 
-    /// When one of them was begun.
+    /// When the `nth` image was begun.
     pub(super) fn taken_at(&self, nth: usize) -> Option<TakenAt> {
         self.slots.get(nth).map(|(_, head)| head.taken())
     }
 
-    /// Stores one of them into a region of its size. Answers whether it is whole: otherwise the region holds what is not to be
-    /// used.
+    /// Copies the `nth` image into a region of its size. Returns whether it is complete; if not, the region must not
+    /// be used.
     pub(super) fn store(&self, nth: usize, region: &Region) -> Result<bool, Error> {
         let Some((slot, head)) = self.slots.get(nth) else {
             return Ok(false);
@@ -357,7 +360,7 @@ impl SavedImages {
             .and_then(|()| each_chunk(&self.file, start, 0..begun_at, &mut store));
         match read {
             Ok(()) => {}
-            // It was cut short.
+            // The file was truncated.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(source) => return Err(io_error("read", &self.path, source)),
         }
@@ -376,7 +379,8 @@ fn file_size(size: u64) -> u64 {
     image_start(HEADS.len(), size)
 }
 
-/// Reads a part of an image that starts at `start` of the file in pieces, each with where it lies in the image.
+/// Reads `part` of the image that starts at `start` in the file, and calls `each` for every piece with its offset in
+/// the image.
 fn each_chunk(file: &File, start: u64, part: Range<u64>, mut each: impl FnMut(u64, &[u8])) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut offset = part.start;
@@ -390,7 +394,7 @@ fn each_chunk(file: &File, start: u64, part: Range<u64>, mut each: impl FnMut(u6
     Ok(())
 }
 
-/// The heads that are whole, and of images for which there is room in the file.
+/// The valid heads whose images fit into the file.
 fn read_heads(file: &File, path: &Path) -> Result<[Option<Head>; 2], Error> {
     let length = file
         .metadata()
@@ -410,8 +414,8 @@ fn read_heads(file: &File, path: &Path) -> Result<[Option<Head>; 2], Error> {
     Ok(heads)
 }
 
-/// Whether one of the heads has the mark of a checkpoint, torn or not, or the file is empty, so that nothing in it can be lost: every
-/// other one is of another program, or a segment, or to become one.
+/// Checks that one of the heads has a checkpoint's magic number, torn or not, or that the file is empty, so that
+/// nothing in it can be lost. Any other file belongs to another program, or is a segment or about to become one.
 fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
     let failed = |source| io_error("examine", path, source);
     if file.metadata().map_err(failed)?.len() == 0 {
@@ -433,8 +437,8 @@ fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
     }))
 }
 
-/// Puts a file for images of `size` bytes at `path`, unless another process was faster. It has the mark of a checkpoint, and no whole
-/// head yet. Its space is allocated, so that checkpoints do not fail for want of it later.
+/// Puts a file for images of `size` bytes at `path`, unless another process is faster. It has the magic number, but
+/// no valid head yet. Its space is allocated, so that later checkpoints do not fail for want of it.
 fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
     let (directory, name) = place_of(path)?;
     remove_abandoned(directory, name);
@@ -443,7 +447,7 @@ fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
         .map_err(|source| io_error("set the mode of", path, source))?;
     ensure_local(&file, path)?;
     allocate(&file, file_size(size), path)?;
-    // Before its name is there: after a power failure, a file of zeros would be taken for one of another program.
+    // Before it gets its name: after a power failure, a file of zeros would be taken for another program's.
     file.write_all_at(&MAGIC.to_ne_bytes(), HEADS[0])
         .and_then(|()| file.sync_data())
         .map_err(|source| io_error("write", path, source))?;
@@ -451,7 +455,7 @@ fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
         Ok(()) | Err(Error::Open(OpenError::AlreadyExists { .. })) => {}
         Err(error) => return Err(error),
     }
-    // Its name is to be there after a power failure, too.
+    // Its name should survive a power failure, too.
     File::open(directory)
         .and_then(|directory| directory.sync_all())
         .map_err(|source| io_error("synchronise", directory, source))

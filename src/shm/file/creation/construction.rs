@@ -1,4 +1,4 @@
-//! Files that are built under another name and then moved into place, so that no process ever sees half of one.
+//! Files that are built under another name and then moved into place, so that nobody ever sees a partial one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +22,7 @@ use crate::shm::process::host::own_start_time;
 /// Ends the name of a segment under construction.
 const CONSTRUCTION_SUFFIX: &str = "shmlimit-new";
 
-/// The directory of a file that is to be made, and the file's name in it.
+/// The directory of a file to be made, and the file's name in it.
 pub(super) fn place_of(path: &Path) -> Result<(&Path, &OsStr), Error> {
     let directory = path
         .parent()
@@ -38,19 +38,19 @@ pub(super) fn place_of(path: &Path) -> Result<(&Path, &OsStr), Error> {
     Ok((directory, name))
 }
 
-/// A file under construction; dropped, it is removed.
+/// A file under construction; removed on drop.
 pub(super) struct Construction {
     path: PathBuf,
 }
 
 impl Construction {
-    /// Where it is until then.
+    /// Where the file is until it is published.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     pub(super) fn publish(self, target: &Path) -> Result<(), Error> {
-        // Unlike link and unlink, it never shows the file under two names.
+        // Unlike link and unlink, a rename never shows the file under two names.
         match renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE) {
             Ok(()) => {
                 // The name is gone, so there is nothing left to remove.
@@ -67,13 +67,13 @@ impl Construction {
 
 impl Drop for Construction {
     fn drop(&mut self) {
-        // The process that creates next removes what cannot be removed now.
+        // If this fails, the next process that creates the file removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Opens a fresh file beside the target. As long as its creator lives, it has a lock on the file, so that others can
-/// tell when it was abandoned, also in another PID namespace. The process id in its name is for people.
+/// Opens a new file beside the target. While its creator is alive, it has a lock on the file, so that others can tell
+/// when it has been abandoned, even in another PID namespace. The process id in its name is for people.
 pub(super) fn start_construction(
     directory: &Path,
     name: &OsStr,
@@ -106,7 +106,7 @@ pub(super) fn start_construction(
                 if let Some(error) = locked_by_reader(&file, ByteRange::CONSTRUCTION, path) {
                     return Err(error);
                 }
-                // Another process has taken it for abandoned, and removes it: the name is not this process's any more.
+                // Another process has taken it for abandoned and removes it: the name is no longer ours.
                 std::mem::forget(construction);
             }
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
@@ -122,20 +122,20 @@ pub(super) fn start_construction(
     }
 }
 
-/// Locks a file under construction. Answers whether it has a name still and is this process's: before it was locked,
-/// another process may have taken it for abandoned.
+/// Locks a file under construction. Returns whether it still has a name and is ours: before it was locked, another
+/// process may have taken it for abandoned.
 fn is_claimed(file: &File) -> io::Result<bool> {
     Ok(try_lock(file.as_fd(), ByteRange::CONSTRUCTION)? && file.metadata()?.nlink() > 0)
 }
 
-/// Removes what processes that died while creating this segment left behind.
+/// Removes what processes left behind that died while creating this segment.
 pub(super) fn remove_abandoned(directory: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
     for entry in entries.flatten() {
         if is_construction(&entry.file_name(), name) {
-            // What this process may not examine or remove, another one removes.
+            // What this process may not examine or remove is left to others.
             let _ = remove_if_abandoned(&entry.path());
         }
     }
@@ -143,7 +143,7 @@ pub(super) fn remove_abandoned(directory: &Path, name: &OsStr) {
 
 fn remove_if_abandoned(path: &Path) -> Result<(), Error> {
     let file = open_for_writing(path)?;
-    // While this lock is held, no creator claims the file and no other process removes it, so its name stays its own.
+    // While we hold this lock, no creator claims the file and nobody else removes it, so its name stays its own.
     if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
         fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
     }

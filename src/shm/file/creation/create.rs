@@ -1,4 +1,5 @@
-//! The birth of a segment: built under another name, then moved into place, so that no process ever sees half of one.
+//! The birth of a segment: it is built under another name and then moved into place, so that nobody ever sees a
+//! partial one.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -30,26 +31,26 @@ use crate::shm::process::same_place::{UNKNOWN_BOOT, current_place};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 
-/// What a new segment is made of.
+/// What to make a new segment from.
 #[derive(Debug)]
 pub(crate) struct Blueprint<'a> {
     pub(crate) geometry: &'a Geometry,
-    /// The definition text of each set, for which its shape has room.
+    /// The definition text of each set; the set's shape has room for it.
     pub(crate) definitions: &'a [String],
     /// Permission bits.
     pub(crate) mode: u32,
-    /// Of [`COMPATIBLE_FEATURES`].
+    /// Out of [`COMPATIBLE_FEATURES`].
     pub(crate) features: u64,
     pub(crate) lock_kind: LockKind,
-    /// Of those that a reader must know.
+    /// Features that a reader must know.
     pub(crate) incompatible_features: u64,
 }
 
-/// Creates the segment at `path`. Exactly one of any number of processes that try at once succeeds.
+/// Creates the segment at `path`. Of any number of processes that try at once, exactly one succeeds.
 ///
 /// # Errors
 ///
-/// [`OpenError::AlreadyExists`] where there is something at the path, [`OpenError::NoSpace`] where there is no room.
+/// [`OpenError::AlreadyExists`] if there is something at the path, [`OpenError::NoSpace`] if there is no room.
 pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
     let (construction, file, region) = construct(path, blueprint.geometry.total_size, blueprint.mode)?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
@@ -57,30 +58,31 @@ pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error
     construction.publish(path)
 }
 
-/// A segment as a checkpoint has it, which is not at its path yet. Dropped, it is gone.
+/// A segment restored from a checkpoint, not yet at its path. If it is dropped, it is gone.
 pub(crate) struct Restored {
     construction: Construction,
-    /// Has the lock by which others see that its creator lives.
+    /// Has the lock that shows others that its creator is alive.
     _file: File,
 }
 
 impl Restored {
-    /// Puts it there.
+    /// Moves it to its path.
     ///
     /// # Errors
     ///
-    /// [`OpenError::AlreadyExists`] where there is something at the path.
+    /// [`OpenError::AlreadyExists`] if there is something at the path.
     pub(crate) fn publish(self, path: &Path) -> Result<(), Error> {
         self.construction.publish(path)
     }
 }
 
-/// Makes the segment that is to be at `path` as one of the images of a checkpoint has it, for the process that opens it to start
-/// it cold. None where the image is not whole, is no segment that this build can use, or `accept` says so.
+/// Makes the segment for `path` from one of the images of a checkpoint; the process that opens it then starts it
+/// cold. `None` if the image is not complete, if it is not a segment that this build can use, or if `accept` rejects
+/// it.
 ///
 /// # Errors
 ///
-/// [`OpenError::NoSpace`] where there is no room.
+/// [`OpenError::NoSpace`] if there is no room.
 pub(crate) fn restore(
     path: &Path,
     mode: u32,
@@ -109,26 +111,27 @@ pub(crate) fn restore(
     }))
 }
 
-/// Dates a segment that was created from a checkpoint by now, and not by when the first of that state was created: by what
-/// the wall clock showed then it may have been set right since. It is to be started cold, also where its boot was not known.
+/// Dates a segment that was created from a checkpoint by the present time instead of its original creation, because
+/// the wall clock may have been corrected since. It must be started cold, even if its boot was unknown.
 fn date(region: &Region, taken: TakenAt) -> Result<(), OutOfRegion> {
     let header: &Header = region.record(0)?;
     let _ = header.boot_id[1].compare_exchange(0, UNKNOWN_BOOT, Ordering::Relaxed, Ordering::Relaxed);
     let now = utc_nanos();
     let created_at = taken.segment.saturating_add(now.saturating_sub(taken.utc));
     header.created_utc.store(now, Ordering::Relaxed);
-    // Later than any segment is created at, so that the time that passed counts also where that was the latest there is.
+    // Later than the creation of any segment can be, so that the elapsed time counts even for the latest possible
+    // one.
     let latest = LATEST_INSTANT / 4 * 3;
     header.created_at.store(created_at.min(latest), Ordering::Relaxed);
     header.checksum.store(header_checksum(region)?, Ordering::Relaxed);
     Ok(())
 }
 
-/// To be asked before anything is made that would only be removed again.
+/// A check before making anything that would only have to be removed again.
 ///
 /// # Errors
 ///
-/// [`OpenError::AlreadyExists`] where there is something at the path.
+/// [`OpenError::AlreadyExists`] if there is something at the path.
 pub(crate) fn ensure_free(path: &Path) -> Result<(), Error> {
     if path.symlink_metadata().is_ok() {
         return Err(Error::Open(OpenError::AlreadyExists {
@@ -138,7 +141,7 @@ pub(crate) fn ensure_free(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// An empty file of that size beside `path`, mapped.
+/// An empty file of `size` bytes beside `path`, mapped.
 fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, Region), Error> {
     let (directory, name) = place_of(path)?;
     remove_abandoned(directory, name);
@@ -152,7 +155,7 @@ fn construct(path: &Path, size: u64, mode: u32) -> Result<(Construction, File, R
     Ok((construction, file, region))
 }
 
-/// Writes everything that is not zero; the magic number last.
+/// Writes everything that is not zero, the magic number last.
 fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &Path) -> Result<(), Error> {
     let outside = |place: OutOfRegion| damaged(path, place);
     let geometry = blueprint.geometry;
@@ -190,8 +193,9 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     let place = current_place(path)?;
     let mut hash_key = [0; 16];
     random_bytes(&mut hash_key).map_err(|errno| io_error("get random bytes for", path, errno.into()))?;
-    // The segment clock shows the wall-clock time of the creation, so that windows which are cut by it begin at multiples
-    // of their length since the Unix epoch. From then on it goes by the boot-time clock, which no process sets.
+    // The segment clock starts at the wall-clock time of the creation, so that windows aligned to it begin at
+    // multiples of their length since the Unix epoch. From then on it follows the boot-time clock, which nobody can
+    // set.
     let (created_utc, booted) = (utc_nanos(), boot_nanos());
     let created_at = created_utc.min(LATEST_INSTANT / 2);
     let (low, high) = hash_key.split_at(8);
@@ -238,7 +242,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     header
         .checksum
         .store(header_checksum(region).map_err(outside)?, Ordering::Relaxed);
-    // The process that sees the magic number sees everything before it.
+    // Whoever sees the magic number sees everything stored before it.
     header.magic.store(MAGIC, Ordering::Release);
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Files that are made whole before they have their names: segments, and the checkpoints that segments are restored from.
+//! Files that are complete before they get their names: segments, and the checkpoints that segments are restored
+//! from.
 
 pub(crate) mod checkpoint_file;
 mod construction;
