@@ -1,4 +1,4 @@
-//! The one way in which a limit is written down, whatever its declaration leaves out or says in other words.
+//! The canonical form of a limit, whatever its declaration leaves out or writes in other words.
 
 use super::limit::amount::Amount;
 use super::limit::credit::Credit;
@@ -9,16 +9,16 @@ use super::limit::{Algorithm, Limit};
 
 const NEAR_PERCENT: u32 = 80;
 
-/// So many entries a sliding window has unless declared, of 32 bytes each: units come back late by at most this part of
-/// the window, whatever the capacity is or becomes.
+/// The default number of entries of a sliding window, of 32 bytes each: units come back late by at most this fraction
+/// of the window, whatever the capacity is or becomes.
 pub(super) const MAX_DEFAULT_ENTRIES: u32 = 1024;
 
 impl Limit {
-    /// The same limit with every default written out and every value written in the one canonical way, so that two
-    /// limits mean the same exactly where their canonical forms are equal, given that both are declared
-    /// [by rate](Self::is_by_rate) or neither.
+    /// The same limit with every default written out and every value in canonical form. Two limits mean the same
+    /// exactly if their canonical forms are equal, provided that both are declared [by rate](Self::is_by_rate) or
+    /// neither is.
     ///
-    /// Total, also for limits that are not valid: what cannot be understood stays as it is.
+    /// Defined for invalid limits too: what cannot be understood stays as it is.
     pub(super) fn canonical(&self) -> Self {
         let algorithm = self.effective_algorithm();
         let mut limit = Self {
@@ -31,7 +31,7 @@ impl Limit {
             limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
         }
         if matches!(self.kind, Kind::Calls | Kind::Rate) {
-            // What is unlimited has nothing to give back, whatever was written.
+            // An unlimited limit has nothing to give back, whatever was written.
             limit.refund = (!limit.capacity.is_unlimited()).then_some(self.refunds());
         }
         match algorithm {
@@ -61,7 +61,7 @@ impl Limit {
         limit.credit = self.credit.as_ref().map(Credit::canonical);
         limit.fleet = self.fleet.as_ref().map(FleetLease::canonical);
         limit.ceiling = self.ceiling.as_ref().map(Amount::canonical);
-        // What is unlimited has no share of itself to be near to, whatever was written.
+        // An unlimited capacity has no percentage to be near, whatever was written.
         limit.near_limit = (!limit.capacity.is_unlimited()).then_some(self.effective_near_limit());
         limit.shadow = Some(self.shadow.unwrap_or_default());
         limit
@@ -75,7 +75,8 @@ impl Limit {
         self.buckets.unwrap_or(10)
     }
 
-    /// What [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) has declared, of a limit in its set.
+    /// What [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) has declared for a limit in its
+    /// set.
     pub(super) fn effective_entries(&self) -> u32 {
         self.entries.unwrap_or(MAX_DEFAULT_ENTRIES)
     }

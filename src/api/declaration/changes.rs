@@ -1,4 +1,4 @@
-//! What of another declaration a segment can take over while it is in use.
+//! How much of another declaration a segment can take over while it is in use.
 
 use super::limit::window::Window;
 use super::limit::{Algorithm, Limit};
@@ -7,13 +7,13 @@ use super::{Declaration, Keyed};
 use crate::error::Difference;
 
 impl Declaration {
-    /// This declaration in place of `stored`, the one that a segment holds, in the canonical form. Both have been
-    /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
+    /// The canonical result of applying this declaration to `stored`, the one that a segment holds. Both have been
+    /// validated; the result is valid too, and its limits need exactly as much memory as those in the segment.
     ///
-    /// Changed are capacities, windows of the same alignment, bursts, the names of one rule, leases, the bounds of adaptive capacities, what
-    /// counts as near, what is given back, the size of batches, shadows, how hosts share a limit, for how long grants are kept, metadata, and
-    /// what becomes of keys without room. What is not declared, and depends by
-    /// default on what can be changed, stays as it is. Path, mode and version play no part.
+    /// What changes: capacities, windows of the same alignment, bursts, the algorithm among those with one rule,
+    /// leases, the bounds of adaptive capacities, near limits, refunds, the size of batches, shadow, how hosts share
+    /// a limit, how long grants are kept, metadata, and what happens to keys without room. What is not declared, and
+    /// by default depends on something that can change, stays as it is. Path, mode and version play no part.
     ///
     /// # Errors
     ///
@@ -27,12 +27,12 @@ impl Declaration {
         });
         let declaration = Self {
             segment: stored.segment.clone(),
-            // What was created without a fleet has no room for leases.
+            // A segment that was created without a fleet has no room for leases.
             fleet: stored.fleet.as_ref().and(asked.fleet.clone()),
             sets: sets.collect(),
         };
-        // Whatever could not be taken over still differs. It is not canonical then, and must not be made so: that
-        // would bring defaults of the segment's in where this declaration has nothing of the kind.
+        // Anything that could not be taken over still differs. Do not compare canonical forms here: that would fill
+        // in the defaults of the segment where this declaration has none.
         let refused = asked.differences_as_written(&declaration);
         if refused.is_empty() {
             Ok(declaration)
@@ -41,14 +41,14 @@ impl Declaration {
         }
     }
 
-    /// Each difference from `stored`, whether it can be applied or not. Sizes that are not declared are no difference.
+    /// Each difference from `stored`, whether it can be applied or not. Sizes that are not declared do not count.
     pub(crate) fn differences_to_apply(&self, stored: &Self) -> Vec<Difference> {
         let stored = stored.canonical();
         self.with_sizes_of(&stored).differences_as_written(&stored)
     }
 
-    /// The canonical form, but with the sizes that `stored` has where this declares none: a capacity that changes must
-    /// not ask for another size of what it was the measure of.
+    /// The canonical form, but with the sizes of `stored` where this declares none: a changed capacity must not
+    /// change a size that was derived from it.
     fn with_sizes_of(&self, stored: &Self) -> Self {
         let mut asked = self.canonical();
         if self.segment.participants.is_none() {
@@ -85,7 +85,7 @@ impl Declaration {
 }
 
 impl SetDeclaration {
-    /// This set with what `change` can change in it. Both are canonical.
+    /// This set with everything in `change` that can change. Both are canonical.
     fn changed_to(&self, change: &Self) -> Self {
         let limits = self.limits.iter().map(|limit| {
             let change = change.limits.iter().find(|change| change.name == limit.name);
@@ -109,19 +109,19 @@ impl SetDeclaration {
 }
 
 impl Limit {
-    /// This limit with what `change` can change in it. Both are canonical.
+    /// This limit with everything in `change` that can change. Both are canonical.
     fn changed_to(&self, change: &Self) -> Self {
-        // What is unlimited keeps no state, so it can neither come from a limit nor become one.
+        // An unlimited limit keeps no state, so a limit cannot become unlimited, nor the reverse.
         let countable = self.capacity.is_unlimited() == change.capacity.is_unlimited();
         let capacity = if countable { change } else { self };
-        // The state of a calendar window says which period it counted, and that of another window a length of time.
+        // The state of a calendar window says which period it counts, that of other windows a length of time.
         let calendar = |limit: &Self| limit.window.is_some_and(Window::is_calendar);
         let window = if calendar(self) || calendar(change) {
             self
         } else {
             change
         };
-        // One rule by several names keeps one state.
+        // Algorithms with one rule share one form of state.
         let by_backlog = |limit: &Self| limit.algorithm.is_some_and(Algorithm::keeps_backlog);
         let algorithm = if by_backlog(self) && by_backlog(change) {
             change
@@ -141,7 +141,7 @@ impl Limit {
             ceiling: change.ceiling.clone(),
             latency_limit: change.latency_limit,
             near_limit: change.near_limit,
-            // A batch is recorded in a hold, and what has none can be given none.
+            // A batch is recorded in a hold, so a limit without holds cannot be given credit.
             credit: self
                 .credit
                 .as_ref()

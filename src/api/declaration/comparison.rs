@@ -1,4 +1,4 @@
-//! In what two declarations differ.
+//! How two declarations differ.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use super::Declaration;
 use crate::error::{Assignment, Difference};
 
-/// What `limitctl edit` takes.
+/// The fields that `limitctl edit` accepts.
 const ASSIGNABLE: [&str; 13] = [
     "capacity",
     "burst",
@@ -25,18 +25,19 @@ const ASSIGNABLE: [&str; 13] = [
 ];
 
 impl Declaration {
-    /// Each thing in which this declaration differs from `in_segment`, the one that a segment holds.
+    /// Each difference between this declaration and `in_segment`, the one that a segment holds.
     ///
-    /// Compared is what the declarations mean: `"60s"` is `"1m"`, and a default is the same written out or not.
-    /// The segment's path, mode and checkpoint do not count, nor does the declaration's version. The order of sets and of limits does,
-    /// because the segment stores them in it.
+    /// Meanings are compared: `"60s"` is `"1m"`, and a default is the same whether it is written out or not. The
+    /// segment's path, mode and checkpoint do not count, nor does the declaration's version. The order of sets and
+    /// limits counts, because the segment stores them in that order.
     pub fn differences(&self, in_segment: &Self) -> Vec<Difference> {
         self.canonical().differences_as_written(&in_segment.canonical())
     }
 
-    /// As [`differences`](Self::differences), of what is written down already as it is to be compared.
+    /// The [`differences`](Self::differences) between declarations that already have the form in which to compare
+    /// them.
     ///
-    /// What is declared by rate and interval in one of them only is compared as a capacity per window.
+    /// A limit that only one of them declares by rate and interval is compared as a capacity per window.
     pub(super) fn differences_as_written(&self, in_segment: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         let root = Location::default();
@@ -46,7 +47,7 @@ impl Declaration {
         found
     }
 
-    /// The same, with each limit per window that `other` has so.
+    /// The same declaration, with each limit per window that `other` has per window.
     fn worded_as(&self, other: &Self) -> Self {
         let mut worded = self.clone();
         for set in &mut worded.sets {
@@ -75,15 +76,15 @@ fn comparable(canonical: &Declaration) -> Table {
     canonical.segment.checkpoint = None;
     canonical.segment.version = None;
     canonical.segment.on_demand = None;
-    // Without the path, everything in a declaration is a number or Unicode, which a table always takes.
+    // Without the path, everything in a declaration is a number or Unicode, which a table always accepts.
     Table::try_from(&canonical).unwrap_or_default()
 }
 
-/// Where in a declaration something stands.
+/// A place in a declaration.
 #[derive(Debug, Default)]
 struct Location {
     path: String,
-    /// The set and the limit that it is in.
+    /// The names of the set and the limit that it is in.
     names: Vec<String>,
     field: String,
     is_in_tier: bool,
@@ -164,7 +165,7 @@ fn compare_values(
     }
 }
 
-/// Sets or limits: matched by name, then compared; their order counts where all of them match.
+/// Compares sets or limits, matched by name. Their order counts if all of them match.
 fn compare_named(
     place: &Location,
     key: &str,
@@ -212,7 +213,7 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// As TOML writes it, but always in one line.
+/// As TOML writes it, but always on one line.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),

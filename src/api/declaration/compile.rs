@@ -1,4 +1,4 @@
-//! From a declared limit to the rule that decides.
+//! Compiles a declared limit to the rule that decides.
 
 use super::limit::amount::Amount;
 use super::limit::checks::shortest_window::check_window;
@@ -17,7 +17,7 @@ use crate::limit::{
 use crate::units::nanos_from_duration;
 
 impl Limit {
-    /// The rule that decides, or what is wrong with the limit.
+    /// The rule of the limit, or what is wrong with it.
     pub(super) fn compile(
         &self,
         place: &Place<'_>,
@@ -26,7 +26,7 @@ impl Limit {
         self.check(place)?;
         check_window(place, "window", self.window)?;
         check_window(place, "interval", self.interval)?;
-        // Checked as it was written, compiled as it is meant.
+        // Checked as written, compiled as meant.
         let canonical = self.canonical();
         let terms = canonical.terms();
         let meant = canonical.per_window();
@@ -61,7 +61,7 @@ impl Limit {
         })
     }
 
-    /// The rule of a concurrency limit whose capacity moves, in its canonical form.
+    /// The rule of an adaptive concurrency limit in canonical form.
     fn adaptive_rule(&self, place: &Place<'_>) -> Result<Option<Rule>, DeclarationError> {
         let amount = |field, amount: &Amount| {
             let units = self.units(amount);
@@ -91,7 +91,7 @@ impl Limit {
         )))
     }
 
-    /// The rule of a limit in its canonical form, per window, whose fields have been checked one by one.
+    /// The rule of a limit in canonical form and per window, whose fields have been checked one by one.
     fn rule(&self, place: &Place<'_>) -> Result<Rule, DeclarationError> {
         let amount = |field, amount: &Amount| {
             self.units(amount)
@@ -132,9 +132,9 @@ impl Limit {
         rule.map_err(|invalid| unsuitable(place, &invalid))
     }
 
-    /// What another capacity of a key means for the rule, of a limit in its canonical form, whose fields have been checked.
-    /// As in a declaration that changes, a burst that is the capacity stays that; a burst of its own stays as it is; and
-    /// beside a rate, the capacity is the bucket.
+    /// How the rule changes with a key's own capacity, for a limit in canonical form whose fields have been checked.
+    /// As when a declaration changes, a burst equal to the capacity follows it, a burst of its own stays as it is,
+    /// and beside a rate the capacity is the bucket.
     fn terms(&self) -> Option<CapacityTerms> {
         let by_rate = self.is_by_rate();
         let meant = self.clone().per_window();
@@ -175,7 +175,7 @@ impl Limit {
     }
 }
 
-/// A length of time in nanoseconds, of which 64 bits have been checked to hold enough.
+/// A length of time in nanoseconds, already checked to fit 64 bits.
 fn nanos(length: Option<Window>) -> Option<u64> {
     match length {
         Some(Window::Span(length)) => nanos_from_duration(length),
@@ -183,7 +183,7 @@ fn nanos(length: Option<Window>) -> Option<u64> {
     }
 }
 
-/// Why the rule of a limit cannot be made of what is declared.
+/// The error for a rule that cannot be built from the declared values.
 fn unsuitable(place: &Place<'_>, invalid: &InvalidLimit) -> DeclarationError {
     match *invalid {
         InvalidLimit::InexactBurst { given, max } => DeclarationError::InexactBurst {

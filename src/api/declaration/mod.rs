@@ -1,4 +1,4 @@
-//! Declarations: what a segment is to hold, from TOML or from code, checked and compiled to plans.
+//! Declarations of what a segment holds, from TOML or from code: checked and compiled to plans.
 
 mod canonical;
 mod changes;
@@ -49,7 +49,7 @@ const MAX_PARTICIPANTS: u64 = 4096;
 /// The largest integer of TOML.
 const MAX_VERSION: u64 = i64::MAX as u64;
 
-/// What a segment is to hold: its sets, and how its file is created.
+/// What a segment holds: its sets, and how its file is created.
 ///
 /// # In code
 ///
@@ -119,69 +119,69 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// # Ok::<(), shmlimit::DeclarationError>(())
 /// ```
 ///
-/// | `[segment]` | value | unless declared |
+/// | `[segment]` | value | default |
 /// |---|---|---|
-/// | `path` | where the file is | the process that opens it says |
-/// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
-/// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
-/// | `checkpoint` | where its state is kept for the time after a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
+/// | `path` | where the file is | given by the process that opens it |
+/// | `mode` | permissions in octal, `"0600"` to `"0777"`; the owner must be able to read and write | `"0600"` |
+/// | `participants` | how many processes can be attached at once: 1 to 4096 | 256 |
+/// | `checkpoint` | where its state is saved to survive a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
 /// | `clock` | `"counter"`, or `"system"`: see [`ClockSource`] | `"counter"` |
 /// | `lock` | `"robust"`, or `"slot"` for processes of several containers: see [`LockKind`] | `"robust"` |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
 /// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::RequestError::UnknownSet) |
 /// | `max_sets_on_demand` | how many copies there is room for: 1 to 1023, with the declared sets at most 1024 | 64 |
 ///
-/// | `[[set]]` (1 to 1024) | value | unless declared |
+/// | `[[set]]` (1 to 1024) | value | default |
 /// |---|---|---|
-/// | `name` | 1 to 64 bytes without control characters, of which no part between `/` is empty or begins with `.`; unique | required |
+/// | `name` | 1 to 64 bytes without control characters; no part between `/` may be empty or begin with `.`; unique | required |
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys of 1 to 64 bytes without control characters | none |
 /// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
-/// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
-/// | `waiters` | how many requests may wait in the queue, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
-/// | `labels` | whether what is held says what its request was labelled with: see [`SetDeclaration::labels`] | `false` |
-/// | `collect_within` | for how long a grant that is not collected is kept while others wait: `"100ms"` to `"1h"`, see [`SetDeclaration::collect_within`] | `"1s"` |
+/// | `holds` | how many permits can hold something at once; in a keyed set, in each shard of its table: see [`SetDeclaration::holds`] | depends on capacities and `max_keys` |
+/// | `waiters` | how many requests can wait in the queue; in a keyed set, in each shard of its table: 0 to 65536 | 5120; 512 in a keyed set |
+/// | `labels` | whether holds show the labels of their requests: see [`SetDeclaration::labels`] | `false` |
+/// | `collect_within` | how long a grant that is not collected is kept while others wait: `"100ms"` to `"1h"`, see [`SetDeclaration::collect_within`] | `"1s"` |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///
-/// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |
+/// | `[[set.limit]]` (1 to 16 per set) | value | default |
 /// |---|---|---|
-/// | `name` | as of sets | required |
+/// | `name` | as for sets | required |
 /// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`] | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
-/// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, but for concurrency and `"unlimited"` |
-/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
+/// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, except for concurrency and `"unlimited"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] for which to take, and [`Limit::bound`] for what each admits at most | `"gcra"` |
 /// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
-/// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
+/// | `rate`, `interval` | leaky_bucket: another way to write `capacity` per `window`; `capacity` is then the size of the bucket and replaces `burst` | |
 /// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |
 /// | `utc_offset` | calendar windows: `"-18:00"` to `"+18:00"` | `"+00:00"` |
 /// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
-/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a keyed set the capacity, at most 1024 |
+/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; in a keyed set the capacity, at most 1024 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
-/// | `refund` | calls, rate: whether what was reserved and not used comes back, see [`Limit::refund`] | `true`; `false` of windows with `credit` or `fleet` |
+/// | `refund` | calls, rate: whether unused reservations come back, see [`Limit::refund`] | `true`; `false` for windows with `credit` or `fleet` |
 /// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
-/// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
-/// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |
-/// | `floor`, `ceiling` | adaptive: between what bounds, around `capacity`, where it starts | floor 1; ceiling required |
-/// | `latency_limit` | aimd: what is held for longer counts as dropped, such as `"2s"` | nothing does |
-/// | `near_limit` | from which percentage of the capacity on an admission counts as near the limit: 1 to 100 | 80 |
-/// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | as the set |
+/// | `lease` | concurrency: how long it can be held without a heartbeat, such as `"30s"`: see [`Limit::lease`] | forever |
+/// | `adaptive` | concurrency: the capacity adapts, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | fixed |
+/// | `floor`, `ceiling` | adaptive: the bounds of the capacity, which starts at `capacity` | floor 1; ceiling required |
+/// | `latency_limit` | aimd: what is held for longer counts as dropped, such as `"2s"` | none |
+/// | `near_limit` | the percentage of the capacity from which an admission counts as near the limit: 1 to 100 | 80 |
+/// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | that of the set |
 /// | `fleet` | hosts share the limit: `{ key = "org/openai/tokens", lease = "2s", outage = "spend_out" }`; `outage` may be `"deny"`, `"safe"` or `"open"`, see [`Limit::fleet`] | each host by itself |
 /// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
 ///
-/// | `[[set.tier]]` (0 to 255 of a keyed set) | value | unless declared |
+/// | `[[set.tier]]` (0 to 255 per keyed set) | value | default |
 /// |---|---|---|
-/// | `name` | as of sets, and not `default` | required |
-/// | `limits` | what keys of the tier have in place of what the limit says: `{ requests = { capacity = 1000, burst = 200 } }`, with `capacity`, `window`, `burst`, `rate` and `interval`; see [`Tier`] | as the limits |
+/// | `name` | as for sets, but not `default` | required |
+/// | `limits` | what the tier changes in the limits: `{ requests = { capacity = 1000, burst = 200 } }`, with `capacity`, `window`, `burst`, `rate` and `interval`; see [`Tier`] | as the limits |
 ///
-/// | `[fleet]` | value | unless declared |
+/// | `[fleet]` | value | default |
 /// |---|---|---|
 /// | `url` | the store that hosts share, without user and password: `"redis://10.0.0.5:6379/0"`, see [`fleet_url`](Self::fleet_url) | required |
-/// | `host` | what this host is called there for people | its own name |
+/// | `host` | the name of this host there, for people to read | its own name |
 ///
-/// A field that is not in these tables is an error, and so is one that means nothing beside the others.
+/// A field that is not in these tables is an error, and so is one that has no effect beside the others.
 ///
-/// With serde, a declaration can also be a part of a program's own configuration. What serde reads is not validated
-/// yet.
+/// With serde, a declaration can also be part of a program's own configuration. What serde reads is not yet
+/// validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
@@ -194,7 +194,7 @@ pub struct Declaration {
     sets: Vec<SetDeclaration>,
 }
 
-/// As [`from_toml`](Declaration::from_toml).
+/// Like [`from_toml`](Declaration::from_toml).
 impl FromStr for Declaration {
     type Err = DeclarationError;
 
@@ -204,7 +204,7 @@ impl FromStr for Declaration {
 }
 
 impl Declaration {
-    /// A declaration of no sets yet; it needs from 1 to 1024.
+    /// A declaration without sets. It needs 1 to 1024.
     pub fn new() -> Self {
         Self::default()
     }
@@ -221,42 +221,40 @@ impl Declaration {
         self
     }
 
-    /// The permissions of the segment's file, at most 0777 and including 0600; 0600 unless declared.
+    /// The permissions of the segment's file, at most 0777 and including 0600; 0600 by default.
     ///
-    /// A file that exists keeps its own, and a difference is one of the
-    /// [mismatches](crate::Segment::mismatches).
+    /// An existing file keeps its own; a difference is one of the [mismatches](crate::Segment::mismatches).
     pub fn mode(mut self, mode: u32) -> Self {
         self.segment.mode = Some(Octal(mode));
         self
     }
 
-    /// How many processes may be attached at once, from 1 to 4096; 256 unless declared.
+    /// How many processes can be attached at once, from 1 to 4096; 256 by default.
     pub fn participants(mut self, participants: u32) -> Self {
         self.segment.participants = Some(participants);
         self
     }
 
-    /// What processes read the time from; [`ClockSource::Counter`] unless declared. Of a segment that exists it stays as it
-    /// is.
+    /// The clock that processes read; [`ClockSource::Counter`] by default. Cannot be changed in an existing segment.
     pub fn clock(mut self, clock: ClockSource) -> Self {
         self.segment.clock = Some(clock);
         self
     }
 
-    /// Where its state is kept for the time after a reboot; nowhere unless declared. It is of this process: others that open the
-    /// segment may declare another file or none.
+    /// Where the state is saved to survive a reboot; nowhere by default. It applies to this process: others that open
+    /// the segment may declare another file or none.
     pub fn checkpoint(mut self, checkpoint: Checkpoint) -> Self {
         self.segment.checkpoint = Some(checkpoint);
         self
     }
 
-    /// What its locks are; [`LockKind::RobustMutex`] unless declared. Of a segment that exists they stay as they are.
+    /// The kind of its locks; [`LockKind::RobustMutex`] by default. Cannot be changed in an existing segment.
     pub fn lock(mut self, lock: LockKind) -> Self {
         self.segment.lock = Some(lock);
         self
     }
 
-    /// With what a segment was created with for good.
+    /// Sets the options that are fixed when a segment is created.
     pub(crate) fn created_with(self, options: CreationOptions) -> Self {
         self.participants(options.participants)
             .lock(options.lock_kind.into())
@@ -267,11 +265,11 @@ impl Declaration {
             })
     }
 
-    /// The version of this declaration, from 1 to 2^63 - 1; a declaration without one is older than any version.
+    /// The version of this declaration, from 1 to 2^63 - 1. A declaration without one is older than any version.
     ///
-    /// Raise it with each change of the declaration. Where a segment is opened with
-    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply), a higher version than that in force is applied, and a lower one
-    /// changes nothing: so old and new processes may be started in any order while a service is deployed.
+    /// Raise it with each change of the declaration. If a segment is opened with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply), a version higher than the one in force is applied and a lower
+    /// one changes nothing, so old and new processes can be started in any order while a service is deployed.
     pub fn version(mut self, version: u64) -> Self {
         self.segment.version = Some(version);
         self
@@ -308,8 +306,8 @@ impl Declaration {
     ///
     /// # Errors
     ///
-    /// [`DeclarationError::Syntax`] where the text is not TOML or not of the documented fields and types, and what
-    /// [`validate`](Self::validate) finds.
+    /// [`DeclarationError::Syntax`] if the text is not TOML or does not have the documented fields and types, and the
+    /// errors of [`validate`](Self::validate).
     pub fn from_toml(text: &str) -> Result<Self, DeclarationError> {
         Self::parse(text, "the text")
     }
@@ -318,8 +316,8 @@ impl Declaration {
     ///
     /// # Errors
     ///
-    /// As [`from_toml`](Self::from_toml), and [`DeclarationError::Unreadable`] where the file cannot be read or is
-    /// not UTF-8.
+    /// The errors of [`from_toml`](Self::from_toml), and [`DeclarationError::Unreadable`] if the file cannot be read
+    /// or is not UTF-8.
     pub fn from_toml_file(path: impl AsRef<Path>) -> Result<Self, DeclarationError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path).map_err(|source| DeclarationError::Unreadable {
@@ -338,22 +336,22 @@ impl Declaration {
         Ok(declaration)
     }
 
-    /// The declaration as TOML, in the canonical form: the same text for all declarations that mean the same, with
-    /// every default written out, so that it keeps its meaning where defaults change. A leaky bucket that is declared by
-    /// `rate` and `interval` stays so.
+    /// The declaration as TOML in canonical form: the same text for all declarations that mean the same, with every
+    /// default written out, so that it keeps its meaning if defaults change. A leaky bucket declared by `rate` and
+    /// `interval` stays so.
     ///
     /// # Errors
     ///
-    /// What [`validate`](Self::validate) finds, and [`DeclarationError::NotUnicode`] for a path that TOML cannot
+    /// The errors of [`validate`](Self::validate), and [`DeclarationError::NotUnicode`] for a path that TOML cannot
     /// express.
     pub fn to_toml(&self) -> Result<String, DeclarationError> {
         self.validate()?;
         self.canonical_toml()
     }
 
-    /// The canonical form of what has been validated.
+    /// The canonical form of a declaration that has been validated.
     fn canonical_toml(&self) -> Result<String, DeclarationError> {
-        // Only the path has values that TOML lacks.
+        // Only the path can have values that TOML lacks.
         toml::to_string(&self.canonical()).map_err(|_| DeclarationError::NotUnicode {
             place: "segment / path".to_owned(),
             given: format!("{:?}", self.segment.path),
@@ -364,7 +362,7 @@ impl Declaration {
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with its place and what to do about it.
+    /// The first problem found, with its place and what to do about it.
     pub fn validate(&self) -> Result<(), DeclarationError> {
         self.compile().map(drop)
     }
@@ -374,7 +372,7 @@ impl Declaration {
         &self.segment
     }
 
-    /// The sets in the order in which they were declared.
+    /// The sets, in the order of the declaration.
     pub fn sets(&self) -> &[SetDeclaration] {
         &self.sets
     }
@@ -392,7 +390,7 @@ impl Declaration {
         }
     }
 
-    /// The plans that the engine decides by, in the order of the sets and their limits.
+    /// The plans for the engine, in the order of the sets and their limits.
     pub(crate) fn compile(&self) -> Result<Vec<SetPlan>, DeclarationError> {
         self.segment.check()?;
         check_range(|| "sets".to_owned(), self.sets.len() as u64, 1, MAX_SETS)?;
@@ -435,7 +433,7 @@ impl Declaration {
     }
 }
 
-/// How the file of a segment is created: the `[segment]` of a [`Declaration`].
+/// How a segment's file is created: the `[segment]` of a [`Declaration`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentOptions {
@@ -460,13 +458,13 @@ pub struct SegmentOptions {
     /// Stands in the definitions of a segment only: see [`stored`].
     #[serde(skip_serializing_if = "Option::is_none")]
     on_demand: Option<String>,
-    /// Stands in the definitions of a segment only: see [`stored`].
+    /// Appears only in the definitions of a segment: see [`stored`].
     #[serde(skip_serializing_if = "Option::is_none")]
     edited: Option<bool>,
 }
 
 impl SegmentOptions {
-    /// Where the file is, if the declaration says so.
+    /// Where the file is, if declared.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -476,27 +474,27 @@ impl SegmentOptions {
         self.mode.map_or(0o600, |Octal(mode)| mode)
     }
 
-    /// The permissions of the file, if the declaration says so.
+    /// The permissions of the file, if declared.
     pub(crate) fn declared_mode(&self) -> Option<u32> {
         self.mode.map(|Octal(mode)| mode)
     }
 
-    /// How many processes may be attached at once.
+    /// How many processes can be attached at once.
     pub fn participants(&self) -> u32 {
         self.participants.unwrap_or(256)
     }
 
-    /// What processes read the time from.
+    /// The clock that processes read.
     pub fn clock(&self) -> ClockSource {
         self.clock.unwrap_or_default()
     }
 
-    /// What its locks are.
+    /// The kind of its locks.
     pub fn lock(&self) -> LockKind {
         self.lock.unwrap_or_default()
     }
 
-    /// Where its state is kept for the time after a reboot, if the declaration says so.
+    /// Where its state is saved to survive a reboot, if declared.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         self.checkpoint.as_ref()
     }

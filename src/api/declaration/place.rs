@@ -1,8 +1,8 @@
-//! Where in a declaration something stands, and the checks that every part of it shares.
+//! Places in a declaration, and the checks that all parts share.
 
 use crate::error::DeclarationError;
 
-/// Where in a declaration something stands.
+/// A place in a declaration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) set: &'a str,
@@ -40,7 +40,7 @@ impl Place<'_> {
     }
 }
 
-/// Whether `given` lies in `min..=max`.
+/// Requires `given` to lie in `min..=max`.
 pub(super) fn check_range(
     place: impl FnOnce() -> String,
     given: u64,
@@ -59,8 +59,8 @@ pub(super) fn check_range(
     }
 }
 
-/// Whether `given` may name something. Names become parts of paths: of files, of metrics, of the places that messages name.
-/// There may be parts in a name, as in `openai/gpt-4o`, but none that leads out of them.
+/// Requires `given` to be a valid name. Names become parts of paths: of files, of metrics, and of the places in
+/// messages. A name may have parts, as in `openai/gpt-4o`, but none that leads out of it.
 pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
     let leads_elsewhere = |part: &str| part.is_empty() || part.starts_with('.');
     if !given.is_empty() && given.split('/').any(leads_elsewhere) {
@@ -74,7 +74,7 @@ pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<
     }
 }
 
-/// Whether `given` may be the key of an entry of metadata.
+/// Requires `given` to be a valid key of metadata.
 pub(super) fn check_label(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
     if (1..=64).contains(&given.len()) && !given.chars().any(char::is_control) {
         Ok(())

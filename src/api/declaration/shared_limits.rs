@@ -8,11 +8,12 @@ use super::{Declaration, SetDeclaration};
 use crate::error::DeclarationError;
 
 impl Declaration {
-    /// The store in which hosts share those limits that are declared with [`Limit::fleet`](crate::Limit::fleet), such as
-    /// `"redis://10.0.0.5:6379/0"`. User and password must not be in it.
+    /// The store in which hosts share the limits declared with [`Limit::fleet`](crate::Limit::fleet), such as
+    /// `"redis://10.0.0.5:6379/0"`. It must not contain user or password.
     ///
-    /// Every limit of a set without keys that could be shared gets the room for it then, so that
-    /// [`apply`](crate::Segment::apply) can share it later. A segment that was created without a store has no such room.
+    /// It reserves room for a lease in every limit that could be shared, in sets that are not keyed, so that
+    /// [`apply`](crate::Segment::apply) can share it later. A segment that was created without a store has no such
+    /// room.
     ///
     /// ```
     /// use std::time::Duration;
@@ -35,8 +36,8 @@ impl Declaration {
         self
     }
 
-    /// What this host is called for people who look at the fleet, 1 to 64 bytes; the host's own name unless declared.
-    /// It needs a [`fleet_url`](Self::fleet_url), whichever is called first.
+    /// The name of this host for people who look at the fleet, 1 to 64 bytes; the host's own name by default. It
+    /// needs a [`fleet_url`](Self::fleet_url); the order of the calls does not matter.
     pub fn fleet_host(mut self, host: impl Into<String>) -> Self {
         let url = self.fleet.map(|fleet| fleet.url).unwrap_or_default();
         self.fleet = Some(FleetOptions {
@@ -46,12 +47,12 @@ impl Declaration {
         self
     }
 
-    /// With the fleet that a segment is part of.
+    /// Sets the fleet that a segment is part of.
     pub(crate) fn of_fleet(self, fleet: Option<FleetOptions>) -> Self {
         Self { fleet, ..self }
     }
 
-    /// What can be wrong with how limits are shared, beyond each limit by itself.
+    /// Validates how limits are shared, beyond each limit by itself.
     pub(super) fn check_fleet(&self) -> Result<(), DeclarationError> {
         if let Some(fleet) = &self.fleet {
             fleet.check()?;
@@ -78,7 +79,8 @@ impl Declaration {
         Ok(())
     }
 
-    /// What is allowed and worth a second look, each as a sentence that names the limit; none for most declarations.
+    /// Warnings about what is allowed but worth a second look, each a sentence that names the limit. Empty for most
+    /// declarations.
     ///
     /// ```
     /// use std::time::Duration;
@@ -104,7 +106,7 @@ impl Declaration {
         self.sets.iter().flat_map(of_set).collect()
     }
 
-    /// The store that is shared with other hosts, where one is declared.
+    /// The store that hosts share, if one is declared.
     pub fn fleet_options(&self) -> Option<&FleetOptions> {
         self.fleet.as_ref()
     }

@@ -10,7 +10,7 @@ use crate::engine::definition::plan::{OnDemand, SetPlan};
 use crate::error::{DeclarationError, Error, SegmentError};
 use crate::shm::file::verified::CreationOptions;
 
-/// A set as the segment defines it.
+/// A set as its segment defines it.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSet {
     set: SetDeclaration,
@@ -21,7 +21,7 @@ pub(crate) struct StoredSet {
 }
 
 impl StoredSet {
-    /// As a declaration of that version defines the set.
+    /// A set as defined by a declaration of that version.
     pub(crate) fn declared(set: SetDeclaration, version: Option<u64>) -> Self {
         Self {
             set,
@@ -32,7 +32,7 @@ impl StoredSet {
         }
     }
 
-    /// The set, in a segment of that fleet.
+    /// Sets the fleet of the segment.
     pub(crate) fn of_fleet(self, fleet: Option<&FleetOptions>) -> Self {
         Self {
             fleet: fleet.cloned().map(Arc::new),
@@ -48,7 +48,7 @@ impl StoredSet {
         }
     }
 
-    /// As declared, whatever a segment notes beside it.
+    /// The set as declared, without the marks that a segment adds.
     pub(crate) fn unmarked(&self) -> Self {
         Self::declared(self.set.clone(), self.version).of_fleet(self.fleet.as_deref())
     }
@@ -74,7 +74,7 @@ impl StoredSet {
         }
     }
 
-    /// As an operator defines the set.
+    /// A set as defined by an operator.
     pub(crate) fn edited(set: SetDeclaration, version: Option<u64>) -> Self {
         Self {
             is_edited: true,
@@ -96,7 +96,7 @@ impl StoredSet {
         })
     }
 
-    /// Reads a definition text; answers what is wrong with it otherwise.
+    /// Reads a definition text, or says what is wrong with it.
     pub(crate) fn from_text(text: &str) -> Result<Self, String> {
         let mut declaration: Declaration = toml::from_str(text).map_err(|error| error.to_string())?;
         let is_edited = declaration.segment.edited.take().unwrap_or_default();
@@ -120,7 +120,7 @@ impl StoredSet {
         })
     }
 
-    /// The definition text: canonical, so that equal definitions are equal texts.
+    /// The definition text. It is canonical, so equal definitions have equal texts.
     pub(crate) fn to_text(&self) -> Result<String, DeclarationError> {
         let mut declaration = self.to_declaration();
         declaration.segment.version = self.version;
@@ -135,12 +135,12 @@ impl StoredSet {
         &self.set
     }
 
-    /// The version of the declaration that it comes from, if that has one.
+    /// The version of the declaration that it comes from, if any.
     pub(crate) fn version(&self) -> Option<u64> {
         self.version
     }
 
-    /// Whether an operator made it what it is.
+    /// Whether it was last changed by an operator.
     pub(crate) fn is_edited(&self) -> bool {
         self.is_edited
     }
@@ -150,7 +150,7 @@ impl StoredSet {
         self.on_demand.is_some()
     }
 
-    /// The plan that the engine decides by.
+    /// The plan for the engine.
     pub(crate) fn compile(&self) -> Result<SetPlan, DeclarationError> {
         Ok(SetPlan {
             version: self.version,
@@ -168,7 +168,7 @@ impl StoredSet {
     }
 }
 
-/// What a segment holds.
+/// The definitions that a segment holds.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredDeclaration {
     options: CreationOptions,
@@ -181,7 +181,7 @@ impl StoredDeclaration {
         Self { options, sets }
     }
 
-    /// That of a declaration which no process has changed yet.
+    /// The definitions of a declaration that nothing has changed yet.
     pub(crate) fn of(declaration: &Declaration) -> Self {
         let version = declaration.segment.version;
         let stored = |set: &SetDeclaration| {
@@ -210,13 +210,13 @@ impl StoredDeclaration {
         Ok(Self::new(options, sets))
     }
 
-    /// Each set in the order of the directory.
+    /// The sets, in the order of the directory.
     pub(crate) fn sets(&self) -> &[StoredSet] {
         &self.sets
     }
 
-    /// All of it in one declaration. It has a version where all sets are of that version: while another is brought into
-    /// force, set by set, there is none.
+    /// Everything in one declaration. It has a version only if all sets have that version; while another is being put
+    /// into force, set by set, it has none.
     pub(crate) fn to_declaration(&self) -> Declaration {
         let mut declaration = Declaration::new().created_with(self.options);
         let (copies, declared): (Vec<_>, Vec<_>) =

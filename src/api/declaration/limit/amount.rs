@@ -1,4 +1,4 @@
-//! Amounts as people write them, and the exact way from decimals to whole units.
+//! Amounts as people write them, and their exact conversion from decimals to whole units.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use serde::ser::{Serialize, Serializer};
 
 use crate::words::ParseError;
 
-/// The most digits a unit may have after the point, so that every product here fits 128 bits.
+/// The most digits that a unit may have after the point, so that every product here fits 128 bits.
 const MAX_DECIMALS: usize = 18;
 
-/// How much: a capacity or a burst, in the limit's natural units.
+/// An amount: a capacity or a burst, in the limit's natural units.
 ///
-/// Whole numbers convert by themselves, and so do strings: `"unlimited"`, or a decimal such as `"1.5"`, which a
-/// limit with a [`unit`](crate::Limit::unit) turns into whole units exactly. What a string holds is checked
-/// together with the rest of the declaration.
+/// Whole numbers convert into it, and so do strings: `"unlimited"`, or a decimal such as `"1.5"`, which a limit with
+/// a [`unit`](crate::Limit::unit) turns into whole units exactly. Strings are checked together with the rest of the
+/// declaration.
 ///
 /// ```
 /// use shmlimit::Amount;
@@ -29,14 +29,14 @@ const MAX_DECIMALS: usize = 18;
 pub enum Amount {
     /// A whole number.
     Whole(u64),
-    /// A decimal number in digits, with at most one point.
+    /// A decimal number: digits with at most one point.
     Decimal(String),
-    /// No bound: the limit always admits and still counts.
+    /// No bound: the limit always admits, and still counts.
     Unlimited,
 }
 
 impl Amount {
-    /// In place of an amount that was not given, while what was given is read.
+    /// A placeholder for an amount that was not given, used while reading.
     pub(in crate::api::declaration) fn absent() -> Self {
         Self::Decimal(String::new())
     }
@@ -49,7 +49,7 @@ impl Amount {
         matches!(self, Self::Unlimited)
     }
 
-    /// The same amount in the one way it is written down: `"1.50"` is `"1.5"`, and `"2.0"` is 2.
+    /// The same amount in canonical form: `"1.50"` becomes `"1.5"`, and `"2.0"` becomes 2.
     pub(in crate::api::declaration) fn canonical(&self) -> Self {
         let Self::Decimal(text) = self else {
             return self.clone();
@@ -80,7 +80,7 @@ impl From<&str> for Amount {
     }
 }
 
-/// As in quotes in TOML, but checked: a whole number, a decimal with one point, or `unlimited`.
+/// Reads what may stand in quotes in TOML, and checks it: a whole number, a decimal with one point, or `unlimited`.
 impl FromStr for Amount {
     type Err = ParseError;
 
@@ -99,7 +99,7 @@ impl FromStr for Amount {
     }
 }
 
-/// Amounts are equal where they are the same number, however it is written.
+/// Amounts are equal if they are the same number, however it is written.
 impl PartialEq for Amount {
     fn eq(&self, other: &Self) -> bool {
         match (self.canonical(), other.canonical()) {
@@ -126,7 +126,7 @@ impl fmt::Display for Amount {
 impl Serialize for Amount {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            // TOML's integers end at 2^63 - 1; what lies above is written as a string.
+            // TOML's integers end at 2^63 - 1; greater numbers are written as strings.
             Self::Whole(whole) if i64::try_from(*whole).is_ok() => serializer.serialize_u64(*whole),
             other => serializer.collect_str(other),
         }
@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// Why a decimal is not a number of units. The message goes on from the text that was given.
+/// Why a decimal is not a number of units. The message continues after the text that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidAmount {
     #[error("is not a decimal number: write digits with at most one point, such as \"1.5\"")]
@@ -188,7 +188,7 @@ pub(crate) enum InvalidAmount {
 
 /// The size of a limit's unit: `digits / 10^decimals`, positive.
 ///
-/// The engine counts whole units; a scale is how a caller's decimals become units without a float on the way.
+/// The engine counts whole units; a scale converts a caller's decimals to units without using floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     digits: u64,
@@ -196,7 +196,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Units are the natural ones.
+    /// Units are natural units.
     pub(crate) const ONE: Self = Self {
         digits: 1,
         decimals: 0,
@@ -210,7 +210,7 @@ impl Scale {
         }
     }
 
-    /// The whole number of units that a decimal in natural units is worth, exactly.
+    /// The whole number of units that a decimal in natural units stands for, exactly.
     pub(crate) fn units(&self, format_units: &str) -> Result<u64, InvalidAmount> {
         match Decimal::parse(format_units) {
             Ok(decimal) => self.divide(decimal),
@@ -222,8 +222,8 @@ impl Scale {
         }
     }
 
-    /// What a decimal in natural units is worth: so many units, divided by a number. None where it is no decimal or either is
-    /// too large.
+    /// A decimal in natural units as a reduced fraction of units: numerator and denominator. `None` if it is not a
+    /// decimal or either number is too large.
     pub(in crate::api::declaration) fn fraction(&self, format_units: &str) -> Option<(u64, u32)> {
         let decimal = Decimal::parse(format_units).ok()?;
         let power = |exponent: usize| 10_u128.checked_pow(u32::try_from(exponent).ok()?);
@@ -233,12 +233,12 @@ impl Scale {
         while rest != 0 {
             (divisor, rest) = (rest, divisor % rest);
         }
-        // Not zero: a scale is positive.
+        // Not zero, because a scale is positive.
         let reduced = |number: u128| number.checked_div(divisor);
         Some((reduced(units)?.try_into().ok()?, reduced(parts)?.try_into().ok()?))
     }
 
-    /// As [`units`](Self::units), of a whole number.
+    /// [`units`](Self::units) for a whole number.
     pub(crate) fn units_of_whole(&self, format_units: u64) -> Result<u64, InvalidAmount> {
         self.divide(Decimal {
             digits: u128::from(format_units),
@@ -246,7 +246,7 @@ impl Scale {
         })
     }
 
-    /// What that many units are in natural ones.
+    /// A number of units in natural units.
     pub(in crate::api::declaration) fn format_units(&self, units: u64) -> String {
         let mut product = Decimal {
             digits: u128::from(units) * u128::from(self.digits),
@@ -260,11 +260,12 @@ impl Scale {
     }
 
     fn divide(&self, format_units: Decimal) -> Result<u64, InvalidAmount> {
-        // The last digit after a decimal's point is not zero, so nothing can cancel what the unit does not have.
+        // The last digit after a decimal's point is not zero, so a decimal with more digits than the unit cannot
+        // divide evenly.
         let Some(shift) = self.decimals.checked_sub(format_units.decimals) else {
             return Err(InvalidAmount::NotWhole(*self));
         };
-        // 2^128 shared out among at most 2^64 - 1 is more than 64 bits hold: overflow here is "too large".
+        // At least 2^128, divided by at most 2^64 - 1, exceeds 64 bits: overflow here means "too large".
         let scaled = power_of_ten(shift)
             .and_then(|power| format_units.digits.checked_mul(power))
             .ok_or(InvalidAmount::TooLarge(*self))?;
@@ -286,7 +287,7 @@ impl fmt::Display for Scale {
     }
 }
 
-/// `digits / 10^decimals`, where the last of the decimals is not zero.
+/// `digits / 10^decimals`, where the last decimal is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Decimal {
     digits: u128,

@@ -1,4 +1,4 @@
-//! What a declared limit admits at most, in numbers.
+//! The most that a declared limit admits, in numbers.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::units::nanos_from_duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The most that a calls or rate limit admits in any stretch of time of one window's length, wherever it begins.
+/// The most that a calls or rate limit admits in any stretch of time as long as one window, wherever it begins.
 ///
-/// [`Limit::bound`] gives it, with the rule that it follows. Written out it reads as in `at most 19 in any 2s`.
+/// [`Limit::bound`] computes it, and documents the rule. Displayed as in `at most 19 in any 2s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bound {
-    /// How much, in the units that the limit counts in.
+    /// The amount in the units that the limit counts.
     pub units: u64,
-    /// How much, in natural units: a decimal number of digits with at most one point.
+    /// The amount in natural units: a decimal number, digits with at most one point.
     pub amount: String,
-    /// How many units each process may add, having drawn them before: 0 without [credit](Limit::credit).
+    /// How many units each process may add from a batch drawn earlier: 0 without [credit](Limit::credit).
     pub per_process: u64,
-    /// The length of the stretch: the window; of windows of the calendar the shortest that there are, as 28 days of months.
+    /// The length of the stretch: the window; for calendar windows, the shortest one, such as 28 days for months.
     pub span: Duration,
 }
 
@@ -39,29 +39,31 @@ impl fmt::Display for Bound {
 }
 
 impl Limit {
-    /// The most that the limit admits in any stretch of time as long as its window, wherever that begins: what a provider
-    /// would count who looked at the worst moment.
+    /// The most that the limit admits in any stretch of time as long as its window, wherever it begins: what a
+    /// provider would count at the worst moment.
     ///
-    /// With capacity *c*, burst *b* (the capacity unless declared) and a window of many nanoseconds:
+    /// With capacity *c*, burst *b* (by default the capacity) and a window of many nanoseconds:
     ///
     /// | algorithm | at most | for 10 in 2 s |
     /// |---|---|---|
-    /// | [`Gcra`](Algorithm::Gcra), [`TokenBucket`](Algorithm::TokenBucket), [`LeakyBucket`](Algorithm::LeakyBucket) | *c* + *b* - 1: the burst, and what is replenished between the first and the last instant | 19 |
+    /// | [`Gcra`](Algorithm::Gcra), [`TokenBucket`](Algorithm::TokenBucket), [`LeakyBucket`](Algorithm::LeakyBucket) | *c* + *b* - 1: the burst, plus what is replenished between the first and the last instant | 19 |
     /// | [`FixedWindow`](Algorithm::FixedWindow) | 2 *c*: the end of one window and the beginning of the next; 2 *c* - 1 with [`Align::FirstUse`] | 20; 19 |
     /// | [`SlidingWindow`](Algorithm::SlidingWindow) | *c* | 10 |
     /// | [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) | 2 *c* - 1, and *c* in any stretch shorter by a sub-window | 19 |
     ///
-    /// The number is exact also where there are more units than nanoseconds in the window, but that it may then be more
-    /// than is ever reached. It is of what is admitted, by the clock of the segment (a window of which is up to 10 µs
-    /// shorter by another clock: see [`ClockSource`](crate::ClockSource)): usage above what was reserved comes on top, and
-    /// so does what is refunded out of order (see the caveats), what is admitted after a [reset](crate::LimitSet::reset),
-    /// and in windows that follow the wall clock after that is set forward.
+    /// The number is also exact if there are more units than nanoseconds in the window, except that it may then be
+    /// more than is ever reached. It covers what is admitted, by the clock of the segment (by another clock, a window
+    /// is up to 10 µs shorter: see [`ClockSource`](crate::ClockSource)). On top of it come usage above what was
+    /// reserved, what is refunded out of order (see the caveats), what is admitted after a
+    /// [reset](crate::LimitSet::reset), and, in windows that follow the wall clock, what is admitted after that clock
+    /// is set forward.
     ///
-    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`]. Where batches are
-    /// sized automatically that is of one process; the more there are, the less each adds.
+    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`]. If batches
+    /// are sized automatically, that is the number for a single process; the more there are, the less each adds.
     ///
-    /// None of a budget, which admits as long as anything remains and counts afterwards; of concurrency, whose capacity is
-    /// its bound; without a capacity; where the declaration is not valid; and where the number exceeds 64 bits.
+    /// `None` for a budget, which admits as long as anything remains and counts afterwards; for concurrency, whose
+    /// capacity is its bound; for unlimited capacities; if the declaration is invalid; and if the number exceeds 64
+    /// bits.
     ///
     /// ```
     /// use std::time::Duration;

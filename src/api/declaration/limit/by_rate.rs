@@ -1,4 +1,4 @@
-//! Leaky buckets in the words of Ray's actor: `rate` per `interval`, beside a capacity that is the bucket.
+//! Leaky buckets in the terms of Ray's actor: `rate` per `interval`, with the bucket as the capacity.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ const RATE: u64 = 1;
 const INTERVAL: Window = Window::Span(Duration::from_secs(1));
 
 impl Limit {
-    /// Whether it is a leaky bucket that is declared by `rate` and `interval`.
+    /// Whether it is a leaky bucket declared by `rate` and `interval`.
     pub(in crate::api::declaration) fn is_by_rate(&self) -> bool {
         self.rate.is_some() && self.interval.is_some()
     }
 
-    /// What the bucket drains, in whole units, and in what time: 0.5 in one second is 1 in two. None where it is not declared
-    /// by rate and interval.
+    /// What the bucket drains, in whole units, and in what time: 0.5 in one second is 1 in two. `None` if it is not
+    /// declared by rate and interval.
     pub(in crate::api::declaration) fn drain(&self) -> Result<Option<(u64, Window)>, InvalidAmount> {
         let (Some(rate), Some(interval)) = (&self.rate, self.interval) else {
             return Ok(None);
@@ -42,13 +42,14 @@ impl Limit {
             .ok_or(InvalidAmount::NotWhole(scale))
     }
 
-    /// Whether the rate is no whole number of units, and the bucket drains a whole number in some intervals.
+    /// Whether the rate is not a whole number of units, but the bucket drains a whole number over several intervals.
     pub(in crate::api::declaration) fn drains_by_a_fraction(&self) -> bool {
         self.drain()
             .is_ok_and(|drain| drain.is_some_and(|(_, window)| Some(window) != self.interval))
     }
 
-    /// The same limit as a capacity per window, with a burst of its own, where it is declared by rate and interval.
+    /// A limit declared by rate and interval, as a capacity per window with a burst of its own. Other limits stay as
+    /// they are.
     pub(crate) fn per_window(self) -> Self {
         let (Some(rate), Some(interval)) = (&self.rate, self.interval) else {
             return self;
@@ -59,7 +60,7 @@ impl Limit {
                 Amount::from(self.format_units(units).as_str()).canonical(),
                 window,
             ),
-            // Not valid, which its check says.
+            // Invalid; the limit's check reports it.
             Ok(None) | Err(_) => (rate.clone(), interval),
         };
         Self {
@@ -74,9 +75,9 @@ impl Limit {
 }
 
 impl<'de> Deserialize<'de> for Limit {
-    /// Reads the fields. A leaky bucket of which a rate or an interval is given has the actor's defaults for the others.
+    /// Reads the fields. A leaky bucket with a rate or an interval gets the actor's defaults for the others.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The derived function, which is no method of the trait.
+        // The derived function, which is not the trait's method.
         let mut limit = Self::deserialize(deserializer)?;
         let is_by_rate = limit.rate.is_some() || limit.interval.is_some();
         if is_by_rate && limit.algorithm == Some(Algorithm::LeakyBucket) {

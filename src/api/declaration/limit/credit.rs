@@ -1,4 +1,4 @@
-//! Credit that a process draws in advance from a limit, as it is declared.
+//! Credit that a process draws from a limit in advance, as declared.
 
 use std::fmt;
 
@@ -31,16 +31,16 @@ use crate::engine::definition::plan::{BatchSize, CreditPlan};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Credit {
-    /// None where batches are sized automatically.
+    /// `None` if batches are sized automatically.
     pub(super) batch: Option<u64>,
     pub(super) window_coupled: Option<bool>,
 }
 
-/// The word for batches that are sized automatically.
+/// The word for automatic batch sizes.
 const AUTO: &str = "auto";
 
 impl Credit {
-    /// Batches of that many units, from 1 to 1,048,575.
+    /// Batches of `units` units, from 1 to 1,048,575.
     pub fn batch(units: u64) -> Self {
         Self {
             batch: Some(units),
@@ -48,8 +48,8 @@ impl Credit {
         }
     }
 
-    /// Batches of remaining / (16 x processes) units, at most 1,048,575: of what remains of the limit when a batch is drawn, and
-    /// the number of processes that have one then. In TOML `credit = "auto"`.
+    /// Batches of remaining / (16 x processes) units, at most 1,048,575, where both what remains of the limit and the
+    /// number of processes with a batch are taken when the batch is drawn. In TOML `credit = "auto"`.
     ///
     /// For the only limit of a set that is not keyed, with [`Algorithm::Gcra`](crate::Algorithm::Gcra),
     /// [`TokenBucket`](crate::Algorithm::TokenBucket) or [`LeakyBucket`](crate::Algorithm::LeakyBucket).
@@ -60,9 +60,9 @@ impl Credit {
         }
     }
 
-    /// Whether a batch ends with the window that it was drawn in, so that no window sees more than the capacity. For
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) only; it costs a reading of the clock for each request. No
-    /// unless declared.
+    /// Whether a batch ends with the window that it was drawn in, so that no window sees more than the capacity;
+    /// false by default. Only for [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow). It costs a reading of
+    /// the clock for each request.
     pub fn window_coupled(mut self, window_coupled: bool) -> Self {
         self.window_coupled = Some(window_coupled);
         self
@@ -83,7 +83,7 @@ impl Credit {
         }
     }
 
-    /// What each process may add to what a limit of that burst admits in a window.
+    /// How much each process may add to what a limit with that burst admits in a window.
     pub(in crate::api::declaration) fn per_process(&self, burst: u64) -> u64 {
         if self.window_coupled == Some(true) {
             0
@@ -95,7 +95,7 @@ impl Credit {
     /// The same with every default written out.
     pub(in crate::api::declaration) fn canonical(&self) -> Self {
         Self {
-            // Nothing valid comes near the end of TOML's integers, and what is not valid must be written too.
+            // No valid value comes near the end of TOML's integers, but invalid ones must be written too.
             batch: self.batch.map(|units| units.min(i64::MAX as u64)),
             window_coupled: match self.batch {
                 Some(_) => Some(self.window_coupled.unwrap_or_default()),
@@ -105,7 +105,7 @@ impl Credit {
     }
 }
 
-/// Credit as a table.
+/// Credit in the form of a table.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CreditTable {
@@ -117,7 +117,7 @@ struct CreditTable {
 impl Serialize for Credit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.batch {
-            // With `window_coupled` it is not valid, and written only to say so.
+            // Together with `window_coupled` it is invalid, and written only to report that.
             None => serializer.serialize_str(AUTO),
             Some(batch) => CreditTable {
                 batch,

@@ -1,4 +1,4 @@
-//! A limit that hosts share, as it is declared.
+//! How a limit that hosts share is declared.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::window::{Weekday, Window};
 use crate::limit::OutagePolicy;
 use crate::words::words;
 
-/// What becomes of a limit that hosts share while the store does not answer. Each limit has its own.
+/// What happens to a limit that hosts share while the store does not answer. Each limit has its own policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outage {
-    /// Refuse from the moment the store is known to be out, also what is leased already.
+    /// Refuse as soon as the store is known to be down, even what is leased already.
     Deny,
     /// Spend what is leased until the lease expires, then refuse.
     #[default]
     SpendOut,
-    /// Go on at the host's last fair share: a host that is cut off may add as much to what the fleet admits.
+    /// Continue with the host's last fair share. A host that is cut off may add that much to what the fleet admits.
     Safe,
-    /// Admit everything and count it.
+    /// Admit everything, and count it.
     Open,
 }
 
@@ -31,8 +31,8 @@ words!(Outage, "a policy for outages", {
     Open = "open",
 });
 
-/// How a limit is shared by the hosts of a fleet: under which key of the store, in leases of what length, and what becomes
-/// of it while the store is out. See [`Limit::fleet`](crate::Limit::fleet).
+/// How the hosts of a fleet share a limit: the key in the store, the length of leases, and what happens while the
+/// store is down. See [`Limit::fleet`](crate::Limit::fleet).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
@@ -44,7 +44,7 @@ pub struct FleetLease {
     pub(super) outage: Option<Outage>,
 }
 
-/// For how long units are leased unless declared.
+/// The default length of leases.
 const LEASE: Duration = Duration::from_secs(2);
 
 impl From<Outage> for OutagePolicy {
@@ -70,8 +70,8 @@ impl From<OutagePolicy> for Outage {
 }
 
 impl FleetLease {
-    /// Shared under that key of the store, 1 to 200 bytes, such as `"org/openai/tokens"`. All hosts that use the key share
-    /// the limit, and must declare it alike.
+    /// Shares a limit under a key of the store, 1 to 200 bytes, such as `"org/openai/tokens"`. All hosts that use the
+    /// key share the limit and must declare it alike.
     pub fn new(key: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -80,14 +80,14 @@ impl FleetLease {
         }
     }
 
-    /// For how long units are leased to a host, from 100 ms to 1 h; 2 s unless declared. What a host does not report
-    /// because it died counts as spent when its lease expires.
+    /// How long units are leased to a host, from 100 ms to 1 h; 2 s by default. What a host cannot report because it
+    /// died counts as spent when its lease expires.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(Window::Span(lease));
         self
     }
 
-    /// What becomes of the limit while the store does not answer; [`Outage::SpendOut`] unless declared.
+    /// What happens to the limit while the store does not answer; [`Outage::SpendOut`] by default.
     pub fn outage(mut self, outage: Outage) -> Self {
         self.outage = Some(outage);
         self
@@ -98,7 +98,7 @@ impl FleetLease {
         &self.key
     }
 
-    /// For how long units are leased.
+    /// How long units are leased for.
     pub fn lease_length(&self) -> Duration {
         match self.lease {
             Some(Window::Span(length)) => length,
@@ -106,15 +106,15 @@ impl FleetLease {
         }
     }
 
-    /// What becomes of the limit while the store does not answer.
+    /// What happens to the limit while the store does not answer.
     pub fn outage_policy(&self) -> Outage {
         self.outage.unwrap_or_default()
     }
 
-    /// A number that stands for the key in the segment, by which another key is known for another limit.
+    /// A number that stands for the key in the segment, so that a changed key is noticed.
     pub(in crate::api::declaration) fn key_number(&self) -> u32 {
         let hash = SipHasher13::new().hash(self.key.as_bytes());
-        // Zero is no key yet.
+        // Zero means that there is no key yet.
         (hash.h1 as u32).max(1)
     }
 
@@ -128,12 +128,12 @@ impl FleetLease {
     }
 }
 
-/// By what a limit that hosts share is counted, in whole units.
+/// How a limit that hosts share is counted, in whole units.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct LeaseTerms {
     pub(in crate::api) unit: String,
     pub(in crate::api) capacity: u64,
-    /// Where units come back evenly.
+    /// Set if units come back evenly.
     pub(in crate::api) burst: Option<u64>,
     pub(in crate::api) window: Option<Window>,
     pub(in crate::api) utc_offset_minutes: i16,

@@ -1,4 +1,4 @@
-//! How a limit is taken and given back, and how a capacity moves.
+//! How a limit is taken and given back, and how a capacity adapts.
 
 use crate::engine::definition::plan;
 use crate::words::words;
@@ -7,13 +7,13 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Takes a cost that the request must name and settles to the actual usage.
+    /// Takes a cost that the request must name, and settles to the actual usage.
     Rate,
     /// A rate counted in calls: takes one unless the request names more.
     Calls,
     /// Capacity that is held and given back: takes one unless the request names more.
     Concurrency,
-    /// Takes nothing up front: admitted while any budget remains, debited at settle.
+    /// Takes nothing up front: admits while any budget remains, and is debited at settle.
     Budget,
 }
 
@@ -46,15 +46,15 @@ impl From<plan::Kind> for Kind {
     }
 }
 
-/// By what an adaptive concurrency limit moves its estimate of how much may be held at once.
+/// How an adaptive concurrency limit estimates how much may be held at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Adaptive {
-    /// By failures: up by one while work succeeds, down by a share when it is dropped or takes too long.
+    /// By failures: up by one while work succeeds, down by a fraction when it is dropped or takes too long.
     Aimd,
-    /// By how latency grows against its long-term average.
+    /// By how latency grows relative to its long-term average.
     Gradient,
-    /// By how much work queues behind the limit, as the least latency ever seen tells it.
+    /// By how much work queues behind the limit, inferred from the least latency ever seen.
     Vegas,
 }
 

@@ -1,11 +1,11 @@
-//! What is declared of a limit, to read.
+//! Reading the options of a declared limit.
 
 use super::amount::Amount;
 use super::fleet_lease::FleetLease;
 use super::window::Window;
 use super::{Algorithm, Limit};
 
-/// By what a [`Limit`] decides, beyond its kind, capacity and window: [`Limit::options`].
+/// The options of a [`Limit`] beyond its kind, capacity and window. See [`Limit::options`].
 ///
 /// ```
 /// # use std::time::Duration;
@@ -19,44 +19,44 @@ use super::{Algorithm, Limit};
 pub struct LimitOptions<'a>(&'a Limit);
 
 impl Limit {
-    /// By what it decides beyond that.
+    /// The options beyond kind, capacity and window.
     pub fn options(&self) -> LimitOptions<'_> {
         LimitOptions(self)
     }
 }
 
 impl<'a> LimitOptions<'a> {
-    /// How the limit decides; none for concurrency.
+    /// The algorithm; `None` for concurrency.
     pub fn algorithm(&self) -> Option<Algorithm> {
         self.0.effective_algorithm()
     }
 
-    /// The burst, where one is declared.
+    /// The burst, if declared.
     pub fn burst(&self) -> Option<&'a Amount> {
         self.0.burst.as_ref()
     }
 
-    /// How much of a leaky bucket drains in an [`interval`](Self::interval), where it is declared so.
+    /// How much a leaky bucket drains per [`interval`](Self::interval), if declared that way.
     pub fn rate(&self) -> Option<&'a Amount> {
         self.0.rate.as_ref()
     }
 
-    /// In what time a leaky bucket drains by its [`rate`](Self::rate), where it is declared so.
+    /// The time in which a leaky bucket drains its [`rate`](Self::rate), if declared that way.
     pub fn interval(&self) -> Option<Window> {
         self.0.interval
     }
 
-    /// The most that an adaptive capacity rises to, where one is declared.
+    /// The maximum of an adaptive capacity, if declared.
     pub fn ceiling(&self) -> Option<&'a Amount> {
         self.0.ceiling.as_ref()
     }
 
-    /// How hosts share the limit, where they do.
+    /// How hosts share the limit, if they do.
     pub fn fleet(&self) -> Option<&'a FleetLease> {
         self.0.fleet.as_ref()
     }
 
-    /// The size of a unit, where one is declared.
+    /// The size of a unit, if declared.
     pub fn unit(&self) -> Option<&'a str> {
         self.0.unit.as_deref()
     }

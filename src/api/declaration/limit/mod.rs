@@ -1,4 +1,4 @@
-//! One limit, as it is declared.
+//! A limit, as it is declared.
 
 pub(super) mod amount;
 pub(super) mod bound;
@@ -23,27 +23,27 @@ use kind::{Adaptive, Kind};
 use prefix::Prefix;
 use window::{UtcOffset, Weekday, Window};
 
-/// How a calls or rate limit decides. `gcra` unless declared.
+/// How a calls or rate limit decides. `gcra` by default.
 ///
 /// | what is limited | which one | why |
 /// |---|---|---|
 /// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
-/// | the same, where there are too many to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and what passes at once is declared |
+/// | the same, with too many calls to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
 /// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
-/// | a server of one's own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
-/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, where the bill does |
+/// | a server of your own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
+/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, as the bill does |
 /// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
 ///
-/// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with one
-/// state, and admit the same for the same capacity, window and burst. The names say what users of each expect:
+/// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with
+/// one state, and admit the same for the same capacity, window and burst. Each name matches what its users expect:
 ///
 /// | name | what the parameters are called elsewhere |
 /// |---|---|
 /// | [`Gcra`](Self::Gcra) | a rate, and a burst tolerance |
 /// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket |
-/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes them so |
+/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes these |
 ///
-/// So a live limit may [change](crate::Segment::apply) from one of these names to another and keeps what was used.
+/// So a live limit can be [changed](crate::Segment::apply) from one of these to another and keeps what was used.
 ///
 /// # What comes back
 ///
@@ -52,12 +52,13 @@ use window::{UtcOffset, Weekday, Window};
 ///
 /// | algorithm | comes back |
 /// |---|---|
-/// | [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket), [`LeakyBucket`](Self::LeakyBucket) | but for what time has replenished since |
-/// | [`FixedWindow`](Self::FixedWindow), of the calendar, too | while the window lasts in which it was charged |
-/// | [`SlidingWindow`](Self::SlidingWindow) | until a window after it was charged, where at most a [few dozen](Limit::entries) takings are remembered before it, or after it; otherwise nothing |
-/// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | while the sub-window counts in which it was charged; of the oldest, the share that counts |
+/// | [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket), [`LeakyBucket`](Self::LeakyBucket) | except for what time has replenished since |
+/// | [`FixedWindow`](Self::FixedWindow), including calendar windows | as long as the window lasts in which it was charged |
+/// | [`SlidingWindow`](Self::SlidingWindow) | for one window after it was charged, if at most a [few dozen](Limit::entries) charges are remembered before it, or after it; otherwise nothing |
+/// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | as long as the sub-window counts in which it was charged; from the oldest, the share that still counts |
 ///
-/// So a rate with a [unit](Limit::unit) in a calendar window is a hard budget of money: reserve what a call may cost at
+/// So a rate with a [unit](Limit::unit) in a calendar window is a hard budget of money: reserve the most that a call
+/// may cost, and settle what it did cost.
 /// most, and settle what it did cost.
 ///
 /// ```
@@ -77,7 +78,7 @@ use window::{UtcOffset, Weekday, Window};
 ///
 /// # What is admitted
 ///
-/// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
+/// [`Limit::bound`] gives the most that each admits in any stretch of time as long as one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -87,16 +88,17 @@ pub enum Algorithm {
     Gcra,
     /// A bucket that refills continuously, up to the burst. At most capacity + burst - 1 in any window.
     TokenBucket,
-    /// A bucket that drains continuously and refuses what would overflow it. At most capacity + burst - 1 in any window.
+    /// A bucket that drains continuously and refuses what would overflow it. At most capacity + burst - 1 in any
+    /// window.
     LeakyBucket,
-    /// A counter per window; twice the capacity may pass across a boundary.
+    /// A counter per window. Twice the capacity may pass across a boundary.
     FixedWindow,
-    /// An exact log of what was taken: capacity in any window of that length.
+    /// An exact log of what was taken. At most the capacity in any window.
     SlidingWindow,
-    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. They begin at multiples of their
-    /// length since the Unix epoch, as the wall clock stood when the segment was created. At most 2 x capacity - 1 in any
-    /// window, and the capacity in any stretch that is shorter by a sub-window. `retry_after` may exceed the window
-    /// by up to one sub-window, depending on where the instant falls between their boundaries.
+    /// Sub-windows, the oldest weighted by the share of it that remains: cheap at any capacity. They begin at
+    /// multiples of their length since the Unix epoch, by the wall clock at the creation of the segment. At most
+    /// 2 x capacity - 1 in any window, and the capacity in any stretch shorter by a sub-window. `retry_after` may
+    /// exceed the window by up to one sub-window, depending on where the instant falls between their boundaries.
     SlidingWindowCounter,
 }
 
@@ -110,7 +112,7 @@ words!(Algorithm, "an algorithm", {
 });
 
 impl Algorithm {
-    /// Whether it is the rule of three names, which has a burst apart from its capacity.
+    /// Whether it is one of the three names of the backlog rule, which has a burst apart from its capacity.
     pub(super) fn keeps_backlog(self) -> bool {
         matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
     }
@@ -132,11 +134,10 @@ words!(Align, "an alignment", {
     FirstUse = "first_use",
 });
 
-/// One limit of a [`SetDeclaration`](crate::SetDeclaration).
+/// A limit of a [`SetDeclaration`](crate::SetDeclaration).
 ///
-/// A limit starts with its kind, and what has a default can be changed afterwards. Nothing is checked until the
-/// declaration is used or [validated](crate::Declaration::validate); every error then names the limit, the field
-/// and what to do.
+/// Construct a limit by its kind, then change what has a default. Nothing is checked until the declaration is used or
+/// [validated](crate::Declaration::validate); every error then names the limit, the field and what to do.
 ///
 /// ```
 /// use std::time::Duration;
@@ -150,7 +151,7 @@ words!(Align, "an alignment", {
 /// let anything = Limit::calls("anything", Amount::Unlimited, minute);
 /// ```
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-// Read and written by way of `by_rate`.
+// Read and written through `by_rate`.
 #[serde(deny_unknown_fields, remote = "Self")]
 #[must_use]
 pub struct Limit {
@@ -158,7 +159,7 @@ pub struct Limit {
     pub(super) kind: Kind,
     #[serde(default = "Amount::absent")]
     pub(super) capacity: Amount,
-    // Ray's words for a leaky bucket: `rate` per `interval` beside a capacity that is the bucket.
+    // Ray's terms for a leaky bucket: `rate` per `interval`, with the bucket as the capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rate: Option<Amount>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -206,21 +207,21 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit of `capacity` calls per window: a request takes one unless it names more.
+    /// A limit of `capacity` calls per window. A request takes one unless it names more.
     ///
-    /// As [`Algorithm::Gcra`] with as large a burst, which it is unless declared, it admits up to 2 x capacity - 1 in a
-    /// stretch as long as the window: 19 for 10 in 2 s. [`bound`](Self::bound) says how much any limit does, and
-    /// [`Algorithm`] which to take.
+    /// By default it is [`Algorithm::Gcra`] with a burst as large as the capacity, and admits up to 2 x capacity - 1
+    /// in a stretch as long as the window: 19 for 10 in 2 s. See [`bound`](Self::bound) for how much any limit
+    /// admits, and [`Algorithm`] for which to take.
     pub fn calls(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Calls, capacity.into(), Some(window.into()))
     }
 
-    /// A limit of calls that go into a bucket of `capacity`, which drains by `rate` in each `interval`: the words of leaky
-    /// buckets elsewhere, such as actors on Ray.
+    /// A limit of calls that go into a bucket of `capacity`, which drains by `rate` per `interval`: the terms of
+    /// leaky buckets elsewhere, such as actors on Ray.
     ///
-    /// The rate may be a fraction, as a decimal: `"0.5"` in a second is one call in two seconds, exactly. In TOML, where
-    /// `algorithm = "leaky_bucket"` and one of `rate` and `interval` are given, what is not given of the three is 60, 1 and
-    /// `"1s"`.
+    /// The rate may be a decimal fraction: `"0.5"` per second is one call in two seconds, exactly. In TOML, with
+    /// `algorithm = "leaky_bucket"` and either `rate` or `interval`, those of the three fields that are missing are
+    /// 60, 1 and `"1s"`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -243,23 +244,24 @@ impl Limit {
         }
     }
 
-    /// A limit of `capacity` cost per window: a request names its cost and settles to the actual usage.
+    /// A limit of `capacity` cost per window. A request names its cost and settles to the actual usage.
     ///
-    /// What it admits at most in a stretch as long as the window says [`bound`](Self::bound), as of
+    /// See [`bound`](Self::bound) for the most that it admits in a stretch as long as the window, as for
     /// [`calls`](Self::calls).
     pub fn rate(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Rate, capacity.into(), Some(window.into()))
     }
 
-    /// A limit of `capacity` spent per window, where the cost is known only afterwards: a request takes nothing
-    /// and is admitted while anything remains. It counts in a fixed window.
+    /// A limit of `capacity` spent per window, for costs that are known only afterwards. A request takes nothing and
+    /// is admitted while anything remains. It counts in a fixed window.
     ///
-    /// What was admitted before its cost was known counts in full, however much it is, so no number bounds what is spent.
+    /// What was admitted before its cost was known counts in full, however much it is, so no number bounds what is
+    /// spent.
     pub fn budget(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Budget, capacity.into(), Some(window.into()))
     }
 
-    /// A limit of `capacity` held at the same time: a request takes one unless it names more, and gives it back.
+    /// A limit of `capacity` held at the same time. A request takes one unless it names more, and gives it back.
     pub fn concurrency(name: impl Into<String>, capacity: impl Into<Amount>) -> Self {
         Self::new(name.into(), Kind::Concurrency, capacity.into(), None)
     }
@@ -294,73 +296,73 @@ impl Limit {
         }
     }
 
-    /// How a calls or rate limit decides; [`Algorithm::Gcra`] unless declared.
+    /// How a calls or rate limit decides; [`Algorithm::Gcra`] by default.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = Some(algorithm);
         self
     }
 
-    /// How much of a [`Gcra`](Algorithm::Gcra) or [`TokenBucket`](Algorithm::TokenBucket) may be taken at once, or
-    /// how much a [`LeakyBucket`](Algorithm::LeakyBucket) holds; as much as the capacity unless declared.
+    /// How much of a [`Gcra`](Algorithm::Gcra) or [`TokenBucket`](Algorithm::TokenBucket) can be taken at once, or
+    /// how much a [`LeakyBucket`](Algorithm::LeakyBucket) holds; the capacity by default.
     pub fn burst(mut self, burst: impl Into<Amount>) -> Self {
         self.burst = Some(burst.into());
         self
     }
 
-    /// The size of one unit of a rate or a budget, a positive decimal such as `"0.001"`; `"1"` unless declared.
+    /// The size of one unit of a rate or a budget, a positive decimal such as `"0.001"`; `"1"` by default.
     ///
-    /// Capacity, burst and costs may then be decimals, as long as each is a whole number of units. Nothing is
-    /// rounded and no float is involved.
+    /// Capacity, burst and costs may then be decimals, as long as each is a whole number of units. Nothing is rounded
+    /// and no float is involved.
     pub fn unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = Some(unit.into());
         self
     }
 
-    /// Where the windows of a [`FixedWindow`](Algorithm::FixedWindow) or a budget start; [`Align::Utc`] unless
-    /// declared. Calendar windows start where the calendar says.
+    /// Where the windows of a [`FixedWindow`](Algorithm::FixedWindow) or a budget start; [`Align::Utc`] by default.
+    /// Calendar windows start where the calendar says.
     pub fn align(mut self, align: Align) -> Self {
         self.align = Some(align);
         self
     }
 
-    /// How many minutes east of UTC a calendar window's days begin, from -1080 to 1080; 0 unless declared.
+    /// The offset in minutes east of UTC at which a calendar window's days begin, from -1080 to 1080; 0 by default.
     pub fn utc_offset_minutes(mut self, minutes: i16) -> Self {
         self.utc_offset = Some(UtcOffset { minutes });
         self
     }
 
-    /// The day on which the weeks of [`Window::Week`] begin; Monday unless declared.
+    /// The day on which the weeks of [`Window::Week`] begin; Monday by default.
     pub fn week_start(mut self, day: Weekday) -> Self {
         self.week_start = Some(day);
         self
     }
 
-    /// Into how many parts a [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) divides its window, from
-    /// 1 to 60; 10 unless declared.
+    /// Into how many parts a [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) divides its window, from 1 to
+    /// 60; 10 by default.
     pub fn buckets(mut self, buckets: u32) -> Self {
         self.buckets = Some(buckets);
         self
     }
 
-    /// How many takings a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536. Beyond as many
-    /// in a window, units come back late by up to that part of it, and never early. Each takes 32 bytes, of each key in a
-    /// keyed set.
+    /// How many charges a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536. With more
+    /// charges in a window than that, units come back late, by up to 1/entries of the window, and never early. Each
+    /// takes 32 bytes, in a keyed set for each key.
     ///
-    /// What a request did not use [comes back](Algorithm#what-comes-back) where at most 126 takings are remembered that
-    /// came before it, or as many from it on. That is in a set of one limit: one operation changes a bounded number of words,
-    /// so where all 16 limits of a set are sliding windows, it is 6.
+    /// What a request did not use [comes back](Algorithm#what-comes-back) if at most 126 charges from before it are
+    /// remembered, or as many from it on. That is in a set with one limit: an operation changes a bounded number of
+    /// words, so if all 16 limits of a set are sliding windows, the number is 6.
     ///
-    /// Unless declared 1024, which serve any capacity: at most a 1024th of the window is lost. In a keyed set as many as the
-    /// largest capacity of any tier has units, at most 1024. The number cannot change in a live segment: declare as many as
-    /// the capacity may ever have units, where that is to be [raised](crate::Segment::apply).
+    /// The default is 1024, which serves any capacity: at most a 1024th of the window is lost. In a keyed set it is
+    /// the largest capacity of any tier in units, at most 1024. The number cannot change in a live segment: if you
+    /// may [raise](crate::Segment::apply) the capacity, declare as many entries as it may ever have units.
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = Some(entries);
         self
     }
 
-    /// Whether what a request reserved and did not use comes back to a calls or rate limit: by [`settle`](crate::Permit::settle),
-    /// by [cancelling](crate::Reservation::cancel), or because no process came for it. It does unless declared; the
-    /// [table of algorithms](Algorithm#what-comes-back) says how long.
+    /// Whether unused reservations come back to a calls or rate limit: by [`settle`](crate::Permit::settle), by
+    /// [cancelling](crate::Reservation::cancel), or because a grant was not collected. They do by default; the [table
+    /// of algorithms](Algorithm#what-comes-back) says for how long.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -377,25 +379,25 @@ impl Limit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// With [credit](Self::credit), and where [hosts share](Self::fleet) the limit, nothing comes back to windows, and
+    /// With [credit](Self::credit), or if [hosts share](Self::fleet) the limit, nothing comes back to windows, and
     /// `refund(true)` is a [`DeclarationError`](crate::DeclarationError).
     pub fn refund(mut self, refund: bool) -> Self {
         self.refund = Some(refund);
         self
     }
 
-    /// For how long a concurrency limit is lent without a [heartbeat](crate::Permit::heartbeat); without end unless
-    /// declared. What is held for longer is given back when a request needs it, although its holder lives: for
-    /// holders that hang.
+    /// How long concurrency can be held without a [heartbeat](crate::Permit::heartbeat); forever by default. What is
+    /// held for longer is given back when a request needs it, even if its holder is alive: this is for holders that
+    /// hang.
     pub fn lease(mut self, lease: std::time::Duration) -> Self {
         self.lease = Some(Window::Span(lease));
         self
     }
 
-    /// Lets the capacity of a concurrency limit follow what is observed of the work under it, for all processes
-    /// together: how long permits are held, and how many are given back as dropped. The declared capacity is where
-    /// the estimate starts; it moves between [`floor`](Self::floor) and [`ceiling`](Self::ceiling), of which the
-    /// second must be declared. Not for an unlimited capacity.
+    /// Lets the capacity of a concurrency limit adapt to the work under it, for all processes together: to how long
+    /// permits are held, and how many count as dropped. The estimate starts at the declared capacity and moves
+    /// between [`floor`](Self::floor) and [`ceiling`](Self::ceiling); the ceiling must be declared. Not for an
+    /// unlimited capacity.
     ///
     /// ```
     /// use shmlimit::{Adaptive, Declaration, Limit, SetDeclaration};
@@ -410,28 +412,27 @@ impl Limit {
         self
     }
 
-    /// The least that an [adaptive](Self::adaptive) capacity falls to: at least 1 and at most the capacity; 1 unless
-    /// declared.
+    /// The minimum of an [adaptive](Self::adaptive) capacity: at least 1 and at most the capacity; 1 by default.
     pub fn floor(mut self, floor: impl Into<Amount>) -> Self {
         self.floor = Some(floor.into());
         self
     }
 
-    /// The most that an [adaptive](Self::adaptive) capacity rises to: at least the capacity.
+    /// The maximum of an [adaptive](Self::adaptive) capacity: at least the capacity.
     pub fn ceiling(mut self, ceiling: impl Into<Amount>) -> Self {
         self.ceiling = Some(ceiling.into());
         self
     }
 
-    /// From what time on a permit of an [`Adaptive::Aimd`] limit counts as dropped, however it is given back; never
-    /// unless declared.
+    /// How long a permit of an [`Adaptive::Aimd`] limit may be held before it counts as dropped, however it is
+    /// released; forever by default.
     pub fn latency_limit(mut self, latency_limit: std::time::Duration) -> Self {
         self.latency_limit = Some(Window::Span(latency_limit));
         self
     }
 
-    /// From which percentage of the capacity on an admission is counted as near the limit, from 1 to 100; 80 unless
-    /// declared. An unlimited capacity is never near.
+    /// The percentage of the capacity from which an admission counts as near the limit, from 1 to 100; 80 by default.
+    /// An unlimited capacity is never near.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -453,20 +454,20 @@ impl Limit {
         self
     }
 
-    /// Whether the limit only decides and counts, and never refuses: to try it before it bites. It bites unless
-    /// declared. [`SetDeclaration::shadow`](crate::SetDeclaration::shadow) is the same for all limits of a set.
+    /// Whether the limit only decides and counts, and never refuses, to try it out before it takes effect; false by
+    /// default. [`SetDeclaration::shadow`](crate::SetDeclaration::shadow) does the same for all limits of a set.
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = Some(shadow);
         self
     }
 
-    /// Counts whole networks, where the keys of a [keyed](crate::SetDeclaration::keyed) set are addresses: all
-    /// addresses that share their first `ipv4` bits (0 to 32) or `ipv6` bits (0 to 128) have one state together.
-    /// Unless declared, each key has its own.
+    /// Counts whole networks, for [keyed](crate::SetDeclaration::keyed) sets whose keys are addresses: all addresses
+    /// that share their first `ipv4` bits (0 to 32) or `ipv6` bits (0 to 128) share one state. By default, each key
+    /// has its own.
     ///
-    /// In a set, all limits have prefixes or none. They must nest: a limit with a longer prefix than another for
-    /// IPv4 cannot have a shorter one for IPv6. A set has at most 4 different pairs. Limits of concurrency cannot
-    /// have any.
+    /// In a set, either all limits have prefixes or none. They must nest: a limit with a longer prefix than another
+    /// for IPv4 cannot have a shorter one for IPv6. A set has at most 4 different pairs. Concurrency limits cannot
+    /// have prefixes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -495,20 +496,20 @@ impl Limit {
         self.kind
     }
 
-    /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
+    /// The capacity of the limit: per [`window`](Self::window), or at the same time.
     ///
-    /// Of a leaky bucket that is declared by [`rate`](crate::LimitOptions::rate) and
+    /// For a leaky bucket declared by [`rate`](crate::LimitOptions::rate) and
     /// [`interval`](crate::LimitOptions::interval), the size of the bucket.
     pub fn capacity(&self) -> &Amount {
         &self.capacity
     }
 
-    /// The window, where one is declared.
+    /// The window, if declared.
     pub fn window(&self) -> Option<Window> {
         self.window
     }
 
-    /// What a number of units is in natural units, exactly: as a decimal number of digits with at most one point.
+    /// A number of units in natural units, exactly, as a decimal number: digits with at most one point.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -521,7 +522,7 @@ impl Limit {
         self.scale().unwrap_or(Scale::ONE).format_units(units)
     }
 
-    /// The limit as a key has it whose [own capacity](crate::Key::override_capacity) of it is that, in units.
+    /// The limit as it applies to a key whose [own capacity](crate::Key::override_capacity) is `capacity` units.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -546,7 +547,7 @@ impl Limit {
         self.unit.as_deref().map_or(Ok(Scale::ONE), Scale::parse)
     }
 
-    /// The algorithm that decides, where the limit has one.
+    /// The algorithm that decides, if the limit has one.
     pub(super) fn effective_algorithm(&self) -> Option<Algorithm> {
         match self.kind {
             Kind::Calls | Kind::Rate => Some(self.algorithm.unwrap_or_default()),
@@ -560,7 +561,7 @@ impl Limit {
         self.refund.unwrap_or(!self.keeps_windows_charged())
     }
 
-    /// Whether it counts in windows what processes draw in advance, or hosts together: that stays charged.
+    /// Whether it counts in windows what processes draw in advance, or hosts share: such units stay charged.
     pub(super) fn keeps_windows_charged(&self) -> bool {
         let in_windows = self
             .effective_algorithm()
@@ -568,12 +569,12 @@ impl Limit {
         in_windows && (self.credit.is_some() || self.fleet.is_some())
     }
 
-    /// The capacity in whole units, where it has one that can be counted.
+    /// The capacity in whole units, if it is valid and not unlimited.
     pub(super) fn capacity_units(&self) -> Option<u64> {
         self.units(&self.capacity).ok()?
     }
 
-    /// The most that the capacity can be, in whole units, where it can be counted.
+    /// The most that the capacity can be, in whole units, if it is valid and not unlimited.
     pub(super) fn max_units(&self) -> Option<u64> {
         match &self.ceiling {
             Some(ceiling) => self.units(ceiling).ok()?,
@@ -581,7 +582,7 @@ impl Limit {
         }
     }
 
-    /// Whole units of an amount; `None` where it is unlimited.
+    /// The amount in whole units; `None` if unlimited.
     pub(crate) fn units(&self, amount: &Amount) -> Result<Option<u64>, InvalidAmount> {
         match amount {
             Amount::Whole(whole) => self.scale()?.units_of_whole(*whole).map(Some),
@@ -591,7 +592,7 @@ impl Limit {
     }
 }
 
-/// What is declared, and the [bound](Limit::bound) that follows from it.
+/// Shows what is declared, and the [bound](Limit::bound) that follows from it.
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());

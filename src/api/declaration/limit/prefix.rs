@@ -1,4 +1,4 @@
-//! Which networks a limit counts, as it is declared.
+//! The networks that a limit counts, as declared.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::api::declaration::place::{Place, check_range};
 use crate::engine::definition::plan::PrefixLengths;
 use crate::error::DeclarationError;
 
-/// Prefix lengths as they are declared: of any size until they are checked.
+/// Declared prefix lengths, of any size until they are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api::declaration) struct Prefix {
@@ -27,7 +27,7 @@ impl Prefix {
         check_range(|| place.field("prefix / ipv6"), self.ipv6.into(), 0, 128)
     }
 
-    /// The same, once checked.
+    /// The lengths, once checked.
     pub(in crate::api::declaration) fn lengths(self) -> PrefixLengths {
         PrefixLengths {
             ipv4: self.ipv4 as u8,
@@ -35,7 +35,7 @@ impl Prefix {
         }
     }
 
-    /// Whether the networks of one of them lie within those of the other, for both families of addresses.
+    /// Whether the networks of one lie within those of the other, for both address families.
     pub(in crate::api::declaration) fn nests_with(&self, other: &Self) -> bool {
         let within = |inner: &Self, outer: &Self| inner.ipv4 >= outer.ipv4 && inner.ipv6 >= outer.ipv6;
         within(self, other) || within(other, self)

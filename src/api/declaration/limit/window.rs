@@ -10,33 +10,32 @@ use serde::ser::{Serialize, Serializer};
 use crate::units::nanos_from_duration;
 use crate::words::{ParseError, words};
 
-/// Over what stretch of time a limit counts.
+/// The period over which a limit counts.
 ///
-/// In TOML: a length such as `"60s"`, `"1m30s"`, `"500ms"` or `"1h"` (`d`, `h`, `m`, `s`, `ms`, `us` and `ns`,
-/// each after a whole number), or `"calendar:day"`, `"calendar:week"`, `"calendar:month"`.
+/// In TOML: a length such as `"60s"`, `"1m30s"`, `"500ms"` or `"1h"` (whole numbers, each followed by `d`, `h`, `m`,
+/// `s`, `ms`, `us` or `ns`), or `"calendar:day"`, `"calendar:week"`, `"calendar:month"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
-    /// A length of time: at least a millisecond, at most `u64::MAX` nanoseconds (584 years). The algorithms need it shorter
-    /// where capacity or burst are huge, and say so.
+    /// A length of time: at least a millisecond, at most `u64::MAX` nanoseconds (584 years). If capacity or burst are
+    /// huge, the algorithms need a shorter window, and the error says so.
     ///
-    /// A millisecond, because what waits is woken some 50 microseconds late. A shorter window is declared as a longer one
-    /// with a capacity in proportion, and a `burst` for what may pass at once: 10 in 100 microseconds are 100 in a
-    /// millisecond with a burst of 10.
+    /// The minimum is a millisecond because waiters are woken some 50 microseconds late. Declare a shorter window as
+    /// a longer one with a proportional capacity, and a `burst` for what may pass at once: 10 in 100 microseconds are
+    /// 100 in a millisecond with a burst of 10.
     Span(Duration),
-    /// A day of the calendar. Calendar windows need [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) or
-    /// a budget.
+    /// A calendar day. Calendar windows need [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) or a budget.
     Day,
-    /// A week of the calendar.
+    /// A calendar week.
     Week,
-    /// A month of the calendar.
+    /// A calendar month.
     Month,
 }
 
 impl Window {
     /// The units in which a length of time is written, largest first.
     ///
-    /// No months and no years: their lengths vary. A month of the calendar is [`Window::Month`].
+    /// There are no months or years, because their lengths vary. For a calendar month, use [`Window::Month`].
     pub const UNITS: [(&'static str, Duration); 7] = [
         ("d", Duration::from_secs(86_400)),
         ("h", Duration::from_secs(3_600)),
@@ -52,7 +51,7 @@ impl Window {
     }
 }
 
-/// As in TOML.
+/// Reads the notation of TOML.
 ///
 /// ```
 /// use std::time::Duration;
@@ -124,7 +123,7 @@ impl<'de> Deserialize<'de> for Window {
     }
 }
 
-/// The sum of the pairs of number and unit in `text`, in any order; spaces between pairs are allowed.
+/// Sums the pairs of number and unit in `text`, in any order; spaces between pairs are allowed.
 fn parse_nanos(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum = 0_u64;

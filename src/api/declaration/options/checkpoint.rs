@@ -1,4 +1,4 @@
-//! Where the state of a segment is kept for the time after a reboot, as it is declared.
+//! The declared checkpoint, from which a segment's state is restored after a reboot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,27 +8,28 @@ use serde::{Deserialize, Serialize};
 use crate::api::declaration::limit::window::Window;
 use crate::error::DeclarationError;
 
-/// How often a checkpoint is taken unless declared.
+/// The default time between checkpoints.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// The shortest time between two checkpoints.
 const MIN_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the state of a segment is kept for the time after a reboot: the `checkpoint` of a `[segment]`.
+/// Where the state of a segment is saved so that it survives a reboot: the `checkpoint` of a `[segment]`.
 ///
-/// Processes that open the segment with this declaration write its state into a file every so often, one of them at a time,
-/// in a thread of their own and never as a part of a request. Where the segment has to be created anew, because `/dev/shm` is
-/// empty after a boot, or because its file is refused as damaged and no process uses it, it is created as the last whole checkpoint has it, if a process with this declaration would join such a
-/// segment (see [`OnMismatch`](crate::OnMismatch)): what limits have counted is there, with the time that has passed since then by
-/// the wall clock applied. What was held is not, nor do requests wait.
+/// Processes that open the segment with this declaration save its state to a file at intervals, one of them at a
+/// time, in a thread of its own and never as part of a request. If the segment has to be created anew, because
+/// `/dev/shm` is empty after a boot or because its file is rejected as damaged and no process uses it, it is created
+/// from the last complete checkpoint, provided that a process with this declaration would join such a segment (see
+/// [`OnMismatch`](crate::OnMismatch)). What limits have counted is restored, with the time since then, by the wall
+/// clock, taken into account. Holds and waiters are not.
 ///
-/// What was admitted after the last checkpoint may be admitted again after a reboot, and no more than that: with one every
-/// 30 seconds, the requests of 30 seconds. A segment that is there and sound is never overwritten. It is for segments in memory: one on
-/// a disk is there after a reboot as it is.
+/// What was admitted after the last checkpoint may be admitted again after a reboot, and no more than that: with a
+/// checkpoint every 30 seconds, the requests of 30 seconds. A segment that exists and is sound is never overwritten.
+/// Checkpoints are for segments in memory; one on a disk survives a reboot by itself.
 ///
-/// The file is twice as large as the segment, and all of the segment is written each time; while a shard is copied in memory, its
-/// lock is held, for about 0.2 ms for each MiB. It is for one segment. To begin anew, [`remove`](crate::OpenOptions::remove) the
-/// segment and then the checkpoint.
+/// The file is twice as large as the segment, and each checkpoint writes the whole segment. While a shard is copied
+/// in memory, its lock is held, for about 0.2 ms per MiB. Each segment needs a file of its own. To start from
+/// nothing, [`remove`](crate::OpenOptions::remove) the segment and then the checkpoint.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +63,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// In the file at `path`, on a disk, in a directory that exists; every 30 seconds.
+    /// A checkpoint every 30 seconds in the file at `path`, on a disk, in an existing directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -70,13 +71,13 @@ impl Checkpoint {
         }
     }
 
-    /// How much time is between two checkpoints, at least one second; 30 seconds unless declared.
+    /// The time between two checkpoints, at least one second; 30 seconds by default.
     pub fn every(mut self, interval: Duration) -> Self {
         self.every = Some(Window::Span(interval));
         self
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,13 +1,14 @@
-//! Where a segment's fleet keeps its limits, as it is declared.
+//! The declared store of a segment's fleet.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DeclarationError;
 
-/// The `[fleet]` of a [`Declaration`](crate::Declaration): the store that hosts share, and what this host is called there.
+/// The `[fleet]` of a [`Declaration`](crate::Declaration): the store that hosts share, and the name of this host
+/// there.
 ///
-/// User and password are no part of it: a declaration is stored in the segment, which other processes read. The client
-/// takes them from its environment.
+/// User and password are not part of it: a declaration is stored in the segment, where other processes read it. The
+/// client takes them from its environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FleetOptions {
@@ -16,7 +17,7 @@ pub struct FleetOptions {
     pub(crate) host: Option<String>,
 }
 
-/// What a URL of a store begins with.
+/// The URL schemes of a store.
 const SCHEMES: [&str; 8] = [
     "redis",
     "rediss",
@@ -31,17 +32,17 @@ const MAX_URL_BYTES: usize = 1024;
 const MAX_HOST_BYTES: usize = 64;
 
 impl FleetOptions {
-    /// Where the store is, without user and password.
+    /// The URL of the store, without user and password.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// What this host is called for people, if the declaration says so; otherwise it is the host's own name.
+    /// The declared name of this host for people to read. By default it is the host's own name.
     pub fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
-    /// What can be wrong with it. No message repeats the URL, which may hold a password by mistake.
+    /// Validates the options. No message repeats the URL, which may contain a password by mistake.
     pub(crate) fn check(&self) -> Result<(), DeclarationError> {
         let wrong = |problem: String| DeclarationError::FleetUrl {
             place: "fleet / url".to_owned(),
@@ -67,7 +68,7 @@ impl FleetOptions {
                 SCHEMES.join(", ")
             )));
         }
-        // Whatever else is there may be a secret, and a declaration is stored in the segment.
+        // Anything else there may be a secret, and a declaration is stored in the segment.
         let query = rest.split_once('?').map(|(_, query)| query);
         let is_known = |pair: &str| ["protocol=resp2", "protocol=resp3", "sentinel_auth=yes"].contains(&pair);
         if rest.contains('#') || query.is_some_and(|query| !query.split('&').all(is_known)) {

@@ -1,20 +1,21 @@
-//! What the locks of a segment are.
+//! The kinds of locks.
 
 use crate::shm::lock::dispatch;
 use crate::words::words;
 
-/// What the locks of a segment are: the `lock` of a `[segment]`. For good: it cannot be changed in a segment that exists.
+/// The kind of a segment's locks: the `lock` of a `[segment]`. It cannot be changed in an existing segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// Robust mutexes of the C library. The kernel itself says when a process died that held one, in well under a
-    /// millisecond. For processes of one PID namespace, with one C library: others are refused.
+    /// Robust mutexes of the C library. The kernel itself reports the death of a holder, in well under a millisecond.
+    /// All processes must be in one PID namespace and use the same C library; others are rejected.
     #[default]
     RobustMutex,
-    /// Words that name the process that holds them, whose [file lock](crate::documentation::layout_specification) says whether
-    /// it lives. For processes of several PID namespaces and C libraries: containers that share a directory, a host with
-    /// glibc and a container with musl. As fast while no process dies. A process that waits finds out by itself that one died
-    /// that held the lock, which takes it a few milliseconds, and longer where the dead had much memory to be given back.
+    /// Words that name the holding process, whose [file lock](crate::documentation::layout_specification) shows
+    /// whether it is alive. For processes of several PID namespaces and C libraries: containers that share a
+    /// directory, or a host with glibc and a container with musl. Just as fast as long as no process dies. A waiting
+    /// process has to find out by itself that the holder died, which takes a few milliseconds, and longer if the dead
+    /// process had much memory to free.
     Slot,
 }
 

@@ -1,4 +1,4 @@
-//! What is declared of a segment besides its sets: its clock, its locks, its checkpoints and its fleet.
+//! The declared options of a segment besides its sets: clock, locks, checkpoints and fleet.
 
 pub(crate) mod checkpoint;
 pub(crate) mod clock_source;

@@ -1,4 +1,4 @@
-//! Sets in which every key has a state of its own.
+//! Sets in which every key has its own state.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,14 @@ use crate::words::words;
 
 const MAX_KEYS: u64 = 1_000_000_000;
 
-/// The table of a [keyed set](crate::SetDeclaration::keyed): how many keys have a state of their own at the same time.
+/// The table of a [keyed set](crate::SetDeclaration::keyed): how many keys can have a state of their own at the same
+/// time.
 ///
-/// Its memory is reserved when the segment is created and never grows. A key whose limits are all replenished and of
-/// which nothing is held makes room for another by itself; [`WhenFull`] is for when there is no such key.
+/// Its memory is reserved when the segment is created and never grows. A key whose limits are all replenished and
+/// which holds nothing makes room for another on its own; [`WhenFull`] decides what happens if there is no such key.
 ///
-/// `max_keys` is the least number of keys that find room at once. Rows come in buckets of 32, and every key has a choice
-/// of two buckets, so there are more rows: 32 for 1 key, 128 for 100 keys, and 118,784 for 100,000.
+/// At least `max_keys` keys find room at once. Rows come in buckets of 32, and every key can lie in two buckets, so
+/// there are more rows: 32 for 1 key, 128 for 100 keys, and 118,784 for 100,000.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct Keyed {
 }
 
 impl Keyed {
-    /// A table of at least `max_keys` keys, from 1 to 1,000,000,000.
+    /// A table with room for at least `max_keys` keys, from 1 to 1,000,000,000.
     pub fn new(max_keys: u64) -> Self {
         Self {
             max_keys,
@@ -49,24 +50,24 @@ impl Keyed {
         }
     }
 
-    /// What becomes of a new key for which there is no room; [`WhenFull::Refuse`] unless declared.
+    /// What happens to a new key for which there is no room; [`WhenFull::Refuse`] by default.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = Some(when_full);
         self
     }
 
-    /// Whether the first bytes of each key are kept in the segment, for people to read; they are unless declared
-    /// otherwise. Keys are distinguished by a fingerprint either way.
+    /// Whether the first bytes of each key are stored in the segment for people to read; true by default. Keys are
+    /// identified by a fingerprint either way.
     pub fn store_keys(mut self, store_keys: bool) -> Self {
         self.store_keys = Some(store_keys);
         self
     }
 
-    /// Whether single keys can have [capacities of their own](crate::Key::override_capacity); they cannot unless declared.
-    /// Where they can, the row of each key has a word for each limit whose capacity is a number and does not adapt, and one
-    /// more, of 8 bytes each, before its size is rounded up to a multiple of 64. Where they cannot, that costs nothing.
+    /// Whether single keys can have [capacities of their own](crate::Key::override_capacity); false by default. If
+    /// so, the row of each key has one more word for each limit whose capacity is a number and does not adapt, plus
+    /// one, of 8 bytes each, before its size is rounded up to a multiple of 64. If not, this costs nothing.
     ///
-    /// Not for sets whose limits count networks, or have credit.
+    /// Not for sets whose limits count networks or have credit.
     pub fn overrides(mut self, overrides: bool) -> Self {
         self.overrides = Some(overrides);
         self
@@ -89,30 +90,30 @@ impl Keyed {
     pub(in crate::api::declaration) fn canonical(&self) -> Self {
         let plan = self.plan();
         Self {
-            // Nothing valid comes near the end of TOML's integers, and what is not valid must be written too.
+            // No valid value comes near the end of TOML's integers, but invalid ones must be written too.
             max_keys: plan.max_keys.min(i64::MAX as u64),
             when_full: Some(self.when_full.unwrap_or_default()),
             store_keys: Some(plan.store_keys),
-            // What most sets leave out is left out of their definitions.
+            // The default stays out of the definitions.
             overrides: plan.overrides.then_some(true),
         }
     }
 }
 
-/// What becomes of a new key for which a keyed set has no room. [`Refuse`](Self::Refuse) unless declared.
+/// What happens to a new key for which a keyed set has no room. [`Refuse`](Self::Refuse) by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It is refused, so that no limited key ever regains quota by being pushed out.
+    /// It is refused, so no limited key ever regains quota by being evicted.
     #[default]
     Refuse,
-    /// It takes the place of the key that has used the least of its limits, of those that share its places; never of
-    /// one that is held or waited for, nor of one that a limit would refuse one unit more. So many new keys push out
-    /// one another and those that are hardly used, and a limited key stays limited. Where all are held, waited for or
-    /// limited, the new key is refused. Keys that were assigned to a [tier](crate::Tier) or given a
-    /// [capacity of their own](crate::Key::override_capacity), which they would lose, are the last to be pushed out.
+    /// It evicts the key that has used the least of its limits, among those in its two buckets. Keys that hold
+    /// something, have waiters, or are limited (some limit would refuse one more unit) are never evicted, so a flood
+    /// of new keys only evicts its own kind and keys that are hardly used, and a limited key stays limited. If all
+    /// candidates are held, waited for or limited, the new key is refused. Keys with an assigned [tier](crate::Tier)
+    /// or a [capacity of their own](crate::Key::override_capacity), which they would lose, are evicted last.
     EvictLeastUsed,
-    /// It takes the place of the key that was used the longest ago, be it limited: with its usage forgotten, that key
+    /// It evicts the key that was used the longest ago, even if that is limited: its usage is forgotten, so it
     /// regains its quota.
     EvictOldest,
 }

@@ -1,4 +1,4 @@
-//! What a keyed set asks of its limits.
+//! What a keyed set requires of its limits.
 
 use super::SetDeclaration;
 use crate::api::declaration::limit::Limit;
@@ -11,7 +11,7 @@ use crate::error::DeclarationError;
 const MAX_PREFIXES: u64 = 4;
 
 impl SetDeclaration {
-    /// Where keys can have capacities of their own, there are limits that this makes sense for.
+    /// Requires that some limit can have a capacity per key, if overrides are declared.
     pub(in crate::api::declaration) fn check_overrides(
         &self,
         place: &Place<'_>,
@@ -37,7 +37,7 @@ impl SetDeclaration {
         })
     }
 
-    /// The prefixes of the limits fit the set and one another. Each by itself has been checked.
+    /// Requires the prefixes of the limits to fit the set and one another. Each has been checked by itself.
     pub(in crate::api::declaration) fn check_prefixes(
         &self,
         place: &Place<'_>,

@@ -29,17 +29,17 @@ const MAX_METADATA_VALUE_BYTES: u64 = 256;
 const MAX_HOLDS: u64 = 65_536;
 const MAX_WAITERS: u64 = 65_536;
 
-/// Enough for 5,000 tasks of one server at once; 640 KiB of the file with one limit, at 128 bytes a waiter.
+/// Enough for 5,000 tasks of one server at once; 640 KiB of the file with one limit, at 128 bytes per waiter.
 const WAITERS: u32 = 5_120;
 
-/// Enough for 500 tasks at once on one key, whose waiters are all in one shard; 64 KiB a shard with one limit.
+/// Enough for 500 tasks at once on one key, whose waiters are all in one shard; 64 KiB per shard with one limit.
 const WAITERS_OF_A_SHARD: u32 = 512;
 const MIN_HOLDS: u64 = 64;
 const MAX_HOLDS_OF_A_SHARD: u64 = 4096;
-/// The holds of what has no capacity to derive them from.
+/// The holds of a limit that has no capacity to derive them from.
 const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
 
-/// For how long a grant is kept for who waited for it, unless declared.
+/// How long a grant is kept for its waiter by default.
 const COLLECT_WITHIN: Duration = Duration::from_secs(1);
 const MIN_COLLECT_WITHIN: Duration = Duration::from_millis(100);
 const MAX_COLLECT_WITHIN: Duration = Duration::from_secs(3600);
@@ -81,7 +81,7 @@ pub struct SetDeclaration {
 }
 
 impl SetDeclaration {
-    /// A set of no limits yet; it needs from 1 to 16.
+    /// A set without limits. It needs 1 to 16.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -103,29 +103,29 @@ impl SetDeclaration {
         self
     }
 
-    /// Adds a tier of the keys of a [keyed](Self::keyed) set, of at most 255: other quotas for those that are in it. They
+    /// Adds a tier to a [keyed](Self::keyed) set: other quotas for the keys in it. A set has at most 255 tiers. They
     /// take no memory in the rows of keys.
     pub fn add_tier(mut self, tier: Tier) -> Self {
         self.tiers.push(tier);
         self
     }
 
-    /// Adds an entry that every permit of the set carries: at most 32 of them, each with a key of 1 to 64 bytes
-    /// without control characters and a value of at most 256 bytes. The last value of a key counts.
+    /// Adds an entry that every permit of the set carries: at most 32, each with a key of 1 to 64 bytes without
+    /// control characters and a value of at most 256 bytes. Adding a key again replaces its value.
     pub fn add_metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
         self
     }
 
-    /// Gives every key a state of its own for each limit of the set, in a table of declared capacity. Requests must
-    /// then name a key. Unless declared, the set has one state for all.
+    /// Gives every key its own state for each limit of the set, in a table of declared capacity. Requests must then
+    /// name a key. By default, the set has one state for all.
     pub fn keyed(mut self, keyed: Keyed) -> Self {
         self.keyed = Some(keyed);
         self
     }
 
-    /// Whether the limits of the set only decide and count, and never refuse: to try them before they bite. They bite
-    /// unless declared; [`Limit::shadow`] is the same for one of them.
+    /// Whether the limits of the set only decide and count, and never refuse, to try them out before they take
+    /// effect; false by default. [`Limit::shadow`] does the same for a single limit.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -145,50 +145,54 @@ impl SetDeclaration {
         self
     }
 
-    /// How many permits may be out at once that have something to give back, from 1 to 65536.
+    /// How many permits can hold something at once, from 1 to 65536.
     ///
-    /// Such are the permits of a set with a concurrency limit, and the batches of [credit](Limit::credit). Unless declared, 4
-    /// times as many as the capacities of the concurrency limits add up to (1024 for each that is unlimited), at least 64 and
-    /// at most 65536, so that there is room to [raise](crate::Segment::apply) them; or 1024 batches. A set in which nothing
-    /// is held has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
+    /// Permits of a set with a concurrency limit hold something, and so do batches of [credit](Limit::credit). The
+    /// default is 4 times the sum of the capacities of the concurrency limits (1024 for each unlimited one), at least
+    /// 64 and at most 65536, so that there is room to [raise](crate::Segment::apply) them; with credit, it is 1024
+    /// batches. A set in which nothing is held has no holds. An [adaptive](Limit::adaptive) capacity counts as its
+    /// ceiling.
     ///
-    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, enough for every key to hold one at
-    /// the same time, as far as that are at most 65536 in all, and at least 4 times what the capacities of one key add
-    /// up to, of that at most 4096. One takes 64 bytes, and 64 more for every 8 limits that are held.
+    /// In a [keyed](Self::keyed) set, the number is for each shard of its table. The default lets every key hold one
+    /// at the same time, as far as that is at most 65536 in all, and is at least 4 times the sum of the capacities of
+    /// one key, of which at most 4096 count. A hold takes 64 bytes, and 64 more for every 8 limits that are held.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
     }
 
-    /// How many requests may wait in the queue at once, from 0 to 65536; 5120 unless declared. One more is refused at
-    /// once, also without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a
-    /// [keyed](Self::keyed) set, for each shard of its table, and 512 unless declared: all waiters of one key are in one shard.
+    /// How many requests can wait in the queue at once, from 0 to 65536; 5120 by default. One more is refused at
+    /// once, even without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). In a
+    /// [keyed](Self::keyed) set, the number is for each shard of its table, and 512 by default; all waiters of one
+    /// key are in one shard.
     ///
-    /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with one
-    /// limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a keyed one.
+    /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with
+    /// one limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a
+    /// keyed one.
     pub fn waiters(mut self, waiters: u32) -> Self {
         self.waiters = Some(waiters);
         self
     }
 
-    /// Whether what each permit holds says what its request was [labelled](crate::Request::label) with, for all processes to
-    /// see: in [snapshots](crate::HoldSnapshot::label), and in what `limitctl inspect` and `show` print. Unless declared,
-    /// labels are in [events](crate::OpenOptions::on_request_event) only.
+    /// Whether holds show the [labels](crate::Request::label) of their requests to all processes: in
+    /// [snapshots](crate::HoldSnapshot::label), and in the output of `limitctl inspect` and `show`. By default,
+    /// labels appear only in [events](crate::OpenOptions::on_request_event).
     ///
-    /// Each of the [holds](Self::holds) takes 72 bytes more then; where it is not declared, it costs nothing. It needs
-    /// something to be held: a concurrency limit. Like the number of holds it belongs to the file, and
+    /// Each of the [holds](Self::holds) then takes 72 more bytes; otherwise it costs nothing. It requires a
+    /// concurrency limit, so that something is held. Like the number of holds it is fixed in the file, and
     /// [`apply`](crate::Segment::apply) does not change it.
     pub fn labels(mut self, labels: bool) -> Self {
         self.labels = Some(labels);
         self
     }
 
-    /// For how long what is granted to a request that waits is kept for it while others wait, from 100 ms to an hour; a
-    /// second unless declared. A process that is stopped, or whose event loop does not turn, does not collect it: then it is
-    /// taken back, what it took of rates included, the other requests of that process are passed over until it looks, and
-    /// those behind them are served. Longer than any pause of a process that is healthy, such as one for garbage collection.
+    /// How long a grant is kept for its waiter while others wait, from 100 ms to an hour; a second by default. A
+    /// process that is stopped, or whose event loop is blocked, does not collect it. The grant is then taken back,
+    /// including what it took of rates, the other requests of that process are passed over until it looks, and those
+    /// behind them are served. Choose it longer than any pause of a healthy process, such as one for garbage
+    /// collection.
     ///
-    /// [`apply`](crate::Segment::apply) changes it in a segment that is in use, also for what was granted before.
+    /// [`apply`](crate::Segment::apply) changes it in a live segment, also for earlier grants.
     pub fn collect_within(mut self, collect_within: Duration) -> Self {
         self.collect_within = Some(Window::Span(collect_within));
         self
@@ -199,17 +203,17 @@ impl SetDeclaration {
         &self.name
     }
 
-    /// The limits in the order in which they were declared.
+    /// The limits, in the order of the declaration.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// The tiers in the order in which they were declared, without `default`.
+    /// The tiers, in the order of the declaration, without `default`.
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers
     }
 
-    /// The plan that the engine decides by, in a segment of that fleet.
+    /// The plan for the engine, in a segment of that fleet.
     pub(super) fn compile(&self, fleet: Option<&FleetOptions>) -> Result<SetPlan, DeclarationError> {
         let place = Place {
             set: &self.name,
@@ -306,7 +310,7 @@ impl SetDeclaration {
         Ok(holds)
     }
 
-    /// Whether holds are labelled. They have to be permits'.
+    /// Whether holds are labelled. Only possible if they belong to permits.
     fn keeps_labels(&self, place: &Place<'_>) -> Result<bool, DeclarationError> {
         let labels = self.labels.unwrap_or(false);
         let has_credit = self.limits.iter().any(|limit| limit.credit.is_some());
@@ -326,7 +330,7 @@ impl SetDeclaration {
         Ok(labels)
     }
 
-    /// For how long a grant is kept, in nanoseconds.
+    /// How long a grant is kept, in nanoseconds.
     fn checked_collect_within(&self, place: &Place<'_>) -> Result<u64, DeclarationError> {
         match self.collect_within.unwrap_or(Window::Span(COLLECT_WITHIN)) {
             // At most an hour.
@@ -341,7 +345,7 @@ impl SetDeclaration {
         }
     }
 
-    /// Zero exactly where nothing gives back.
+    /// The default number of holds. Zero exactly if nothing is given back.
     fn default_holds(&self) -> u32 {
         let held = self
             .limits
@@ -361,7 +365,7 @@ impl SetDeclaration {
         // More than the capacities add up to, so that they can be raised while the segment is in use.
         let with_room = |held: u64, max| held.saturating_mul(4).clamp(MIN_HOLDS, max);
         let holds = if let Some(keyed) = &self.keyed {
-            // Keys have nothing to do with one another: none is refused because others hold something.
+            // Keys are independent of one another: none should be refused because others hold something.
             let one_each = table::holds_for(keyed.max_keys, MAX_HOLDS);
             held.map(|held| with_room(held, MAX_HOLDS_OF_A_SHARD))
                 .or_else(|| drawn().map(|_| MIN_HOLDS))
@@ -369,7 +373,7 @@ impl SetDeclaration {
         } else {
             held.map(|held| with_room(held, MAX_HOLDS)).or_else(drawn)
         };
-        // At most 65536 by the clamps.
+        // At most 65536, because of the clamps.
         holds.map_or(0, |holds| holds as u32)
     }
 
@@ -383,7 +387,7 @@ impl SetDeclaration {
     }
 
     /// The same set with every default written out: see [`Limit::canonical`]. What is declared for all limits is
-    /// written for each of them.
+    /// written into each of them.
     pub(super) fn canonical(&self) -> Self {
         let limit = |limit: &Limit| {
             let limit = self.with_entries(limit).canonical();

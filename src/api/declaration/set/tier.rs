@@ -8,15 +8,15 @@ use crate::api::declaration::limit::Limit;
 use crate::api::declaration::limit::amount::Amount;
 use crate::api::declaration::limit::window::Window;
 
-/// The tier of keys of which nothing else is said.
+/// The tier of keys that were never put into another.
 pub(crate) const DEFAULT_TIER: &str = "default";
 
-/// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the limits
-/// of the set. What it does not name is as for the tier `default`, which are the limits themselves.
+/// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the
+/// limits of the set. What it does not name stays as in the tier `default`, which is the limits themselves.
 ///
-/// A key is in the tier that a [request](crate::Request::with_tier) named last, or that it was
-/// [assigned](crate::Key::assign), and in `default` before. When its tier changes, its state migrates as with
-/// [`Segment::apply`](crate::Segment::apply): what was used stays used, and nothing is granted for the past.
+/// A key is in the tier that a [request](crate::Request::with_tier) named last or that it was
+/// [assigned](crate::Key::assign) to last, and before that in `default`. When its tier changes, its state migrates as
+/// with [`Segment::apply`](crate::Segment::apply): what was used stays used, and nothing is granted for the past.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,8 +57,8 @@ pub(in crate::api::declaration) struct TierLimit {
 }
 
 impl Tier {
-    /// A tier that changes nothing yet. Its name is unique in the set, of 1 to 64 bytes without control characters, and
-    /// not `default`. A set has at most 255.
+    /// A tier that changes nothing yet. Its name must be unique in the set, of 1 to 64 bytes without control
+    /// characters, and not `default`. A set has at most 255 tiers.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -67,22 +67,22 @@ impl Tier {
     }
 
     /// The capacity of a limit for keys of the tier: at least 1, and not unlimited. A burst that the limit does not
-    /// declare is as large.
+    /// declare follows it.
     pub fn capacity(mut self, limit: impl Into<String>, capacity: impl Into<Amount>) -> Self {
         self.limits.entry(limit.into()).or_default().capacity = Some(capacity.into());
         self
     }
 
-    /// The burst of a limit for keys of the tier, where its algorithm has one: at least 1.
+    /// The burst of a limit for keys of the tier, if its algorithm has one: at least 1.
     pub fn burst(mut self, limit: impl Into<String>, burst: impl Into<Amount>) -> Self {
         self.limits.entry(limit.into()).or_default().burst = Some(burst.into());
         self
     }
 
-    /// The window of a limit for keys of the tier. Windows of the calendar stay as they are, and so do those of a
-    /// [`SlidingWindowCounter`](crate::Algorithm::SlidingWindowCounter); of [sliding
-    /// windows](crate::Algorithm::SlidingWindow), at most two in a set can have other lengths, and one where the set has
-    /// more than ten limits.
+    /// The window of a limit for keys of the tier. Calendar windows cannot change, nor can those of a
+    /// [`SlidingWindowCounter`](crate::Algorithm::SlidingWindowCounter). At most two [sliding
+    /// windows](crate::Algorithm::SlidingWindow) of a set can have other lengths, and only one if the set has more
+    /// than ten limits.
     pub fn window(mut self, limit: impl Into<String>, window: impl Into<Window>) -> Self {
         self.limits.entry(limit.into()).or_default().window = Some(window.into());
         self
@@ -95,7 +95,7 @@ impl Tier {
 }
 
 impl TierLimit {
-    /// All that a tier says of a limit that it has so.
+    /// Everything that a tier with this limit says about it.
     pub(super) fn of(limit: Limit) -> Self {
         Self {
             capacity: Some(limit.capacity),
@@ -106,7 +106,7 @@ impl TierLimit {
         }
     }
 
-    /// What is written out here, as a capacity per window.
+    /// A fully written-out change, as a capacity per window.
     pub(super) fn per_window_of(&self, limit: &Limit) -> Self {
         let change = self.clone();
         let worded = Limit {

@@ -1,4 +1,4 @@
-//! The tiers of a set: what they may change, and what limits are in them.
+//! The tiers of a set: what they may change, and the resulting limits.
 
 use std::collections::HashSet;
 
@@ -18,11 +18,11 @@ use crate::limit::RuleOperations;
 
 const MAX_TIERS: u64 = 255;
 
-/// Words that a change of tier rewrites at most of a sliding window whose length changes, and of any other limit.
+/// The most words that a change of tier rewrites, for a sliding window whose length changes and for any other limit.
 const WORDS_OF_LOG: usize = 62;
 const WORDS_OF_OTHER: usize = MAX_WORDS_BY_CAPACITY;
 
-/// So many entries tell all requests of a window apart, or nearly: more make little difference.
+/// Enough entries to tell nearly all requests of a window apart; more make little difference.
 fn useful_entries(limit: &Limit, capacity: &Amount) -> u32 {
     let units = limit.units(capacity).ok().flatten();
     let entries = units.and_then(|units| u32::try_from(units).ok());
@@ -32,8 +32,8 @@ fn useful_entries(limit: &Limit, capacity: &Amount) -> u32 {
 }
 
 impl SetDeclaration {
-    /// The limits as keys of a tier have them, in the order of the declaration; of `default`, as they are declared. None
-    /// where the set has no such tier.
+    /// The limits as they apply to keys of a tier, in the order of the declaration; for `default`, as they are
+    /// declared. `None` if the set has no such tier.
     pub fn limits_of_tier(&self, tier: &str) -> Option<Vec<Limit>> {
         if tier == DEFAULT_TIER {
             return Some(self.limits.clone());
@@ -46,7 +46,7 @@ impl SetDeclaration {
         Some(limits.collect())
     }
 
-    /// What is wrong with the tiers, or what keys of each are limited by: `limits` with its changes.
+    /// The limits of each tier, which are `limits` with its changes, or what is wrong with the tiers.
     pub(in crate::api::declaration) fn compile_tiers(
         &self,
         place: &Place<'_>,
@@ -205,7 +205,7 @@ impl SetDeclaration {
         Ok(())
     }
 
-    /// The limit as keys of a tier have it.
+    /// The limit as it applies to keys of a tier.
     fn in_tier(&self, limit: &Limit, change: &TierLimit) -> Limit {
         let limit = self.with_entries(limit);
         let change = change.clone();
@@ -219,10 +219,10 @@ impl SetDeclaration {
         }
     }
 
-    /// The limit, with the entries declared that it has by default.
+    /// The limit with its default number of entries declared.
     ///
-    /// Without keys that is the maximum, so that the capacity can be raised in the live segment. With keys each row has a
-    /// log, which is as long as the largest capacity of any tier: all tiers share the state.
+    /// Without keys that is the maximum, so that the capacity can be raised in the live segment. With keys each row
+    /// has a log as long as the largest capacity of any tier, because all tiers share the state.
     pub(in crate::api::declaration) fn with_entries(&self, limit: &Limit) -> Limit {
         let mut limit = limit.clone();
         if limit.effective_algorithm() == Some(Algorithm::SlidingWindow) && limit.entries.is_none() {
@@ -237,8 +237,8 @@ impl SetDeclaration {
         limit
     }
 
-    /// Says beside each changed capacity of a sliding window that the log has fewer entries than a new one would have,
-    /// which cannot change in a live segment. This is the set as it is to be, in the canonical form.
+    /// Adds a note to each changed capacity of a sliding window whose log has fewer entries than a new one would
+    /// have, which cannot change in a live segment. `self` is the set after the change, in canonical form.
     pub(crate) fn note_short_logs(&self, differences: &mut [Difference]) {
         for limit in &self.limits {
             let Some(entries) = limit.entries else { continue };
@@ -266,21 +266,21 @@ impl SetDeclaration {
         }
     }
 
-    /// The most that the capacity of a limit can be for any key, in whole units, where it can be counted.
+    /// The most that the capacity of a limit can be for any key, in whole units, if it is valid and not unlimited.
     pub(in crate::api::declaration) fn max_units_in_any_tier(&self, limit: &Limit) -> Option<u64> {
         let of_tiers = self.capacities_of(limit).skip(1);
         let units = of_tiers.filter_map(|capacity| limit.units(capacity).ok()?);
         units.fold(limit.max_units(), |max, units| max.map(|max| max.max(units)))
     }
 
-    /// The capacities of a limit: of keys of the tier `default` first, and of those of tiers that change it.
+    /// The capacities of a limit: first for keys in `default`, then for those in tiers that change it.
     fn capacities_of<'a>(&'a self, limit: &'a Limit) -> impl Iterator<Item = &'a Amount> {
         let of_tiers = self.tiers.iter();
         let of_tiers = of_tiers.filter_map(|tier| tier.limits.get(&limit.name)?.capacity.as_ref());
         std::iter::once(&limit.capacity).chain(of_tiers)
     }
 
-    /// The tiers with everything written out that a limit is in them, in the canonical form.
+    /// The tiers in canonical form, with everything written out that they change in a limit.
     pub(in crate::api::declaration) fn canonical_tiers(&self) -> Vec<Tier> {
         let canonical = |tier: &Tier| {
             let limits = tier.limits.iter().map(|(name, change)| {
@@ -296,8 +296,8 @@ impl SetDeclaration {
         self.tiers.iter().map(canonical).collect()
     }
 
-    /// The tiers with what `change` can change in them. Both are canonical. A set that has tiers can be given more of
-    /// them; the first one needs room in each row.
+    /// The tiers with everything in `change` that can change. Both are canonical. A set that has tiers can be given
+    /// more; the first one would need room in each row.
     pub(in crate::api::declaration) fn tiers_changed_to(&self, change: &Self) -> Vec<Tier> {
         let named = |tiers: &[Tier], name: &str| tiers.iter().find(|tier| tier.name == name).cloned();
         let kept = self.tiers.iter();
@@ -307,7 +307,7 @@ impl SetDeclaration {
         kept.chain(added.cloned()).collect()
     }
 
-    /// The same, where each limit of a tier that `is_per_window` is worded as a capacity per window.
+    /// Rewrites each limit of a tier for which `is_per_window` is true as a capacity per window.
     pub(in crate::api::declaration) fn tiers_per_window(&mut self, is_per_window: impl Fn(&str) -> bool) {
         for (name, change) in self.tiers.iter_mut().flat_map(|tier| &mut tier.limits) {
             if let (true, Some(limit)) = (

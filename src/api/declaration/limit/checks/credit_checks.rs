@@ -1,4 +1,4 @@
-//! What credit asks of its limit and of its set.
+//! What credit requires of its limit and its set.
 
 use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::credit::Credit;
@@ -10,7 +10,7 @@ use crate::engine::definition::plan::MAX_BATCH;
 use crate::error::DeclarationError;
 
 impl SetDeclaration {
-    /// That batches of the declared credit can be drawn by themselves. Each limit has been checked.
+    /// Requires that batches of the declared credit can be drawn on their own. Each limit has been checked.
     pub(in crate::api::declaration) fn check_credit(
         &self,
         place: &Place<'_>,
@@ -51,48 +51,54 @@ impl SetDeclaration {
 }
 
 impl Limit {
-    /// Lets each process draw units of a calls or rate limit in batches, and admit requests from its batch by itself,
-    /// without the lock. `check`, `try_acquire` and `acquire` do so by themselves; there is nothing else to call.
+    /// Lets each process draw units of a calls or rate limit in batches, and admit requests from its batch without
+    /// the lock. `check`, `try_acquire` and `acquire` do so on their own; there is nothing else to call.
     ///
-    /// - **Size.** Declared ([`Credit::batch`]), or automatic ([`Credit::auto`]): remaining / (16 x processes), of what remains when
-    ///   it is drawn, and the processes that have a batch of the limit then.
-    /// - **Bound.** In any window at most what [`bound`](Self::bound) says without credit, and batch - 1 more for each
-    ///   process (of a keyed set: for each process and key). With [`window_coupled`](Credit::window_coupled) no window
-    ///   sees more than the capacity. Automatic batches of *n* processes are together at most burst / 16 x (1 + 1/2 + ... +
-    ///   1/*n*): a sixteenth of the burst for one process, less than three tenths for 64, less than four for 256.
-    /// - **Which requests.** Those that cost at least 1 and less than a batch; where that is automatic, near the limit, also those
-    ///   that are charged to the limit itself because nothing would be left of a batch. Others, [`reserve`](crate::LimitSet::reserve)
-    ///   and [`check_many`](crate::LimitSet::check_many) are charged to the limit itself.
-    /// - **One batch for each process and key**, shared by all its handles and threads. Two copies of the library in one
-    ///   process count as two processes, and a forked child draws a batch of its own.
-    /// - **A queue is not overtaken.** A request that has to wait first takes the batches of all processes back, of stopped ones
-    ///   too, and no process draws another while one waits.
-    /// - **A request that needs more than is left of a batch** has the rest given back and draws anew, where unspent units come
-    ///   back; where they do not, the rest is spent with it. A refusal says after how long the limit admits all of it.
-    /// - **Unspent units come back** of GCRA, token bucket and leaky bucket, unless the limit says
-    ///   [`refund(false)`](Self::refund), but for what time has replenished: when the process has not used its batch for one to two seconds, when it closes the last of its handles, and when it
-    ///   dies, then counted as [`reclaimed`](crate::LimitCounts::reclaimed). Of windows they stay charged.
-    /// - **A permit that is settled** with less than it took gets back what any permit does, where unspent units come back:
-    ///   what time has not replenished since the batch was drawn. Up to batch - 1 of it is left in that batch, if that is
-    ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
-    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them: automatic
-    ///   ones it takes back at once, others come back when their process asks again, or does not use them. A
-    ///   [removal](crate::SegmentError::Removed) of the segment is noticed within a second or two while a process has batches.
-    /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags
-    ///   behind by those that were admitted from batches since these were drawn, until the next draw or return: fewer than
-    ///   a batch for each. `near` is counted when a batch is drawn, and a verdict says what remained then.
-    /// - **Memory.** A process keeps batches of at most 2,048 keys of a set, in 256 KiB; beyond that it gives those back
-    ///   that it drew first. Each batch takes a [hold](crate::SetDeclaration::holds), and its key keeps its row; where
-    ///   no hold is free, the request is charged to the limit itself.
+    /// - **Size.** Declared ([`Credit::batch`]) or automatic ([`Credit::auto`]): remaining / (16 x processes), where
+    ///   both what remains and the number of processes with a batch of the limit are taken when the batch is drawn.
+    /// - **Bound.** In any window at most what [`bound`](Self::bound) says without credit, plus batch - 1 for each
+    ///   process (in a keyed set, for each process and key). With [`window_coupled`](Credit::window_coupled) no
+    ///   window sees more than the capacity. Automatic batches of *n* processes together are at most
+    ///   burst / 16 x (1 + 1/2 + ... + 1/*n*): a sixteenth of the burst for one process, less than three tenths for
+    ///   64, less than four for 256.
+    /// - **Which requests.** Those that cost at least 1 and less than a batch. If the size is automatic, near the
+    ///   limit some of them are charged to the limit itself too, when nothing would be left of a batch. All others,
+    ///   as well as [`reserve`](crate::LimitSet::reserve) and [`check_many`](crate::LimitSet::check_many), are
+    ///   charged to the limit itself.
+    /// - **One batch for each process and key**, shared by all its handles and threads. Two copies of the library in
+    ///   one process count as two processes, and a forked child draws a batch of its own.
+    /// - **The queue is not overtaken.** A request that has to wait first takes back the batches of all processes,
+    ///   even stopped ones, and no process draws another while one waits.
+    /// - **A request that needs more than is left of a batch** gives the rest back and draws anew, if unspent units
+    ///   come back; otherwise the rest is spent along with it. A refusal says after how long the limit admits all of
+    ///   it.
+    /// - **Unspent units come back** for GCRA, token bucket and leaky bucket, unless the limit says
+    ///   [`refund(false)`](Self::refund), except for what time has replenished: when the process has not used its
+    ///   batch for one to two seconds, when it closes its last handle, and when it dies; the last counts as
+    ///   [`reclaimed`](crate::LimitCounts::reclaimed). For windows they stay charged.
+    /// - **A permit that is settled** with less than it took gets back what any permit does, if unspent units come
+    ///   back: what time has not replenished since the batch was drawn. Up to batch - 1 of it goes into that batch,
+    ///   if the process still has it; the limit gets the rest. Anything beyond what it took is charged to the limit.
+    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends
+    ///   them: automatic ones are taken back at once; others come back when their process asks again or leaves them
+    ///   unused. While a process has batches, it notices a [removal](crate::SegmentError::Removed) of the segment
+    ///   within a second or two.
+    /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests.
+    ///   `admitted` lags behind by the requests admitted from each batch since it was drawn, fewer than a batch for
+    ///   each, until the next draw or return. `near` is counted when a batch is drawn, and a verdict says what
+    ///   remained then.
+    /// - **Memory.** A process keeps batches of at most 2,048 keys per set, in 256 KiB; beyond that it gives back
+    ///   those that it drew first. Each batch takes a [hold](crate::SetDeclaration::holds), and its key keeps its
+    ///   row; if no hold is free, the request is charged to the limit itself.
     ///
-    /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow) and
+    /// Only for the single limit of a set without [tiers](SetDeclaration::add_tier), [`shadow`](Self::shadow) and
     /// [`prefix`](Self::prefix). The size of batches can be changed in a live segment, also to automatic and back.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);
         self
     }
 
-    /// That the limit is one from which batches can be drawn.
+    /// Requires that batches can be drawn from the limit.
     pub(in crate::api::declaration) fn check_credit(
         &self,
         place: &Place<'_>,

@@ -1,4 +1,4 @@
-//! What can be wrong with a limit that hosts share.
+//! Checks of limits that hosts share.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_LEASE: Duration = Duration::from_secs(3600);
 
 impl Limit {
-    /// Whether hosts can share a limit of this kind and algorithm, in a set without keys.
+    /// Whether hosts can share a limit of this kind and algorithm, in a set that is not keyed.
     pub(in crate::api::declaration) fn can_be_leased(&self) -> bool {
         self.unleasable().is_none()
     }
@@ -98,8 +98,8 @@ impl Limit {
         }
     }
 
-    /// What is worth saying of a limit that hosts share: that its burst is below what comes back during one lease, so that
-    /// every unit may need a question to the store.
+    /// A warning about a shared limit whose burst is below what comes back during one lease, so that every unit may
+    /// need a question to the store.
     pub(in crate::api::declaration) fn fleet_warning(&self, place: &Place<'_>) -> Option<String> {
         let fleet = self.fleet.as_ref()?;
         let canonical = self.canonical().per_window();

@@ -1,4 +1,4 @@
-//! What can be wrong with a limit by itself: each field is looked at as it was written.
+//! Checks of a limit by itself, on each field as it was written.
 
 mod credit_checks;
 mod fleet_checks;
@@ -25,7 +25,7 @@ impl Limit {
         self.check_credit(place)
     }
 
-    /// No field stands beside others that rob it of its meaning.
+    /// Rejects fields that have no effect beside the others.
     fn check_fields_belong(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
         let algorithm = self.effective_algorithm();
         let windowed = self.kind != Kind::Concurrency;
@@ -216,7 +216,7 @@ impl Limit {
         )
     }
 
-    /// Every value is in its range, by the name of the field that holds it.
+    /// Requires every value to be in its range, naming the field that holds it.
     fn check_values(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
         if let Some(unit) = &self.unit {
             self.scale()

@@ -1,10 +1,10 @@
-//! A limit that hosts share: how it is declared, and by what it is counted.
+//! Limits that hosts share: how they are declared, and how they are counted.
 
 use crate::api::declaration::limit::Limit;
 use crate::api::declaration::limit::fleet_lease::{FleetLease, LeaseTerms};
 
 impl Limit {
-    /// By what it is counted, where hosts share it. Of a validated limit.
+    /// How a validated limit is counted, if hosts share it.
     pub(in crate::api) fn lease_terms(&self) -> Option<(&FleetLease, LeaseTerms)> {
         let fleet = self.fleet.as_ref()?;
         let meant = self.canonical().per_window();
@@ -20,14 +20,14 @@ impl Limit {
         Some((fleet, terms))
     }
 
-    /// Shares the limit with other hosts, which lease units of it from the store that
-    /// [`Declaration::fleet_url`](crate::Declaration::fleet_url) names. Every decision stays on this host: what is leased is
-    /// spent, and asked for in the background. A request for which too little is leased is refused for
+    /// Shares the limit with other hosts, which lease units of it from the store at
+    /// [`Declaration::fleet_url`](crate::Declaration::fleet_url). Every decision stays on this host: it spends what
+    /// is leased, and more is requested in the background. A request for which too little is leased is refused with
     /// [`RefusalReason::Lease`](crate::RefusalReason::Lease), or waits in the queue.
     ///
-    /// For limits of a set without keys, by [`Gcra`](crate::Algorithm::Gcra), token bucket, leaky bucket or a fixed window
-    /// that is aligned to UTC or to the calendar; for such budgets, and for concurrency that does not adapt. Not with
-    /// [`credit`](Self::credit).
+    /// For limits of a set that is not keyed: with [`Gcra`](crate::Algorithm::Gcra), token bucket, leaky bucket, or a
+    /// fixed window aligned to UTC or to the calendar; for budgets with such windows; and for concurrency that does
+    /// not adapt. Not with [`credit`](Self::credit).
     pub fn fleet(mut self, fleet: FleetLease) -> Self {
         self.fleet = Some(fleet);
         self

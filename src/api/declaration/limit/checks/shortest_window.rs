@@ -6,10 +6,11 @@ use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::place::Place;
 use crate::error::DeclarationError;
 
-/// The shortest window, chosen by the resolution at which the kernel wakes: 50 us late, which is the slack of timers unless
-/// a process changes it, and later where processors are busy. Of a millisecond that is a twentieth. Below, waits are longer
-/// than windows; and at a microsecond no two requests of a process fall into one, so that such a limit limits nothing.
-/// Nothing is lost: the same rate over a longer window, with a `burst`, says what a shorter one would.
+/// The shortest window, chosen by how precisely the kernel wakes: 50 us late, which is the default slack of timers,
+/// and later if processors are busy. That is a twentieth of a millisecond. With shorter windows, waits would be
+/// longer than the window; and with a microsecond, no two requests of a process would fall into the same window, so
+/// the limit would limit nothing. Nothing is lost: the same rate over a longer window, with a `burst`, expresses what
+/// a shorter one would.
 const MIN_WINDOW: Duration = Duration::from_millis(1);
 
 pub(in crate::api::declaration) fn check_window(
