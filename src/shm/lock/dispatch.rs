@@ -1,6 +1,6 @@
-//! The two kinds of lock that a segment's shards may have, and the one place where they part.
+//! The two kinds of lock that a segment's shards may have, and the one place where they differ.
 //!
-//! The kind is a segment's for good. It is read from the header once, at attach, and kept privately from then on.
+//! The kind is fixed for a segment. It is read from the header once, at attach, and kept privately from then on.
 
 use std::io;
 
@@ -10,20 +10,20 @@ use super::guard::{Guard, LockError};
 use super::slot_word::SlotWord;
 use crate::shm::layout::records::{LOCK_KIND_ROBUST_MUTEX, LOCK_KIND_SLOT, LockArea};
 
-/// What the lock areas of a segment are used as.
+/// How the lock areas of a segment are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// The C library's process-shared robust mutex: the kernel says that an owner died. For processes of one PID namespace
-    /// and one C library.
+    /// The C library's process-shared robust mutex: the kernel reports the death of an owner. For processes of one
+    /// PID namespace and one C library.
     #[default]
     RobustMutex,
-    /// A word that names a participant, whose file lock says whether it lives. For processes of any PID namespaces and
-    /// C libraries.
+    /// A word that names a participant, whose file lock shows whether it is alive. For processes of any PID
+    /// namespaces and C libraries.
     Slot,
 }
 
 impl LockKind {
-    /// The kind that a header names; `None` where this build knows no such kind.
+    /// The kind that a header names; `None` if this build does not know it.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         match word {
             LOCK_KIND_ROBUST_MUTEX => Some(Self::RobustMutex),
@@ -39,12 +39,13 @@ impl LockKind {
         }
     }
 
-    /// Whether all processes must be of one PID namespace and one C library, which the lock's own words are about.
+    /// Whether all processes must be in one PID namespace and use one C library, because the lock's words depend on
+    /// them.
     pub(crate) fn is_of_one_namespace(self) -> bool {
         self == Self::RobustMutex
     }
 
-    /// Makes a free lock of whatever is in the area. Only for memory that no other thread or process uses as a lock.
+    /// Makes a free lock, whatever the area held before. No other thread or process may be using it as a lock.
     pub(crate) fn initialise(self, area: &LockArea) -> io::Result<()> {
         match self {
             Self::RobustMutex => area.initialise_mutex(),
@@ -55,7 +56,7 @@ impl LockKind {
         }
     }
 
-    /// Takes the lock for the participant `owner` if no process holds it.
+    /// Takes the lock for the participant `owner` if nobody holds it.
     #[inline(always)]
     pub(crate) fn try_lock(self, area: &LockArea, owner: u64) -> Result<Option<Guard<'_>>, LockError> {
         match self {
@@ -64,9 +65,9 @@ impl LockKind {
         }
     }
 
-    /// Takes the lock, waiting as long as `timeout` says; `None` where it was not to be had in that time. A guard whose
-    /// [`Guard::owner_died`] is true protects data that may be half changed. `is_alive` is asked of the participant that
-    /// a word names.
+    /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be had in that time. If
+    /// [`Guard::owner_died`] is true, the protected data may be half changed. `is_alive` is called for the
+    /// participant that a word names.
     pub(crate) fn lock(
         self,
         area: &LockArea,
@@ -80,8 +81,8 @@ impl LockKind {
         }
     }
 
-    /// Whether a lock is in a state that only making it anew ends, although no process is left to release it. One that
-    /// names a dead participant is not: the next process takes it over.
+    /// Whether a lock has to be made anew because nobody is left to release it. A lock that names a dead participant
+    /// does not: the next process takes it over.
     pub(crate) fn is_beyond_the_dead(self, area: &LockArea) -> bool {
         match self {
             Self::RobustMutex => area.mutex_word().holder.is_some() || area.is_unrecoverable(),

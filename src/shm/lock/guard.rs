@@ -1,4 +1,4 @@
-//! A lock that is held, and its end.
+//! A lock that is held, and its release.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,15 +10,15 @@ use crate::shm::layout::records::LockArea;
 /// Why a lock was not taken.
 #[derive(Debug)]
 pub(crate) enum LockError {
-    /// No process released it in time. Who holds it, as far as the lock says.
+    /// Nobody released it in time. `holder` says who has it, as far as the lock tells.
     TimedOut { holder: Option<LockHolder> },
-    /// The lock word says that no process can ever take it again. No code of this library leaves it so.
+    /// According to the lock word, nobody can ever take it again. No code of this library leaves it like that.
     Unrecoverable,
-    /// An answer that pthread does not document.
+    /// An undocumented error from pthread.
     System(io::Error),
 }
 
-/// How a lock was taken. The lowest bit says that its previous owner died with it.
+/// How a lock was taken. The lowest bit is set if its previous owner died with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Taken {
@@ -28,10 +28,10 @@ enum Taken {
     SlotOfDead = 3,
 }
 
-/// The lock, held. Dropping it unlocks.
+/// A lock, held. Dropping the guard unlocks it.
 ///
-/// A mutex whose owner died is always marked consistent before it is released, repaired or not: what cannot be
-/// repaired is said by the set's own `poisoned` word. Otherwise no process could ever take the lock again.
+/// A mutex whose owner died is always marked consistent before it is released, repaired or not; otherwise nobody
+/// could ever take it again. What cannot be repaired is recorded in the set's own `poisoned` word.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     area: &'a LockArea,
@@ -43,7 +43,7 @@ pub(crate) struct Guard<'a> {
 impl<'a> Guard<'a> {
     /// # Safety
     ///
-    /// This thread has just locked the mutex in the area; `owner_died` says whether the answer was EOWNERDEAD.
+    /// This thread must have just locked the mutex in the area; `owner_died` says whether the answer was EOWNERDEAD.
     #[inline(always)]
     pub(super) unsafe fn of_mutex(area: &'a LockArea, owner_died: bool) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// This thread has just taken the slot lock in the area; `owner_died` says whether from the dead.
+    /// This thread has just taken the slot lock in the area; `owner_died` says whether it was taken from the dead.
     #[inline(always)]
     pub(super) fn of_slot(area: &'a LockArea, owner_died: bool) -> Self {
         Self {
@@ -84,10 +84,11 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.taken == Taken::Mutex {
-            // SAFETY: this thread holds the mutex: by the contract of `of_mutex` it has locked it, and the guard is not `Send`.
+            // SAFETY: this thread holds the mutex: by the contract of `of_mutex` it has locked it, and the guard is
+            // not `Send`.
             unsafe { self.area.unlock_mutex() };
         } else if self.taken == Taken::MutexOfDead {
-            // SAFETY: as above, and the lock was answered by EOWNERDEAD.
+            // SAFETY: as above, and locking returned EOWNERDEAD.
             unsafe { self.area.unlock_mutex_of_dead() };
         } else {
             self.area.unlock_slot();

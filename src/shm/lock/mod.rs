@@ -1,4 +1,4 @@
-//! Locks, and the journal that makes changes under them whole.
+//! Locks, and the journal that makes changes under them all-or-nothing.
 
 pub(crate) mod dispatch;
 pub(crate) mod guard;

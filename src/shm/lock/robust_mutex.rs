@@ -1,8 +1,8 @@
 //! The process-shared robust mutex: a thin layer over pthread.
 //!
-//! raw_sync's mutex is process-shared but not robust: a killed holder leaves it locked for ever. So the calls are
-//! made here, with raw_sync's [`Timeout`] as the way to say how long to wait. The type is always NORMAL, robust,
-//! without priority inheritance: the other types compare thread ids, which collide between PID namespaces.
+//! raw_sync's mutex is process-shared but not robust: a killed holder leaves it locked for ever. So pthread is called
+//! directly here, with raw_sync's [`Timeout`] to say how long to wait. The type is always NORMAL, robust, without
+//! priority inheritance: the other types compare thread ids, which collide between PID namespaces.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,34 +17,35 @@ use super::guard::{Guard, LockError};
 use super::spin::{Look, spin};
 use crate::shm::layout::records::LockArea;
 
-/// The longest single wait in the kernel: some kernels can lose a wake-up when an owner dies, so a waiter looks for
-/// itself now and then.
+/// The longest single wait in the kernel. Some kernels can lose a wake-up when an owner dies, so waiters check for
+/// themselves now and then.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// glibc's word for "the last owner left the data inconsistent for good".
+/// glibc's mark for "the last owner left the data inconsistent for good".
 #[cfg(not(target_env = "musl"))]
 const OWNER_OF_UNRECOVERABLE: u32 = (i32::MAX - 1) as u32;
 
-/// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
+/// The position of the lock word in `pthread_mutex_t`, in units of four bytes.
 const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
 
-/// What the lock word says, read without touching it.
+/// The state of the lock, read from its word without touching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MutexWord {
     /// The thread id of the holder.
     pub(crate) holder: Option<u32>,
-    /// The holder died with the lock, and no process has taken it since.
+    /// The holder died with the lock, and nobody has taken it since.
     pub(crate) owner_died: bool,
 }
 
 impl LockArea {
-    /// Makes an unlocked mutex of whatever is here. Only for memory that no other thread or process uses as a lock.
+    /// Makes an unlocked mutex, whatever the area held before. No other thread or process may be using it as a lock.
     pub(super) fn initialise_mutex(&self) -> io::Result<()> {
         self.clear();
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
-        // SAFETY: the attribute object is initialised by the first call before the others use it and destroyed by
-        // the last; the mutex lies in `self`, which is large enough and aligned (asserted in `records.rs`), made of
-        // atomics, so writing through a shared reference is allowed, and by this function's contract not in use.
+        // SAFETY: the attribute object is initialised by the first call before the others use it, and destroyed by
+        // the last. The mutex lies in `self`, which is large enough and aligned (asserted in `records.rs`) and made
+        // of atomics, so writing through a shared reference is allowed; and by this function's contract it is not in
+        // use.
         #[allow(clippy::multiple_unsafe_ops_per_block)]
         let outcome = unsafe {
             let attributes = attributes.as_mut_ptr();
@@ -70,8 +71,8 @@ impl LockArea {
         }
     }
 
-    /// Takes the lock, waiting as long as `timeout` says; `None` where it was not to be had in that time. A guard whose
-    /// [`Guard::owner_died`] is true protects data that may be half changed.
+    /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be had in that time. If
+    /// [`Guard::owner_died`] is true, the protected data may be half changed.
     #[inline]
     pub(super) fn lock_mutex(&self, timeout: Timeout) -> Result<Option<Guard<'_>>, LockError> {
         match self.try_lock_mutex()? {
@@ -80,21 +81,22 @@ impl LockArea {
         }
     }
 
-    /// Takes the lock if no process holds it.
+    /// Takes the lock if nobody holds it.
     #[inline(always)]
     pub(super) fn try_lock_mutex(&self) -> Result<Option<Guard<'_>>, LockError> {
         if self.is_unrecoverable() {
             return Err(LockError::Unrecoverable);
         }
-        // SAFETY: `self` holds a mutex made by `initialise_mutex`: attach has checked the segment's lock kind, C library and
-        // word size, and the process that may write the file is trusted to leave the lock area to the C library. The
-        // mapping outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is
-        // not `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
+        // SAFETY: `self` holds a mutex made by `initialise_mutex`: attach has checked the segment's lock kind, C
+        // library and word size, and processes that may write the file are trusted to leave the lock area to the C
+        // library. The mapping outlives `self`, hence the guard. The thread that locks is the one that unlocks,
+        // because the guard is not `Send`; a guard that is forgotten is a lock that is held for as long as its thread
+        // lives.
         let answer = unsafe { libc::pthread_mutex_trylock(self.raw()) };
         self.guard(answer)
     }
 
-    /// What the lock word says.
+    /// Reads the lock word.
     pub(crate) fn mutex_word(&self) -> MutexWord {
         let word = self.futex_word(LOCK_WORD_INDEX).load(Ordering::Relaxed);
         let holder = word & libc::FUTEX_TID_MASK;
@@ -149,8 +151,8 @@ impl LockArea {
     #[cfg(not(target_env = "musl"))]
     fn timed_lock(&self, slice: Duration) -> libc::c_int {
         unsafe extern "C" {
-            // In glibc since 2.30; the libc crate does not declare it. Unlike pthread_mutex_timedlock its deadline
-            // does not move with the wall clock.
+            // In glibc since 2.30; the libc crate does not declare it. Unlike that of pthread_mutex_timedlock, its
+            // deadline does not move with the wall clock.
             fn pthread_mutex_clocklock(
                 mutex: *mut pthread_mutex_t,
                 clock: libc::clockid_t,
@@ -162,8 +164,9 @@ impl LockArea {
         unsafe { pthread_mutex_clocklock(self.raw(), libc::CLOCK_MONOTONIC, &deadline) }
     }
 
-    /// musl waits by the wall clock alone. Where that is set back while a thread waits, and the thread then wakes in vain, it would
-    /// wait for as long as the clock was set back, whatever the slice. So the lock is tried now and then.
+    /// musl can only wait by the wall clock. If that is set back while a thread waits, and the thread is then woken
+    /// without getting the lock, it would wait on for as long as the clock was set back, whatever the slice. So poll
+    /// with trylock instead.
     #[cfg(target_env = "musl")]
     fn timed_lock(&self, slice: Duration) -> libc::c_int {
         const FIRST_PAUSE: Duration = Duration::from_micros(20);
@@ -205,9 +208,9 @@ impl LockArea {
         }
     }
 
-    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first. A mutex that is
-    /// beyond recovery stays so, and only the one who made it so stores this: an old value found here is that of a
-    /// mutex which can be taken, or which was found so a moment ago.
+    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so check the word first. An unrecoverable
+    /// mutex stays so, and only whoever made it so stores this: a stale value found here means a mutex that can be
+    /// taken, or that could be a moment ago.
     #[cfg(not(target_env = "musl"))]
     #[inline(always)]
     pub(crate) fn is_unrecoverable(&self) -> bool {
@@ -215,7 +218,7 @@ impl LockArea {
         self.futex_word(OWNER_INDEX).load(Ordering::Relaxed) == OWNER_OF_UNRECOVERABLE
     }
 
-    /// All ones in the thread id.
+    /// musl marks it with all ones in the thread id.
     #[cfg(target_env = "musl")]
     #[inline]
     pub(crate) fn is_unrecoverable(&self) -> bool {
@@ -227,19 +230,19 @@ impl LockArea {
     fn futex_word(&self, index: usize) -> &AtomicU32 {
         let words = std::ptr::from_ref(self).cast::<AtomicU32>();
         debug_assert!(index < size_of::<LockArea>() / 4);
-        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which is
-        // aligned to eight bytes and lives as long as `self`. Rust code accesses these words by what this returns, and
-        // that only to load; `initialise_mutex` alone stores to them, and by its contract no process looks meanwhile.
-        // Everything else is done by the C library and the kernel, which the compiler knows nothing of: the lock word
-        // is changed by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which
-        // is one store of four bytes on every processor that Linux runs on. So a load finds a value that was stored,
-        // perhaps an old one, and no more than that is made of it.
+        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which
+        // is aligned to eight bytes and lives as long as `self`. Rust code accesses these words only through the
+        // returned reference, and only to load; `initialise_mutex` alone stores to them, and by its contract nobody
+        // looks at the same time. Everything else is done by the C library and the kernel, which the compiler knows
+        // nothing about: they change the lock word with atomic four-byte instructions, and `__owner` with plain
+        // stores of an aligned `int`, each of which is a single four-byte store on every processor that Linux runs
+        // on. So a load finds some value that was stored, perhaps a stale one, and callers rely on no more than that.
         unsafe { &*words.add(index) }
     }
 
     /// # Safety
     ///
-    /// This thread holds the mutex.
+    /// This thread must hold the mutex.
     #[inline(always)]
     pub(super) unsafe fn unlock_mutex(&self) {
         // SAFETY: this thread holds the mutex, by the contract of this function.
@@ -248,7 +251,7 @@ impl LockArea {
 
     /// # Safety
     ///
-    /// This thread holds the mutex and got EOWNERDEAD for it.
+    /// This thread must hold the mutex, having got EOWNERDEAD for it.
     #[cold]
     pub(super) unsafe fn unlock_mutex_of_dead(&self) {
         // SAFETY: this thread holds the mutex and got EOWNERDEAD for it, by the contract of this function.
@@ -336,8 +339,8 @@ mod tests {
         assert!(Mutex::size_of(None) <= size_of_val(&memory));
         let base = memory.as_mut_ptr().cast::<u8>();
         let mut counter = 0_u8;
-        // raw_sync locates its pthread mutex at the first aligned address of the memory it is given.
-        // SAFETY: the memory is as large as a lock area and as raw_sync asks for, aligned to eight bytes and outlives the mutex.
+        // raw_sync puts its pthread mutex at the first aligned address of the memory it is given. SAFETY: the memory
+        // is as large as a lock area and as raw_sync requires, is aligned to eight bytes, and outlives the mutex.
         let area = unsafe { &*base.cast::<LockArea>() };
         area.initialise_mutex().expect("a mutex");
         // SAFETY: as above; the area was just initialised as a pthread mutex.

@@ -1,7 +1,7 @@
-//! The slot lock: a word that names its owner, a futex to sleep on, and a take-over from the dead.
+//! The slot lock: a word that names its owner, a futex to sleep on, and a way to take the lock over from the dead.
 //!
-//! No thread id and no pointer lies in it, so it is right across PID namespaces and C libraries, and in a copied file. The
-//! price is that the kernel says nothing when an owner dies: those who wait ask.
+//! It contains no thread id and no pointer, so it works across PID namespaces and C libraries, and in a copied file.
+//! The price is that the kernel does not report the death of an owner: waiters have to check.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::shm::file::region::load_acquire;
 use crate::shm::layout::records::LockArea;
 use crate::shm::wake::futex::{self, FutexValue};
 
-/// How often the first waiter asks whether the owner lives.
+/// How often the first waiter checks whether the owner is alive.
 const FIRST_WAITERS_SLICE: Duration = Duration::from_millis(5);
 
-/// How often the others do, in case the first waiter is gone, and a wake with it.
+/// How often the others check, in case the first waiter is gone and took a wake-up with it.
 const SLICE: Duration = Duration::from_millis(50);
 
 impl LockArea {
-    /// Makes every word zero: a free slot lock.
+    /// Zeroes every word: a free slot lock.
     pub(super) fn clear(&self) {
         for word in &self.words {
             word.store(0, Ordering::Relaxed);
@@ -33,9 +33,9 @@ impl LockArea {
         &self.words[0]
     }
 
-    /// What the word says, read without touching it.
+    /// The lock word, read without touching it.
     pub(crate) fn slot_word(&self) -> SlotWord {
-        // Synchronises with the swap that stored the word: a thread that sees an owner also sees its slot as taken.
+        // Synchronises with the swap that stored the word: whoever sees an owner also sees its slot as taken.
         SlotWord(load_acquire(self.slot_lock()))
     }
 
@@ -47,7 +47,7 @@ impl LockArea {
 
     #[inline(always)]
     fn swap(&self, seen: SlotWord, new: SlotWord) -> bool {
-        // With release, too: a thread that finds this word must find the slot that it names taken.
+        // Release ordering, too: whoever finds this word must find the slot it names taken.
         self.slot_lock()
             .compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -58,8 +58,8 @@ impl LockArea {
         self.swap(seen, own).then(|| Guard::of_slot(self, owner_died))
     }
 
-    /// Takes the lock for a participant, waiting as long as `timeout` says, or from an owner that `is_alive` says is
-    /// dead: of that it is asked at least once, even where there is no time to wait.
+    /// Takes the lock for a participant, waiting no longer than `timeout`, or takes it over from an owner that is
+    /// dead according to `is_alive`. Calls that at least once, even if there is no time to wait.
     #[cold]
     pub(in crate::shm::lock) fn lock_slot(
         &self,
@@ -77,7 +77,7 @@ impl LockArea {
         }
         let own = SlotWord::held_by(owner);
         let mut has_slept = false;
-        // The word that this process announced itself in.
+        // The word in which this process announced itself as a waiter.
         let mut announced = SlotWord::FREE;
         loop {
             let mut seen = self.slot_word();
@@ -92,7 +92,7 @@ impl LockArea {
                     }
                     seen = word;
                     announced = word;
-                    // It may have been dead for long.
+                    // The owner may have been dead for a long time.
                     if let Some(guard) = self.take_from_dead(owner, seen, &is_alive) {
                         return Some(guard);
                     }
@@ -100,7 +100,7 @@ impl LockArea {
                 NextStep::Sleep => {}
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // Who comes second does not know yet whether the first still waits.
+            // A process that comes second cannot know whether the first is still waiting.
             let slice = if seen == announced || !has_slept {
                 FIRST_WAITERS_SLICE
             } else {
@@ -112,7 +112,7 @@ impl LockArea {
                 has_slept = true;
             }
             if self.slot_word() == seen {
-                // Nothing has changed: no process woke this one, or the same owner has the lock again.
+                // Nothing has changed: either nobody woke us, or the same owner has the lock again.
                 if let Some(guard) = self.take_from_dead(owner, seen, &is_alive) {
                     return Some(guard);
                 }
@@ -136,8 +136,8 @@ impl LockArea {
         guard
     }
 
-    /// Takes the lock over if the owner that a word names is dead: by a swap of the whole word as it was read before that
-    /// was asked.
+    /// Takes the lock over if the owner named in `seen` is dead. Swaps against the whole word as it was read before
+    /// checking that.
     fn take_from_dead(
         &self,
         owner: u64,
@@ -154,8 +154,8 @@ impl LockArea {
         self.replace(seen, own, true)
     }
 
-    /// Releases the lock, which this thread holds, and wakes one of those who wait, if any may. A process that dies between
-    /// the two costs them a slice.
+    /// Releases the lock, which this thread holds, and wakes one waiter, if there may be any. If the process dies
+    /// between the two, the waiters lose a slice.
     #[inline(always)]
     pub(super) fn unlock_slot(&self) {
         let former = SlotWord(self.slot_lock().swap(SlotWord::FREE.0, Ordering::Release));

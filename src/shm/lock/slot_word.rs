@@ -1,4 +1,4 @@
-//! The word of a slot lock, and every change of it: pure, so that the model of the protocol runs the same code.
+//! The word of a slot lock, and every change of it. Pure, so that the model of the protocol runs the same code.
 //!
 //! | bits | part |
 //! |---|---|
@@ -7,9 +7,10 @@
 //! | 31 | waiters: the next unlock wakes one |
 //! | 32 to 63 | generation of the slot, its bits 15 to 46 |
 //!
-//! The futex is the low half, which holds the slot, the waiters' bit and what changes with each life of a slot.
+//! The futex is the low half, which has the slot, the waiters' bit and the part of the generation that changes with
+//! each life of a slot.
 
-/// The word, as it was read or is to be stored.
+/// The word as it was read, or is to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotWord(pub(crate) u64);
 
@@ -17,22 +18,22 @@ const SLOT_MASK: u64 = 0xffff;
 const WAITERS: u64 = 1 << 31;
 const LOW_MASK: u64 = WAITERS - 1;
 
-/// What a process that wants the lock does next, by the word that it has read.
+/// What a process that wants the lock does next, after reading the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// Swaps the word as read for this one: then it has the lock.
+    /// Swap the word for this one; then it has the lock.
     Take(SlotWord),
-    /// Swaps the word as read for this one, and then sleeps: it is the first waiter.
+    /// Swap the word for this one, and then sleep: it is the first waiter.
     Announce(SlotWord),
-    /// Sleeps until the word changes: another is the first waiter, as far as the word says.
+    /// Sleep until the word changes: according to the word, somebody else is the first waiter.
     Sleep,
 }
 
 impl SlotWord {
     pub(crate) const FREE: Self = Self(0);
 
-    /// Of a lock that is held by a participant, by its owner word: slot plus one in the low 16 bits, generation above. The
-    /// highest bit of the generation has no place here.
+    /// The word while a participant holds the lock. Its owner word has the slot plus one in the low 16 bits and the
+    /// generation above; there is no room here for the generation's highest bit.
     #[inline(always)]
     pub(crate) fn held_by(owner: u64) -> Self {
         Self((owner & LOW_MASK) | (owner >> 31 << 32))
@@ -43,12 +44,12 @@ impl SlotWord {
         self == Self::FREE
     }
 
-    /// The slot of the owner; `None` in a free lock, and where the word is damaged.
+    /// The slot of the owner; `None` if the lock is free or the word is damaged.
     pub(crate) fn slot(self) -> Option<u64> {
         (self.0 & SLOT_MASK).checked_sub(1)
     }
 
-    /// Whether the participant of that owner word is the one that holds the lock.
+    /// Whether the participant with that owner word holds the lock.
     pub(crate) fn names(self, owner: u64) -> bool {
         Self(self.0 & !WAITERS) == Self::held_by(owner)
     }
@@ -62,8 +63,9 @@ impl SlotWord {
         Self(self.0 | WAITERS)
     }
 
-    /// What a process does that has read this word and would hold the lock as `own`. One that has slept cannot know whether
-    /// others sleep still, so it takes the lock with the waiters' bit: its unlock wakes the next.
+    /// What a process does next that has read this word and would hold the lock as `own`. If it has slept, it cannot
+    /// know whether others are still asleep, so it takes the lock with the waiters' bit set: its unlock wakes the
+    /// next one.
     pub(crate) fn next_step(self, own: Self, has_slept: bool) -> NextStep {
         if self.is_free() {
             NextStep::Take(if has_slept { own.with_waiters() } else { own })
@@ -74,9 +76,9 @@ impl SlotWord {
         }
     }
 
-    /// The word of a process that takes the lock over from an owner that was found dead after this word had been read. It
-    /// replaces exactly this word: an owner that lives and has unlocked, or another that was faster, has changed it. That
-    /// the dead owner had locked it again meanwhile is no harm: it is dead all the same.
+    /// The word of a process that takes the lock over from an owner found dead after this word was read. It replaces
+    /// exactly this word: if the owner was alive and unlocked, or another process was faster, the word has changed.
+    /// If the dead owner had unlocked and locked it again in between, that does no harm: it is dead all the same.
     #[must_use]
     pub(crate) fn taken_over_by(self, own: Self) -> Self {
         if self.has_waiters() {
@@ -93,7 +95,7 @@ mod tests {
 
     use super::super::slot_word::*;
 
-    /// As owner words are packed.
+    /// Packs an owner word.
     fn owner(slot: u64, generation: u64) -> u64 {
         generation << 16 | (slot + 1)
     }
@@ -120,7 +122,7 @@ mod tests {
                 prop_assert!(word.names(owner(slot, generation)));
                 prop_assert!(!word.names(owner(slot, other_generation)));
                 prop_assert_eq!(word.names(owner(other_slot, generation)), other_slot == slot);
-                // The generation of owner words is wider by one bit.
+                // The generation in owner words is one bit wider.
                 prop_assert!(word.names(owner(slot, generation | 1 << 47)));
             }
             prop_assert!(!word.has_waiters());

@@ -1,32 +1,32 @@
-//! Waiting for a moment without the kernel, where another processor may be about to unlock.
+//! Spinning for a moment before blocking in the kernel, in case another processor is about to unlock.
 
 use once_cell::race::OnceBool;
 
-/// Pauses of the processor before blocking.
+/// Processor pauses before blocking.
 const SPINS: u32 = 500;
 
-/// Pauses without a sign of progress after which the holder is taken to be off its processor.
+/// Pauses without progress after which the holder is assumed not to be running.
 const SPINS_WITHOUT_PROGRESS: u32 = 300;
 
 /// Pauses before the first look at a contended lock, and the most between two looks.
 const FIRST_PAUSES: u32 = 32;
 const MAX_PAUSES: u32 = 128;
 
-/// What a look at the lock word says.
+/// What a look at the lock word shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) word: u64,
     pub(super) is_free: bool,
 }
 
-/// Tries for a while. Gives up early where the lock word stays as it is: then the holder is not running, and its processor
-/// is the one being spun on.
+/// Tries for a while. Gives up early if the lock word does not change: then the holder is not running, and may be
+/// waiting for the very processor we are spinning on.
 pub(super) fn spin<T, E>(
     look: impl Fn() -> Look,
     mut try_lock: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    // Asking takes some files to be read, during which the process may fork: a cell of the standard library would be locked in
-    // the child for ever. Threads that ask at once do so more than once.
+    // Finding out reads some files, and the process may fork meanwhile: a cell of the standard library would then
+    // stay locked in the child for ever. If several threads ask at once, each finds out for itself.
     static SEVERAL_PROCESSORS: OnceBool = OnceBool::new();
     if !SEVERAL_PROCESSORS
         .get_or_init(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1))
@@ -38,8 +38,8 @@ pub(super) fn spin<T, E>(
     let mut spun = 0;
     let mut without_progress = 0;
     while spun < SPINS && without_progress < SPINS_WITHOUT_PROGRESS {
-        // Looking takes the lock's cache line from its holder, so the looks become rarer: the holder gets on with
-        // several operations in the meantime, which is worth more than a prompt turn.
+        // Looking takes the lock's cache line away from its holder, so the looks become rarer: the holder gets
+        // several operations done in the meantime, which is worth more than a prompt turn.
         for _ in 0..pauses {
             std::hint::spin_loop();
         }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::journal::Transaction;
 
-/// How words are changed: all or nothing, through the journal, or each at once.
+/// Changes words: all or nothing, through the journal, or each one at once.
 pub(crate) trait Store {
-    /// Replaces what the word says.
+    /// Replaces the word's value.
     fn store(&mut self, word: &AtomicU64, value: u64);
 }
 
@@ -17,7 +17,7 @@ impl Store for &mut Transaction<'_> {
     }
 }
 
-/// Each at once: for what can be repeated from the start after a death.
+/// Changes each word at once: for work that can be repeated from the start after a death.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Direct;
 

@@ -1,53 +1,58 @@
 //! Boot time by a counter: the system clock is read once in a while, and the counter in between.
 //!
-//! An anchor is a pair, an instant of both clocks, from which the counter goes on. Each thread has anchors of its own, so
-//! nothing is shared. They are of an era of the clocks: a forked child, whose system clock may be that of another time
-//! namespace, takes none of its parent's, and neither does a process that has changed its own.
+//! An anchor is a pair of readings, one of each clock at the same instant, from which the counter continues. Each
+//! thread has anchors of its own, so nothing is shared. Anchors belong to an era of the clocks: a forked child, whose
+//! system clock may be that of another time namespace, uses none of its parent's, and neither does a process that has
+//! changed its own.
 
 use std::cell::Cell;
 
-/// How far the counter may lead a reading from the system clock, in nanoseconds: half of the distance at which a pair is kept
-/// and a tick of the counter, for the anchor and for each pair that the rate was measured by, and 500 millionths of
-/// [`SPAN`] by which the kernel may adjust its clock meanwhile.
+/// How far the counter may be ahead of the system clock, in nanoseconds. This covers half of the distance at which a
+/// pair is still accepted and a tick of the counter, for the anchor and for each pair that the rate was measured by;
+/// and 500 millionths of [`SPAN`], by which the kernel may adjust its clock in the meantime.
 ///
-/// It is subtracted from every reading, so that none is ahead, and those of both clocks are as far apart as the clocks are.
+/// It is subtracted from every reading, so that none is ahead, and readings of both kinds are as far apart as the
+/// clocks are.
 const ERROR: u64 = 5_000;
-/// How far behind the system clock a reading may be at most. It is never ahead, unless the kernel adjusts its clock by more
-/// than 500 millionths: by 100,000 millionths at most, which it does while it makes up for a wrong time, that is 0.5 ms.
+/// How far a reading may be behind the system clock at most. It is never ahead, unless the kernel adjusts its clock
+/// by more than 500 millionths. While it corrects a wrong time it may do so by up to 100,000 millionths, which makes
+/// 0.5 ms.
 pub(crate) const MAX_LAG: u64 = 2 * ERROR;
-/// For so long an anchor serves.
+/// How long an anchor is used.
 const SPAN: u64 = 5_000_000;
-/// Pairs that the rate is measured by are at least so far apart: an anchor that has served for its span has, within its error.
+/// The least distance of the pairs that a rate is measured by. An anchor that has been used for its whole span is
+/// that far from the next pair, within its error.
 const MIN_SPAN: u64 = SPAN - SPAN / 16;
-/// An anchor that is older is not followed by another at once: threads that read the time less often than every millisecond
-/// or so read the system clock, because a pair would cost more than it saves.
+/// An anchor older than this is not followed by another at once. Threads that read the time less often than about
+/// every millisecond just read the system clock, because a pair would cost more than it saves.
 const MAX_SPAN: u64 = SPAN + SPAN / 4;
-/// Between two readings of the system clock there may be no more than that for the counter's between them to count.
+/// The longest distance of two readings of the system clock for the counter's reading between them to count.
 const MAX_PAIR_DISTANCE: u64 = 1_000;
-/// How often a pair is tried before the system clock serves for another [`SPAN`].
+/// How often to try for a pair before using the system clock for another [`SPAN`].
 const TRIES: usize = 3;
-/// Rates measured one after the other may differ by a part in so many; a clock whose rate is adjusted faster is not followed.
+/// Consecutive rates may differ by one part in this many; a clock whose rate is adjusted faster is not followed.
 const RATE_TOLERANCE: u64 = 1_000;
-/// After a longer pause the rate is measured anew: of so short a one, the average over it is that of its end, nearly.
+/// After a longer pause the rate is measured anew. Over a shorter one, the average is close to the rate at its end.
 const MAX_PAUSE: u64 = 200 * SPAN;
-/// The average over a pause may differ from the rate before by a part in so many for that to serve on.
+/// The rate from before a pause stays in use if the average over the pause differs by no more than one part in this
+/// many.
 const PAUSE_TOLERANCE: u64 = 4_000;
-/// What is measured of a counter whose ticks are longer, in nanoseconds, is not exact enough.
+/// A counter whose ticks are longer, in nanoseconds, cannot be measured exactly enough.
 const MAX_TICK: u64 = 100;
-/// After so many rates that do not agree with the one before, the counter is not used any more by the thread.
+/// After this many rates that disagree with the one before, the thread no longer uses the counter.
 const MAX_DISAGREEMENTS: u32 = 8;
-/// So many that agree, one after the other, make up for all that did not.
+/// This many consecutive agreements make up for all disagreements.
 const AGREEMENTS: u32 = 100;
 
 /// What an [`AnchoredClock`] reads.
 pub(crate) trait ClockSources {
-    /// Goes up at a constant rate.
+    /// A counter that goes up at a constant rate.
     fn counter(&self) -> u64;
-    /// Nanoseconds since boot, exact and dearer.
+    /// Nanoseconds since boot: exact, but costs more.
     fn system(&self) -> u64;
-    /// Of which readings may be compared with one another: zero where that is not known yet.
+    /// The era: only readings of the same era may be compared. Zero if it is not known yet.
     fn era_so_far(&self) -> u64;
-    /// The same, which is known from now on; never zero.
+    /// The era, which is determined now if it was not known; never zero.
     fn era(&self) -> u64;
 }
 
@@ -60,28 +65,29 @@ pub(crate) struct AnchoredClock {
 
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
-    /// Of the clocks; zero where there never was a pair.
+    /// The era of the clocks; zero if there never was a pair.
     era: u64,
     counter: u64,
-    /// The instant of `counter` by the system clock; zero where there is no pair.
+    /// The system clock's reading at `counter`; zero if there is no pair.
     nanos: u64,
-    /// Nanoseconds per 2^32 ticks, as measured last; zero where it is not known.
+    /// Nanoseconds per 2^32 ticks, as last measured; zero if unknown.
     rate: u64,
-    /// For so many ticks from `counter` on it serves; zero until two measured rates agree, and after a pause.
+    /// For how many ticks from `counter` on the anchor can be used; zero until two measured rates agree, and after a
+    /// pause.
     horizon: u64,
-    /// When the system clock is to be compared where the anchor does not serve: by a thread that reads the time so soon
-    /// after it.
+    /// When to compare the clocks again while the anchor cannot be used, if the thread reads the time soon after
+    /// that.
     next_pair: u64,
 }
 
-/// How measured rates have agreed lately.
+/// How well recent rates have agreed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trust {
     disagreements: u32,
     agreements: u32,
 }
 
-/// An instant of both clocks, and one of the system clock just after it.
+/// A reading of both clocks at one instant, and one of the system clock just after it.
 struct Pair {
     counter: u64,
     nanos: u64,
@@ -103,22 +109,23 @@ impl AnchoredClock {
     #[inline]
     pub(crate) fn boot_nanos(&self, sources: &impl ClockSources) -> u64 {
         let anchor = self.anchor.get();
-        // A counter that has gone back has passed by far too much.
+        // If the counter has gone back, this wraps to far too much.
         let passed = sources.counter().wrapping_sub(anchor.counter);
-        // The era of what serves is not zero, and so not that of a child that has not asked yet.
+        // The era of a usable anchor is not zero, so it differs from that of a child that has not determined its own
+        // yet.
         if passed < anchor.horizon && anchor.era == sources.era_so_far() {
-            // Below 2^64: see `Anchor::serving`. What serves is of an instant some spans after the boot.
+            // Below 2^64: see `Anchor::serving`. A usable anchor is from an instant some spans after boot.
             return (anchor.nanos - ERROR) + ((passed * anchor.rate) >> 32);
         }
         self.compare(sources).saturating_sub(ERROR)
     }
 
-    /// Reads the system clock, and takes a new anchor where it is time to.
+    /// Reads the system clock, and takes a new anchor when it is time to.
     #[cold]
     fn compare(&self, sources: &impl ClockSources) -> u64 {
         let era = sources.era();
         if self.anchor.get().era != era {
-            // What was measured of another clock says nothing of this one.
+            // What was measured of another clock says nothing about this one.
             self.anchor.set(Anchor { era, ..Anchor::NONE });
             self.trust.set(Trust::default());
         }
@@ -143,7 +150,7 @@ impl AnchoredClock {
             anchor.rate_until(&pair)
         };
         let agrees = measured.is_some_and(|rate| agree(anchor.rate, rate, RATE_TOLERANCE));
-        // In a pause the machine may have been suspended, which says nothing of the counter.
+        // During a pause the machine may have been suspended, so a disagreement says nothing about the counter.
         let is_trusted = anchor.rate == 0 || is_after_pause && !agrees || self.note(agrees);
         let anew = Anchor {
             era,
@@ -161,7 +168,7 @@ impl AnchoredClock {
         pair.after
     }
 
-    /// Notes whether a rate agreed with the one before; answers whether the counter is to be used on.
+    /// Notes whether a rate agreed with the one before. Returns whether the counter can still be used.
     fn note(&self, agrees: bool) -> bool {
         let mut trust = self.trust.get();
         if agrees {
@@ -188,7 +195,7 @@ impl Anchor {
         next_pair: 0,
     };
 
-    /// The same, which does not serve any more: only for the rate to the next pair.
+    /// The same anchor, no longer usable except for measuring the rate to the next pair.
     fn not_before(self, next_pair: u64) -> Self {
         Self {
             horizon: 0,
@@ -197,13 +204,13 @@ impl Anchor {
         }
     }
 
-    /// For as long as the product of ticks and rate is one of nanoseconds below [`SPAN`], times 2^32.
+    /// The same anchor, usable while ticks times rate stays below [`SPAN`] nanoseconds, times 2^32.
     fn serving(self) -> Self {
         let horizon = (SPAN << 32) / self.rate;
         Self { horizon, ..self }
     }
 
-    /// The time from this pair to a later one; far too long to one that is earlier.
+    /// The time from this pair to a later one; far too long if the other is earlier.
     fn span_until(&self, pair: &Pair) -> u64 {
         pair.nanos.wrapping_sub(self.nanos)
     }
@@ -224,8 +231,8 @@ impl Anchor {
             .filter(|rate| (1..=MAX_TICK << 32).contains(rate))
     }
 
-    /// The rate before a pause, if it was that of the pause as well. What was measured over the pause is not: for a part of
-    /// it the machine may have been suspended.
+    /// The rate from before a pause, if it fits the pause as well. The average over the pause is not used itself: the
+    /// machine may have been suspended for part of it.
     fn rate_over_pause(&self, pair: &Pair) -> Option<u64> {
         let average = self.rate_until(pair)?;
         let is_short = self.span_until(pair) <= MAX_PAUSE;
@@ -234,7 +241,7 @@ impl Anchor {
 }
 
 impl Pair {
-    /// Exact to half of [`MAX_PAIR_DISTANCE`]; none where this thread was interrupted each time.
+    /// Exact to half of [`MAX_PAIR_DISTANCE`]; `None` if this thread was interrupted every time.
     fn read(sources: &impl ClockSources) -> Option<Self> {
         (0..TRIES).find_map(|_| {
             let before = sources.system();
@@ -250,7 +257,7 @@ impl Pair {
     }
 }
 
-/// Whether two rates differ by a part in `tolerance` at most.
+/// Whether two rates differ by at most one part in `tolerance`.
 fn agree(rate: u64, other: u64, tolerance: u64) -> bool {
     rate.abs_diff(other) <= rate / tolerance
 }
@@ -270,7 +277,7 @@ mod tests {
         ticks: Cell<u128>,
         /// Ticks in 2^32 nanoseconds.
         frequency: Cell<u64>,
-        /// Nanoseconds of a reading of either clock.
+        /// Nanoseconds that reading either clock takes.
         reading: Cell<u64>,
         read_system: Cell<u64>,
         era: Cell<u64>,
@@ -298,7 +305,7 @@ mod tests {
                 .set(self.ticks.get() + u128::from(nanos) * u128::from(self.frequency.get()));
         }
 
-        /// Lets the clocks be compared often enough that the counter serves, if it can.
+        /// Lets the clocks be compared often enough that the counter is used, if it can be.
         fn settle(&self, clock: &AnchoredClock) {
             for _ in 0..200 {
                 self.pass(SPAN / 50);
@@ -306,19 +313,20 @@ mod tests {
             }
         }
 
-        /// What the clock says where it is not the counter's.
+        /// What the clock returns when it does not use the counter.
         fn exact(&self) -> u64 {
             self.nanos() - ERROR
         }
 
-        /// Whether the next reading is the counter's.
+        /// Whether the next reading is by the counter.
         fn is_counted(&self, clock: &AnchoredClock) -> bool {
             let before = self.read_system.get();
             clock.boot_nanos(self);
             self.read_system.get() == before
         }
 
-        /// Whether the counter serves soon: at the end of an anchor's span the system's clock is read instead, for once.
+        /// Whether the counter is used soon: at the end of an anchor's span, the system clock is read for once
+        /// instead.
         fn counts_again(&self, clock: &AnchoredClock) -> bool {
             (0..10).any(|_| {
                 self.pass(SPAN / 50);
@@ -344,7 +352,7 @@ mod tests {
         }
 
         fn era(&self) -> u64 {
-            // As in a child, which has none before it asks, and then one that no ancestor had.
+            // As in a child, which has no era before it asks, and then one that no ancestor had.
             if self.era.get() == 0 {
                 self.era.set(3);
             }
@@ -389,7 +397,7 @@ mod tests {
             machine.pass(10 * 3_600_000_000_000);
             machine.settle(&clock);
             assert!(machine.counts_again(&clock));
-            // A child in a time namespace whose clock is another: the counter goes on as before.
+            // A child in a time namespace with a different clock; the counter goes on as before.
             machine.era.set(if child_knows { 4 } else { 0 });
             let offset = i128::from(hours) * (3_600_000_000_000 << 32);
             machine.now.set(machine.now.get().wrapping_add_signed(offset));
@@ -413,7 +421,7 @@ mod tests {
         machine.settle(&clock);
         machine.frequency.set(0);
         machine.pass(3 * SPAN);
-        // Until the counter has passed the span it is believed; a machine that was suspended looks alike.
+        // The counter is believed until it has passed the span; a suspended machine looks the same.
         let stopped = clock.boot_nanos(&machine);
         assert!(stopped < machine.nanos());
         machine.frequency.set(3 << 32);
@@ -445,7 +453,7 @@ mod tests {
 
     #[test]
     fn counters_of_two_processors_that_differ_are_given_up_after_a_few_comparisons() {
-        // In thousandths of a span: how far they are apart, and for how long the thread is on one of them.
+        // In thousandths of a span: how far the counters are apart, and how long the thread stays on one of them.
         for apart in [500, 1_500, 8_000] {
             for stay in [3_100, 3_400, 3_700, 4_000, 4_300, 11_000, 60_500] {
                 let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
@@ -488,7 +496,7 @@ mod tests {
         let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
         let nominal = machine.frequency.get();
         for _ in 0..20 {
-            // As a time server has it that makes up for a wrong time, for a moment.
+            // As a time server does for a moment to correct a wrong time.
             machine.frequency.set(nominal + nominal / 20);
             machine.settle(&clock);
             machine.frequency.set(nominal);
@@ -532,7 +540,7 @@ mod tests {
     fn a_suspension_within_a_pause_does_not_change_the_rate() {
         let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
         machine.settle(&clock);
-        // Too little of the pause to be seen.
+        // Too small a part of the pause to be noticed.
         machine.pass(190 * SPAN);
         machine.now.set(machine.now.get() + (u128::from(SPAN / 25) << 32));
         for _ in 0..2 {
@@ -553,7 +561,7 @@ mod tests {
         let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
         machine.settle(&clock);
         for _ in 0..20 {
-            // The system clock goes on while the machine is suspended, and the counter may not.
+            // While the machine is suspended, the system clock goes on and the counter may not.
             machine.now.set(machine.now.get() + (60_000_000_000 << 32));
             assert!(clock.boot_nanos(&machine) <= machine.nanos());
             machine.pass(SPAN);
@@ -596,7 +604,7 @@ mod tests {
             let (machine, clock) = (Machine::new(frequency), AnchoredClock::new());
             let nominal = machine.frequency.get();
             for (millionths, reading, pauses) in courses {
-                // The kernel adjusts the rate of its clock: the counter's, seen from there, changes by as much.
+                // The kernel adjusts the rate of its clock: seen from there, the counter's rate changes by as much.
                 let adjusted = i128::from(nominal) * i128::from(1_000_000 + millionths) / 1_000_000;
                 machine.frequency.set(adjusted as u64);
                 machine.reading.set(reading);
@@ -613,12 +621,13 @@ mod tests {
 
     #[test]
     fn the_stated_error_covers_pairs_and_adjustments() {
-        // The anchor's pair, and both of the rate, which are as far apart as the anchor serves.
+        // The anchor's pair, and both pairs of the rate, which are as far apart as the anchor is used.
         let of_a_pair = super::MAX_PAIR_DISTANCE / 2 + super::MAX_TICK;
         let of_pairs = of_a_pair + 2 * of_a_pair * SPAN / super::MIN_SPAN;
         let of_adjustments = SPAN / 1_000_000 * 500;
         assert!(of_pairs + of_adjustments <= ERROR);
-        // After a pause, which is of two spans and a half at least: the rate before is as near to the average as is agreed.
+        // After a pause of at least two and a half spans, the old rate is as close to the average as the tolerance
+        // allows.
         let of_average = 2 * of_a_pair * SPAN / (2 * super::MAX_SPAN);
         let of_agreement = SPAN / super::PAUSE_TOLERANCE;
         assert!(of_a_pair + of_average + of_agreement + of_adjustments <= ERROR);

@@ -9,7 +9,7 @@ pub(crate) fn boot_nanos() -> u64 {
     nanos(read(libc::CLOCK_BOOTTIME))
 }
 
-/// Nanoseconds since the Unix epoch; zero where the wall clock stands before it.
+/// Nanoseconds since the Unix epoch; zero if the wall clock is set to before it.
 #[inline]
 pub(crate) fn utc_nanos() -> u64 {
     let time = read(libc::CLOCK_REALTIME);
@@ -23,13 +23,13 @@ fn read(clock: libc::clockid_t) -> libc::timespec {
         tv_nsec: 0,
     };
     // Called without a wrapper, because this is a third of what an operation costs. These clocks exist on every
-    // supported kernel, so it cannot fail; if it did, the time would be zero, which no rule objects to.
-    // SAFETY: the pointer is to a live, writable timespec.
+    // supported kernel, so it cannot fail; if it did, the time would be zero, which every rule accepts. SAFETY: the
+    // pointer is to a live, writable timespec.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time
 }
 
-/// Of a time that is not before the clock's beginning.
+/// The nanoseconds of a time that is not before the clock's epoch.
 #[inline]
 fn nanos(time: libc::timespec) -> u64 {
     NANOS_PER_SECOND

@@ -9,27 +9,27 @@ use super::anchored_clock::{AnchoredClock, ClockSources};
 use super::clock::boot_nanos;
 use crate::shm::process::fork_identity::IdentityPage;
 
-/// The name of the counter where Linux lists its clock sources.
+/// The counter's name in Linux's list of clock sources.
 #[cfg(target_arch = "x86_64")]
 const CLOCK_SOURCE: &str = "tsc";
 #[cfg(target_arch = "aarch64")]
 const CLOCK_SOURCE: &str = "arch_sys_counter";
 
-/// As [`boot_nanos`], never ahead of it and behind by at most [`MAX_LAG`](super::anchored_clock::MAX_LAG), for a third
-/// of the price. Only where [`is_sound`]; `page` tells a forked child from its parent.
+/// [`boot_nanos`] at a third of the cost: never ahead of it, and behind by at most
+/// [`MAX_LAG`](super::anchored_clock::MAX_LAG). Requires [`is_sound`]; `page` tells a forked child from its parent.
 #[inline]
 pub(crate) fn counted_boot_nanos(page: IdentityPage) -> u64 {
     thread_local! {
         static CLOCK: AnchoredClock = const { AnchoredClock::new() };
     }
-    // Where the thread is ending and has no clock any more, the dearer one serves.
+    // If the thread is ending and its clock is gone, read the system clock.
     CLOCK
         .try_with(|clock| clock.boot_nanos(&Processor { page }))
         .unwrap_or_else(|_| boot_nanos())
 }
 
-/// Whether the counter goes at one rate on all processors, as the kernel found it when it chose it for its own clocks, and
-/// may be read by this process.
+/// Whether the counter runs at one rate on all processors, as the kernel found when it chose it for its own clocks,
+/// and this process may read it.
 pub(crate) fn is_sound() -> bool {
     static IS_SOUND: OnceBool = OnceBool::new();
     IS_SOUND.get_or_init(|| {
@@ -68,8 +68,8 @@ impl ClockSources for Processor {
     }
 }
 
-/// What a counter may say that is wrong in every way: for some milliseconds it is right, and for some it stands still, is
-/// ahead or behind, or runs at another rate.
+/// A counter that is wrong in every way: it is right for some milliseconds, and then stands still, is ahead or
+/// behind, or runs at another rate.
 fn disturbed(ticks: u64) -> u64 {
     const PHASE: u64 = 1 << 24;
     const JUMP: u64 = 1 << 26;
@@ -87,7 +87,8 @@ fn disturbed(ticks: u64) -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every x86_64 processor has the instruction; `is_sound` has made sure that it does not fault in this process.
+    // SAFETY: every x86_64 processor has the instruction; `is_sound` has made sure that it does not fault in this
+    // process.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -108,9 +109,9 @@ fn is_invariant_and_readable() -> bool {
 
     const POWER_MANAGEMENT: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
-    // A process can be given a fault in place of the counter, as those are whose runs are recorded.
+    // Reading the counter can be made to fault in a process, as when its run is being recorded.
     let mut access: libc::c_int = 0;
-    // SAFETY: the kernel writes one int to where the pointer says, which is live and writable.
+    // SAFETY: the kernel writes one int through the pointer, which is live and writable.
     let is_readable =
         unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut access) } == 0 && access == libc::PR_TSC_ENABLE;
     // SAFETY: every x86_64 processor has the instruction.
@@ -123,7 +124,7 @@ fn is_invariant_and_readable() -> bool {
 
 #[cfg(target_arch = "aarch64")]
 fn is_invariant_and_readable() -> bool {
-    // The architecture has it so, and Linux lets every program read it.
+    // Guaranteed by the architecture, and Linux lets every program read it.
     true
 }
 

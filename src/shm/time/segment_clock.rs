@@ -1,4 +1,4 @@
-//! What tells the time of a segment to one attachment.
+//! The clock of one attachment to a segment.
 
 use super::anchored_clock::MAX_LAG;
 use super::clock::boot_nanos;
@@ -6,19 +6,19 @@ use super::processor_counter::{counted_boot_nanos, is_sound};
 use super::virtual_clock::VirtualClock;
 use crate::shm::process::fork_identity::IdentityPage;
 
-/// What tells the time.
+/// The source of the time.
 #[derive(Clone, Debug)]
 pub(crate) enum SegmentClock {
     /// The system's boot-time clock.
     System,
-    /// The processor's counter, anchored to that, in the process that the page tells.
+    /// The processor's counter, anchored to that clock, in the process that the page identifies.
     Counter(IdentityPage),
     /// The caller.
     Virtual(VirtualClock),
 }
 
 impl SegmentClock {
-    /// The cheapest that is sound on this machine.
+    /// The cheapest clock that is sound on this machine.
     pub(crate) fn fastest() -> Self {
         match IdentityPage::get() {
             Ok(page) if is_sound() => Self::Counter(page),
@@ -26,7 +26,7 @@ impl SegmentClock {
         }
     }
 
-    /// The segment clock, which is `offset` ahead of the boot-time clock.
+    /// The time of the segment clock, which is `offset` ahead of the boot-time clock.
     #[inline]
     pub(crate) fn nanos(&self, offset: u64) -> u64 {
         match self {
@@ -36,7 +36,7 @@ impl SegmentClock {
         }
     }
 
-    /// As [`nanos`](Self::nanos), and exact.
+    /// [`nanos`](Self::nanos), but exact.
     pub(crate) fn system_nanos(&self, offset: u64) -> u64 {
         match self {
             Self::Counter(_) | Self::System => boot_nanos().wrapping_add(offset),
@@ -44,7 +44,7 @@ impl SegmentClock {
         }
     }
 
-    /// How far behind the segment clock a reading may be, in nanoseconds; none is ahead of it.
+    /// How far a reading may be behind the segment clock, in nanoseconds; none is ahead of it.
     #[inline]
     pub(crate) fn max_lag(&self) -> u64 {
         match self {

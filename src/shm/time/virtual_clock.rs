@@ -1,4 +1,4 @@
-//! Time that stands still until a process moves it.
+//! Time that stands still until somebody advances it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,9 +8,9 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 
 /// A clock for simulations and tests: it stands still until it is advanced. A clone is the same clock.
 ///
-/// It is the wall clock and the monotonic clock at once, exact to the nanosecond, for the attachment that was opened
-/// with it: see [`OpenOptions::virtual_clock`](crate::OpenOptions::virtual_clock). Instants after 2^63 nanoseconds
-/// since the Unix epoch (the year 2262) are taken as that.
+/// It is both the wall clock and the monotonic clock, exact to the nanosecond, of the attachment that was opened with
+/// it: see [`OpenOptions::virtual_clock`](crate::OpenOptions::virtual_clock). Instants later than 2^63 nanoseconds
+/// after the Unix epoch (in the year 2262) are capped at that.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,20 +36,20 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// A clock that stands at `utc`, the time since the Unix epoch.
+    /// A clock set to `utc`, the time since the Unix epoch.
     pub fn new(utc: Duration) -> Self {
         Self {
             utc: Arc::new(AtomicU64::new(instant(utc))),
         }
     }
 
-    /// Moves the clock on to `utc`, the time since the Unix epoch. Never back: an instant that has passed changes
-    /// nothing.
+    /// Advances the clock to `utc`, the time since the Unix epoch. It never goes back: an instant in the past has no
+    /// effect.
     pub fn advance_to(&self, utc: Duration) {
         self.utc.fetch_max(instant(utc), Ordering::Relaxed);
     }
 
-    /// Where the clock stands, as the time since the Unix epoch.
+    /// The present time of the clock, since the Unix epoch.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.nanos())
     }

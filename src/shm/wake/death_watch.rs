@@ -1,8 +1,9 @@
-//! Learning at once that another process died: its pidfd (Linux 5.3) becomes readable.
+//! Learning at once that another process has died: its pidfd (Linux 5.3) becomes readable.
 //!
-//! One thread of this process polls for all waiters that watch a process, from the first of them until there has been none for a
-//! while. The descriptors are opened once for all that ask for the same process, and kept for those that ask again soon.
-//! On older kernels no process is notified, and a waiter finds out by looking now and then.
+//! One thread of this process polls for all waiters that watch a process. It starts with the first of them and ends
+//! after there has been none for a while. A descriptor is opened once for everybody who watches the same process, and
+//! kept for those who watch it again soon. On older kernels there is no notification, and waiters find out by looking
+//! now and then.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,30 +21,30 @@ use crate::shm::file::region::Mapped;
 use crate::shm::process::background_thread;
 use crate::shm::process::fork_identity::PerProcess;
 
-/// Processes that one watch looks at; it is not notified of the death of others.
+/// How many processes one watch covers; the deaths of others are not reported to it.
 pub(crate) const MAX_PROCESSES: usize = 64;
 
-/// From so many descriptors on, those that no process asks for are closed at once.
+/// Beyond this many descriptors, those that nobody watches are closed at once.
 const MAX_DESCRIPTORS: usize = 128;
 
-/// How long the thread stays without a watch, in milliseconds.
+/// How long the thread stays when there is nothing to watch, in milliseconds.
 const LINGER: u16 = 10_000;
 
-/// Advances a waiter futex when one of some processes dies. Dropped, it does so no longer.
+/// Advances a waiter futex when one of several processes dies, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct DeathWatch {
     number: u64,
     has_fired: Arc<AtomicBool>,
 }
 
-/// The result of a request to watch a process.
+/// The result of a request to watch processes.
 #[derive(Debug)]
 pub(crate) enum Watched {
     /// The waiter futex will be advanced.
     Watching(DeathWatch),
     /// One of them is dead already.
     DeadAlready,
-    /// The kernel cannot do it, or has no descriptor or thread left.
+    /// The kernel does not support it, or has no descriptor or thread left.
     Unable,
 }
 
@@ -64,7 +65,7 @@ struct State {
     descriptors: HashMap<u64, Arc<OwnedFd>>,
     watches: HashMap<u64, Watch>,
     latest: u64,
-    /// Readable when there are other descriptors; there while the thread is.
+    /// Becomes readable when the descriptors change; `Some` while the thread runs.
     changed: Option<Arc<EventFd>>,
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn wake_on_death(pids: &[u64], futex: Mapped<AtomicU64>) -> Watched {
                 has_opened = true;
             }
             Err(error) => {
-                // No process polls those that were opened here, nor would any process close them.
+                // Nobody polls the descriptors opened here, and nobody would close them.
                 state.close_unwatched();
                 return if error == Errno::SRCH {
                     Watched::DeadAlready
@@ -115,7 +116,7 @@ pub(crate) fn wake_on_death(pids: &[u64], futex: Mapped<AtomicU64>) -> Watched {
         return Watched::Unable;
     };
     if has_opened {
-        // It cannot fail but by being full, and then the thread is about to look.
+        // This only fails if it is full, and then the thread is about to look anyway.
         let _ = changed.write(1);
     }
     Watched::Watching(DeathWatch { number, has_fired })
@@ -130,7 +131,7 @@ impl DeathWatch {
 
 impl Drop for DeathWatch {
     fn drop(&mut self) {
-        // In a forked child, there is nothing of its parent's to be found here.
+        // In a forked child, nothing of its parent's is here.
         if let Ok(watcher) = WATCHER.get() {
             watcher.lock().watches.remove(&self.number);
         }
@@ -138,7 +139,7 @@ impl Drop for DeathWatch {
 }
 
 impl State {
-    /// What wakes the thread, which is started if there is none.
+    /// The event that wakes the thread. Starts the thread if there is none.
     fn running_thread(&mut self, watcher: &'static Watcher) -> io::Result<Arc<EventFd>> {
         if let Some(changed) = &self.changed {
             return Ok(Arc::clone(changed));
@@ -157,7 +158,7 @@ impl State {
             .retain(|pid, _| watches.values().any(|watch| watch.pids.contains(pid)));
     }
 
-    /// Notifies all watches of it.
+    /// Notifies all watches on `pid`.
     fn wake_for(&mut self, pid: u64) {
         for watch in self
             .watches
@@ -221,7 +222,7 @@ impl Watcher {
     }
 }
 
-/// A descriptor of the process, which the kernel makes close-on-exec.
+/// A descriptor of the process; the kernel makes it close-on-exec.
 fn open(pid: u64) -> Result<OwnedFd, Errno> {
     let pid = i32::try_from(pid)
         .ok()

@@ -1,9 +1,8 @@
 //! Sleeping on a word of a segment, and waking the sleeper: `futex(2)`, shared between processes.
 //!
-//! A waiter futex is a 64-bit word that only ever counts up; the futex is its low half. The process that sleeps says
-//! which count it has seen, so an advance between its look and its sleep is never missed. Futexes of the kind used here
-//! are not private: the kernel finds a sleeper by the file and the offset, whatever address the mapping has in each
-//! process.
+//! A waiter futex is a 64-bit word that only ever counts up; the futex is its low half. The sleeper passes the count
+//! it has seen, so an advance between its look and its sleep is never missed. These futexes are not private: the
+//! kernel finds a sleeper by file and offset, whatever the address of the mapping in each process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,10 +11,10 @@ use std::time::Duration;
 
 use crate::shm::file::region::load_acquire;
 
-/// Since Linux 5.16; the libc crate has the number but no wrapper.
+/// The kernel's limit. The call exists since Linux 5.16; the libc crate has its number but no wrapper.
 const MAX_FUTEXES_AT_ONCE: usize = 128;
 
-/// How long one waiter futex of several is slept on where the kernel cannot wait for several.
+/// How long to sleep on one of several waiter futexes if the kernel cannot wait for several.
 const TURN: Duration = Duration::from_millis(2);
 
 /// The count of a waiter futex, as a sleeper remembers it.
@@ -23,33 +22,33 @@ const TURN: Duration = Duration::from_millis(2);
 pub(crate) struct FutexValue(u32);
 
 impl FutexValue {
-    /// Of a word that was read.
+    /// The count in a word that was read.
     pub(crate) fn of(word: u64) -> Self {
         Self(word as u32)
     }
 }
 
-/// How often the waiter futex has been advanced. What was stored before an advance that is counted here is seen.
+/// How often the waiter futex has been advanced. Everything stored before an advance counted here is visible.
 #[inline]
 pub(crate) fn value(futex: &AtomicU64) -> FutexValue {
     FutexValue::of(load_acquire(futex))
 }
 
-/// Advances the waiter futex. No process is woken by this alone: see [`wake`].
+/// Advances the waiter futex. This alone wakes nobody: see [`wake`].
 #[inline]
 pub(crate) fn bump(futex: &AtomicU64) {
     futex.fetch_add(1, Ordering::Release);
 }
 
-/// Wakes one thread that sleeps on the futex; answers whether there was one.
+/// Wakes one thread that sleeps on the futex. Returns whether there was one.
 pub(crate) fn wake(futex: &AtomicU64) -> bool {
     wake_up_to(1, futex)
 }
 
-/// Wakes all threads that sleep on a ticket's waiter futex; answers whether there was one.
+/// Wakes all threads that sleep on a ticket's waiter futex. Returns whether there were any.
 ///
-/// There may be two: one whose ticket has left the queue because its time was up, and who is about to find that out or is
-/// stopped, and the owner of the ticket that came into its place. To wake one of them could be to wake the former.
+/// There may be two: the owner of the ticket, and the owner of an earlier ticket in the same slot that left the queue
+/// because its time was up, and that has not found out yet or is stopped. Waking just one might wake the wrong one.
 pub(crate) fn wake_all(futex: &AtomicU64) -> bool {
     wake_up_to(i32::MAX, futex)
 }
@@ -61,11 +60,12 @@ fn wake_up_to(count: i32, futex: &AtomicU64) -> bool {
     woken > 0
 }
 
-/// Sleeps until the waiter futex is advanced beyond `seen`, or for as long as `timeout` says at most. It may also
-/// return without either: the sleeper checks its condition again.
+/// Sleeps until the waiter futex is advanced beyond `seen`, or until `timeout` has passed. May also return for
+/// neither reason: the sleeper has to check its condition again.
 pub(crate) fn wait(futex: &AtomicU64, seen: FutexValue, timeout: Duration) {
     if cfg!(miri) {
-        // Miri supports no access to half of a word that other threads change: a sleeper there checks again.
+        // Miri does not support accessing half of a word that other threads change: a sleeper there just checks
+        // again.
         return std::thread::yield_now();
     }
     let timeout = timespec(timeout);
@@ -82,8 +82,8 @@ pub(crate) fn wait(futex: &AtomicU64, seen: FutexValue, timeout: Duration) {
     };
 }
 
-/// As [`wait`], on several waiter futexes at once. Before Linux 5.16 it sleeps on one of them and returns early, so
-/// that the others are looked at as well.
+/// [`wait`] on several waiter futexes at once. Before Linux 5.16 it sleeps on one of them and returns early, so that
+/// the others are checked as well.
 pub(crate) fn wait_for_any(futexes: &[(&AtomicU64, FutexValue)], timeout: Duration) {
     match futexes {
         [] => std::thread::sleep(timeout),
@@ -120,8 +120,8 @@ fn wait_for_several(futexes: &[(&AtomicU64, FutexValue)], timeout: Duration) -> 
         .collect();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
     let deadline = timespec(Duration::from(now).saturating_add(timeout));
-    // SAFETY: the elements and the deadline outlive the call and are as many and as large as it is said; each address
-    // is that of an aligned four-byte word that its reference keeps mapped, and the kernel writes to none of them.
+    // SAFETY: the elements and the deadline outlive the call and are as many and as large as stated; each address is
+    // that of an aligned four-byte word that its reference keeps mapped, and the kernel writes to none of them.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_futex_waitv,
@@ -136,13 +136,13 @@ fn wait_for_several(futexes: &[(&AtomicU64, FutexValue)], timeout: Duration) -> 
     if answer >= 0 || is_a_wake(&error) {
         Ok(())
     } else {
-        // An old kernel does not know the call, and a filter of system calls may forbid it.
+        // An old kernel does not know the call, and a system call filter may forbid it.
         Err(error)
     }
 }
 
-/// Whether a wait ended as waits do: in time, interrupted, or because a waiter futex had been advanced before. In every
-/// case there is something to look at.
+/// Whether a wait ended in one of the usual ways: timed out, interrupted, or because a waiter futex had already been
+/// advanced. In each case there may be something to look at.
 fn is_a_wake(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -157,7 +157,7 @@ fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-/// The half of the word that changes with every ring.
+/// The half of the word that changes with every advance.
 fn low_half(futex: &AtomicU64) -> *const AtomicU32 {
     let halves = std::ptr::from_ref(futex).cast::<AtomicU32>();
     if cfg!(target_endian = "little") {
@@ -182,7 +182,7 @@ mod tests {
         let seen = value(&futex);
         bump(&futex);
         assert_ne!(value(&futex), seen);
-        // Were the ring missed, these would take longer than any test.
+        // If the advance were missed, these would take longer than any test.
         wait(&futex, seen, TIMEOUT * 60);
         wait_for_any(&[(&other, value(&other)), (&futex, seen)], TIMEOUT * 60);
     }

@@ -1,12 +1,12 @@
-//! Which tickets a process was woken for: what the thread that sleeps by the process futex of its process looks at, so
-//! that it need not look at all tickets.
+//! The tickets for which a process was woken. The thread that sleeps on the process futex reads this list, so that it
+//! need not look at all tickets.
 //!
-//! A ring with as many places as [`WAKE_LIST`], in the record of the participant. The process that advances the process
-//! futex for a ticket takes the next number first, then writes the ticket and the number into the place of the number.
-//! Several may do that at once, and each may die in between. The reader finds out by the numbers whether an entry is
-//! the one that it expects; where one is not, because it is late, will never come, or was written over, the reader
-//! looks at everything. `src/weak_memory/wake_order.rs` explores what each sees on processors that reorder loads and stores, and is
-//! changed with this.
+//! The list is a ring of [`WAKE_LIST`] entries in the participant's record. Whoever advances the process futex for a
+//! ticket first takes the next number, and then writes the ticket and the number into the entry for that number.
+//! Several processes may do so at once, and each may die in between. From the numbers the reader can tell whether an
+//! entry is the one it expects; if not, because it is late, will never come, or was overwritten, the reader looks at
+//! everything. `src/weak_memory/wake_order.rs` explores what each side sees on processors that reorder loads and
+//! stores; keep it in step with this file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ const SHARD_BITS: u32 = 10;
 const SET_BITS: u32 = 10;
 const NUMBER_SHIFT: u32 = TICKET_BITS + SHARD_BITS + SET_BITS;
 
-/// Where a ticket is. Read from the list, it may be anything within the widths of its fields.
+/// Where a ticket is. When read from the list, each field may hold anything that fits its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketPosition {
     /// The position of the set in its segment.
@@ -28,18 +28,18 @@ pub(crate) struct TicketPosition {
     pub(crate) ticket: u64,
 }
 
-/// Whether all that was written since the last look has been seen.
+/// Whether the reader has seen everything written since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     All,
-    /// Something is missing: everything is to be looked at.
+    /// Something is missing: look at everything.
     NotAll,
 }
 
 /// The list of one participant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WakeList<'a> {
-    /// How many numbers were given out.
+    /// How many numbers have been taken.
     count: &'a AtomicU64,
     entries: &'a [AtomicU64; WAKE_LIST],
 }
@@ -49,7 +49,7 @@ impl<'a> WakeList<'a> {
         Self { count, entries }
     }
 
-    /// Writes a ticket down. Its reader sees what was stored before, whether it finds the entry or only the number.
+    /// Adds a ticket. The reader sees everything stored before, whether it finds the entry or only the number.
     pub(crate) fn push(self, ticket: TicketPosition) {
         let number = self.take_number();
         self.write(number, ticket);
@@ -63,12 +63,12 @@ impl<'a> WakeList<'a> {
         self.place(number).store(entry(number, ticket), Ordering::Release);
     }
 
-    /// How many numbers were given out so far: where to begin with reading.
+    /// How many numbers have been taken so far: where to begin reading.
     pub(crate) fn end(self) -> u64 {
         load_acquire(self.count)
     }
 
-    /// Tells all tickets that were written down from the number `next` on, and moves it on to the end.
+    /// Calls `tell` for all tickets added since the number `next`, and moves `next` to the end.
     pub(crate) fn read(self, next: &mut u64, mut tell: impl FnMut(TicketPosition)) -> Seen {
         let end = self.end();
         let new = end.wrapping_sub(*next);
@@ -95,8 +95,8 @@ impl<'a> WakeList<'a> {
     }
 }
 
-/// What tells an entry from the one before it in the same place. Those of the first numbers differ from the zero of a
-/// place that no process has written to.
+/// Tells an entry from the one before it in the same place. For the first numbers it differs from the zero of a place
+/// that was never written.
 fn tag(number: u64) -> u64 {
     number.wrapping_add(1) & (u64::MAX >> NUMBER_SHIFT)
 }
@@ -181,19 +181,19 @@ mod tests {
         assert_eq!(read(memory.list(), &mut next), (Seen::All, vec![ticket(3)]));
     }
 
-    /// Steps of two writers, each of which may die before any of them, and of a reader who looks after every ring and
-    /// as often as it likes: all orders.
+    /// All orders of the steps of two writers, each of which may die before any of them, and of a reader that looks
+    /// after every wake and as often as it likes.
     #[test]
     fn no_ticket_is_missed_in_any_order_of_steps() {
-        /// What the writers have still to do: 0 take a number, 1 write, 2 ring.
+        /// A writer's next step: 0 take a number, 1 write, 2 wake.
         #[derive(Clone)]
         struct State {
             writers: [Option<(u8, u64)>; 2],
             words: (u64, Vec<u64>),
             next: u64,
-            /// Granted before a number was taken, and not seen.
+            /// Tickets that were granted before a number was taken, and not seen yet.
             unseen: Vec<u64>,
-            /// The reader will look, because a process rang.
+            /// The reader was woken and will look.
             has_woken: bool,
         }
 
@@ -213,7 +213,8 @@ mod tests {
         fn explore(state: &State, looks: u8, ends: &mut u64) {
             let is_over = state.writers.iter().all(Option::is_none);
             if is_over && !state.has_woken {
-                // A writer that died before it advanced the futex has woken no process: the look once a second finds that.
+                // A writer that died before it advanced the futex has woken nobody: the once-a-second look finds
+                // that.
                 *ends += 1;
                 return;
             }
@@ -250,7 +251,7 @@ mod tests {
                     Seen::NotAll => after.unseen.clear(),
                     Seen::All => after.unseen.retain(|index| !tickets.contains(&ticket(*index))),
                 }
-                // What had its number when the reader looked is seen, or was before.
+                // Every ticket whose number was taken before this look has been seen, now or earlier.
                 assert!(after.unseen.is_empty(), "{:?} are missed", after.unseen);
                 explore(&after, looks, ends);
             }

@@ -1,4 +1,4 @@
-//! What is put back after which death, and what readers without the lock take for consistent.
+//! What is put back after each kind of death, and what readers without the lock take for consistent.
 
 use super::super::journal::*;
 use crate::shm::file::region::load_acquire;
@@ -142,7 +142,7 @@ fn an_operation_without_room_is_undone_and_says_so() {
 fn a_word_outside_the_extent_is_not_changed_and_the_rest_is_undone() {
     let extent = Extent::new();
     let inside = &extent.words()[AFTER_ENTRIES];
-    // The words next to the extent are those of another set.
+    // The words next to the extent belong to another set.
     let mapped = extent.region.words(0, AFTER_ENTRIES as u64 + 2).expect("within");
     let without_the_first = Journal {
         extent: &extent.words()[1..],
@@ -191,7 +191,7 @@ fn wherever_an_operation_dies_recovery_finds_the_words_as_they_were_before_it() 
                 for (step, at) in of_operation.into_iter().take(completed) {
                     step(&mut transaction, guarded[at]);
                 }
-                // A process that is killed drops nothing.
+                // A killed process drops nothing.
                 std::mem::forget(transaction);
                 // A recoverer that is killed before it closes the journal leaves the work to the next one.
                 for _ in 0..2 {
@@ -216,7 +216,7 @@ fn a_death_within_a_store_is_undone_as_one_before_or_after_it() {
     let mut transaction = journal.begin();
     transaction.store(first, 6);
     std::mem::forget(transaction);
-    // The entry of the second store is complete, and the count does not say so yet.
+    // The entry of the second store is complete, but the count does not include it yet.
     second.store(5, Ordering::Relaxed);
     journal.entries[1]
         .index
@@ -225,7 +225,7 @@ fn a_death_within_a_store_is_undone_as_one_before_or_after_it() {
     assert!(journal.undo(1));
     let values = || [first, second].map(|word| word.load(Ordering::Relaxed));
     assert_eq!(values(), [0, 5]);
-    // The count says so, and the word does not have its new value yet.
+    // The count includes it, but the word does not have its new value yet.
     journal.entries[1].old.store(5, Ordering::Relaxed);
     assert!(journal.undo(2));
     assert_eq!(values(), [0, 5]);
@@ -241,7 +241,7 @@ fn what_was_read_while_nothing_changed_may_be_used() {
         transaction.commit().expect("room");
         let sequence = extent.journal().sequence_if_idle().expect("idle");
         assert!(extent.journal().unchanged_since(sequence));
-        // Neither an operation that changes nothing nor one that does nothing is a change.
+        // Neither an operation that stores the same value nor one that does nothing is a change.
         let mut transaction = extent.journal().begin();
         transaction.store(word, value);
         drop(transaction);
@@ -388,7 +388,7 @@ fn what_was_committed_stays_and_the_sequence_moves_on_once() {
     assert_eq!(transaction.commit(), Ok(()));
     assert_eq!(word.load(Ordering::Relaxed), u64::MAX);
     assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
-    // A commit of nothing is none.
+    // Committing nothing is not a commit.
     assert_eq!(extent.journal().begin().commit(), Ok(()));
     assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
 }

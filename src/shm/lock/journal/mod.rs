@@ -1,11 +1,12 @@
 //! All or nothing for operations that change several words: an undo journal, written under the set's lock.
 //!
-//! The old value of a word goes into the journal, and the count behind it, before the word changes. After SIGKILL
-//! the survivors see a prefix of the stores in program order, so whatever was changed is in the journal. One store
-//! that sets the count to zero commits. Undoing is idempotent: a recoverer may die anywhere and the next one
-//! starts over.
+//! The old value of a word goes into the journal before the word changes, followed by the count. After SIGKILL the
+//! survivors see a prefix of the stores in program order, so whatever was changed is in the journal. A single store
+//! that sets the count to zero commits. Undoing is idempotent: a recoverer may die anywhere, and the next one starts
+//! over.
 //!
-//! The journal word packs the count into its low byte and a sequence number above it, which moves on with every
+//! The journal word packs the count into its low byte, and a sequence number above it that advances with every
+//! commit. Together they let readers without the lock tell a consistent copy from a torn one.
 //! commit; together they let readers without the lock tell a consistent copy from a torn one.
 
 #[cfg(test)]
@@ -16,13 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 use crate::shm::file::region::load_acquire;
 use crate::shm::layout::records::{JOURNAL_ENTRIES, JournalEntry};
 
-/// Instead of a count: a reset is being carried out, and is carried to its end by the process that finds it.
+/// In place of a count: a reset is in progress, and whoever finds it completes it.
 pub(crate) const RESET_MARKER: u64 = 255;
 
-/// Instead of a count: the holds are being counted again, which is begun anew by the process that finds it.
+/// In place of a count: the holds are being recounted, and whoever finds it starts the recount afresh.
 pub(crate) const REBUILD_MARKER: u64 = 254;
 
-/// Instead of a count: an operation changes one word, by one store. It is done or not, so nothing is put back.
+/// In place of a count: an operation changes one word with one store. It either happened or did not, so there is
+/// nothing to undo.
 pub(crate) const CHANGE_MARKER: u64 = 253;
 
 const COUNT_BITS: u32 = 8;
@@ -38,30 +40,30 @@ pub(crate) struct Journal<'a> {
     extent: &'a [AtomicU64],
 }
 
-/// What the journal says of the set.
+/// What the journal says about the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JournalState {
     /// Nothing is in progress.
     Idle,
-    /// That many words may have changed and are to be put back.
+    /// That many words may have changed and must be put back.
     Undo(usize),
-    /// A reset is to be carried to its end.
+    /// A reset must be completed.
     Reset,
-    /// The holds are to be counted again.
+    /// The holds must be recounted.
     Rebuild,
-    /// One word is changed by one store, or was: it is done or not.
+    /// One word is changed by one store, which either happened or did not.
     Change,
     /// A count that no operation writes.
     Damaged(u64),
 }
 
-/// The journal has no room for another word, or the word lies outside the extent it guards. The operation was
-/// undone. Either is a mistake in the library, never in the caller's data.
+/// The journal has no room for another word, or the word lies outside the extent it guards. The operation has been
+/// undone. Either is a bug in the library, never a fault in the caller's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalOverflow;
 
 impl<'a> Journal<'a> {
-    /// The journal at `word` with its `entries`, which guards what lies behind the word in `extent`.
+    /// The journal at `word` with its `entries`. It guards what comes after the word in `extent`.
     #[inline]
     pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
         Self {
@@ -83,13 +85,13 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Not zero unless nothing is in progress.
+    /// Zero only if nothing is in progress.
     #[inline(always)]
     pub(crate) fn unfinished(&self) -> u64 {
         self.word.load(Ordering::Relaxed) & COUNT_MASK
     }
 
-    /// Starts an operation. The caller holds the lock and found the journal idle.
+    /// Starts an operation. The caller must hold the lock and have found the journal idle.
     #[inline]
     pub(crate) fn begin(self) -> Transaction<'a> {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
@@ -101,13 +103,13 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Puts back what an operation that did not commit had changed, and leaves the journal as it is: the caller, who
-    /// holds the lock, [closes](Self::close) it. Entries that name a word which no operation changes are damage: they
-    /// are skipped, and reported as `false`.
+    /// Puts back what an uncommitted operation changed, and leaves the journal as it is: the caller, who holds the
+    /// lock, [closes](Self::close) it. Entries for words that no operation changes are damage: they are skipped, and
+    /// the result is `false`.
     #[must_use]
     pub(crate) fn undo(&self, count: usize) -> bool {
         let mut sound = true;
-        // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
+        // Latest first: if a word was journalled twice, its oldest value must be the one that stays.
         for entry in self.entries.iter().take(count).rev() {
             let index = entry.index.load(Ordering::Relaxed);
             match usize::try_from(index)
@@ -122,33 +124,34 @@ impl<'a> Journal<'a> {
         sound
     }
 
-    /// Where in the extent the words are that the latest operation changed, and such as operations before it did. For a
-    /// look at them after a death: unlike for an undo, it does no harm if they have nothing to do with it.
+    /// The positions in the extent of the words that the latest operation changed, and of some that earlier
+    /// operations did. For a look at them after a death: unlike in an undo, unrelated ones do no harm.
     pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
         self.entries
             .iter()
             .map(|entry| entry.index.load(Ordering::Relaxed))
     }
 
-    /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
+    /// Notes that a reset is in progress. The caller must hold the lock and have stored the reset's scope.
     pub(crate) fn mark_reset(&self) {
         self.mark(RESET_MARKER);
     }
 
-    /// Notes that the holds are being counted again. The caller holds the lock and found nothing to undo.
+    /// Notes that the holds are being recounted. The caller must hold the lock and have found nothing to undo.
     pub(crate) fn mark_rebuild(&self) {
         self.mark(REBUILD_MARKER);
     }
 
     fn mark(&self, marker: u64) {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
-        // What the marker refers to must be in place before the marker says that it counts.
+        // What the marker refers to must be in place before the marker makes it count.
         compiler_fence(Ordering::SeqCst);
         self.word.store(sequence | marker, Ordering::Release);
         fence(Ordering::Release);
     }
 
-    /// Moves the sequence on and sets the count to zero: the set is consistent from here on. Answers the sequence.
+    /// Advances the sequence and sets the count to zero: the set is consistent from here on. Returns the new
+    /// sequence.
     #[inline(always)]
     pub(crate) fn close(&self) -> u64 {
         close(self.word, self.word.load(Ordering::Relaxed) & !COUNT_MASK)
@@ -156,20 +159,21 @@ impl<'a> Journal<'a> {
 
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
     pub(crate) fn sequence_if_idle(&self) -> Option<u64> {
-        // Synchronises with the release store in `close`: what was committed before is seen.
+        // Synchronises with the release store in `close`, so everything committed before is visible.
         let word = load_acquire(self.word);
         (word & COUNT_MASK == 0).then_some(word)
     }
 
-    /// Whether nothing was changed since `sequence` was read. What the reader loaded in between may be used if so.
+    /// Whether nothing has changed since `sequence` was read. If so, the reader may use what it has loaded in
+    /// between.
     pub(crate) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == sequence
     }
 
-    /// Whether operations change the word of that index. The definition and the lock lie before the journal's word,
-    /// and its entries hold what is being undone: an index that names one of those is damage, and writing there
-    /// would take the lock from under its holder.
+    /// Whether operations may change the word at `index`. The definition and the lock come before the journal's word,
+    /// and its entries hold what is being undone: an index of one of those is damage, and writing there would take
+    /// the lock away from its holder.
     fn may_change(&self, index: usize) -> bool {
         let address = self.extent.as_ptr().wrapping_add(index).addr();
         let entries = self.entries.as_ptr_range();
@@ -186,14 +190,15 @@ impl<'a> Journal<'a> {
     }
 }
 
-/// An operation that changes one word, for which it takes no entry. The caller holds the lock and found the journal idle.
+/// An operation that changes a single word and needs no entry. The caller must hold the lock and have found the
+/// journal idle.
 pub(crate) struct LoneChange<'a> {
     journal_word: &'a AtomicU64,
     sequence: u64,
 }
 
 impl<'a> LoneChange<'a> {
-    /// Says in the journal's word that it begins.
+    /// Announces the change in the journal word.
     #[inline(always)]
     pub(crate) fn begin(journal_word: &'a AtomicU64) -> Self {
         let sequence = journal_word.load(Ordering::Relaxed) & !COUNT_MASK;
@@ -205,7 +210,7 @@ impl<'a> LoneChange<'a> {
         }
     }
 
-    /// Changes the word, and ends.
+    /// Changes the word, and ends the operation.
     #[inline(always)]
     pub(crate) fn change(self, word: &AtomicU64, value: u64) {
         word.store(value, Ordering::Relaxed);
@@ -213,18 +218,18 @@ impl<'a> LoneChange<'a> {
     }
 }
 
-/// Stores the sequence that follows on one, with a count of zero, and answers it.
+/// Stores the sequence after `sequence`, with a count of zero, and returns it.
 #[inline(always)]
 fn close(journal_word: &AtomicU64, sequence: u64) -> u64 {
     let next = sequence.wrapping_add(1 << COUNT_BITS);
     journal_word.store(next, Ordering::Release);
-    // The release holds back what came before, not what comes after: the entries of the next operation must not
-    // be written over those of this one while they still count.
+    // The release holds back what comes before it, not what comes after: the next operation's entries must not
+    // overwrite those of this one while they still count.
     compiler_fence(Ordering::SeqCst);
     next
 }
 
-/// An operation in progress. Dropped without a commit, it is undone.
+/// An operation in progress. If it is dropped without a commit, it is undone.
 pub(crate) struct Transaction<'a> {
     journal: Journal<'a>,
     sequence: u64,
@@ -248,9 +253,9 @@ impl Transaction<'_> {
         entry.index.store(index as u64, Ordering::Relaxed);
         entry.old.store(old, Ordering::Relaxed);
         self.count += 1;
-        // The entry must be in place before the count says so, and the count before the word changes. For a
-        // survivor of SIGKILL the program order is enough; for readers on other processors the fence orders
-        // the count before the word.
+        // The entry must be in place before the count includes it, and the count before the word changes. For a
+        // survivor of SIGKILL, program order is enough; for readers on other processors, the fence orders the count
+        // before the word.
         self.journal
             .word
             .store(self.sequence | self.count as u64, Ordering::Release);
@@ -270,14 +275,14 @@ impl Transaction<'_> {
         self.store(word, word.load(Ordering::Relaxed).saturating_sub(amount));
     }
 
-    /// As [`count`], in an operation in progress.
+    /// [`count`], within an operation in progress.
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "what counts is an operation in progress")]
     pub(crate) fn count(&mut self, word: &AtomicU64, amount: u64) {
         count(word, amount);
     }
 
-    /// As [`count`](Self::count), of the most that there ever was of something: stores `value` where it is more.
+    /// Stores `value` if it is larger: for maxima, which are not journalled either, as in [`count`](Self::count).
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "as of `count`")]
     pub(crate) fn raise(&mut self, word: &AtomicU64, value: u64) {
@@ -286,7 +291,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Makes the changes final. What is changed after it, is changed by an operation of its own.
+    /// Makes the changes final. Later changes belong to an operation of their own.
     #[inline(always)]
     pub(crate) fn commit(&mut self) -> Result<(), JournalOverflow> {
         if self.overflowed {
@@ -314,19 +319,19 @@ impl Drop for Transaction<'_> {
     }
 }
 
-/// Undoes what a transaction has changed so far. Given what the journal consists of, and not the journal, so that this can be
-/// kept in registers up to here.
+/// Undoes what a transaction has changed so far. It takes the parts of the journal, not the journal itself, so that
+/// the journal can stay in registers up to here.
 #[cold]
 #[inline(never)]
 fn undo_and_close(word: &AtomicU64, entries: &[JournalEntry], extent: &[AtomicU64], count: usize) {
     let journal = Journal::new(word, entries, extent);
-    // What a transaction wrote itself is sound.
+    // The transaction's own entries are sound.
     let _ = journal.undo(count);
     journal.close();
 }
 
-/// Adds `amount`, saturating, to a word that is counted for people and that nothing is decided by. It is not journalled:
-/// where the operation is undone after a death, it may have been counted all the same.
+/// Adds `amount`, saturating, to a word that only people read and no decision depends on. It is not journalled: if
+/// the operation is undone after a death, the count may have changed all the same.
 #[inline(always)]
 pub(crate) fn count(word: &AtomicU64, amount: u64) {
     word.store(

@@ -1,5 +1,5 @@
-//! The slot lock against a model of its protocol: all orders of the steps of several participants, of which any may stop
-//! for as long as it likes, be killed, and be followed by another in its slot.
+//! The slot lock against a model of its protocol: all orders of the steps of several participants, any of which may
+//! stop for as long as it likes, or be killed and followed by another in its slot.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,37 +7,37 @@ use super::slot_word::{NextStep, SlotWord};
 
 mod slot_lock_tests;
 
-/// What a participant does next. Between two steps any other may do any number of its own.
+/// A participant's next step. Between two steps, any other may take any number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Next {
     /// Read the word.
     Read,
-    /// Swap the word that was read for one by which the lock is taken.
+    /// Swap the word that was read for one that takes the lock.
     Take {
         seen: SlotWord,
     },
     Announce {
         seen: SlotWord,
     },
-    /// Fall asleep, if the word still is that one.
+    /// Fall asleep, if the word is still that one.
     Sleep {
         seen: SlotWord,
     },
-    /// Sleeps.
+    /// Asleep.
     Asleep {
         seen: SlotWord,
     },
-    /// Ask whether the owner lives that this word names.
+    /// Check whether the owner named by this word is alive.
     Probe {
         seen: SlotWord,
     },
-    /// The owner that this word names was found dead.
+    /// The owner named by this word was found dead.
     TakeOver {
         seen: SlotWord,
     },
     /// Has the lock.
     Inside,
-    /// Has released it, and may have one to wake.
+    /// Has released it, and may have to wake a waiter.
     Wake {
         has_waiters: bool,
     },
@@ -76,31 +76,31 @@ impl Participant {
 struct State {
     word: SlotWord,
     participants: Vec<Participant>,
-    /// Something inside was begun and not ended: the next to come in has to know.
+    /// Something inside was begun and not finished: the next one inside has to know.
     is_dirty: bool,
     deaths_left: u32,
     /// Processes that still join, in the slots of the dead.
     joins_left: u32,
 }
 
-/// Whether a sleeper may wake by itself. Where it may not, every wake has to come from an unlock.
+/// Whether a sleeper may wake by itself. If not, every wake has to come from an unlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slices {
     End,
     Never,
 }
 
-/// The mistakes that the model must find.
+/// Mistakes that the model must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     None,
     /// Takes over whatever the word says by then.
     TakesOverWhateverIsThere,
-    /// Takes a slot for its owner's, although it has another life.
+    /// Takes the slot's occupant for the owner, although it is another life of the slot.
     ForgetsGenerations,
-    /// Takes the lock after a sleep as if no other slept.
+    /// Takes the lock after a sleep as if nobody else slept.
     ForgetsSleepers,
-    /// Does not tell that it took the lock from the dead.
+    /// Does not report that it took the lock from the dead.
     HidesTheDeath,
 }
 
@@ -138,7 +138,7 @@ impl Model {
         is_the_same
     }
 
-    /// The states that follow where that participant does its next step.
+    /// The states that follow a participant's next step.
     fn after_step_of(&self, state: &State, index: usize) -> Vec<State> {
         let mut after = state.clone();
         let own = state.participants[index].own();
@@ -222,7 +222,7 @@ impl Model {
                 let sleeping: Vec<usize> = (0..state.participants.len())
                     .filter(|other| has_waiters && sleepers(&state.participants[*other]))
                     .collect();
-                // One of them, whichever.
+                // Any one of them.
                 let woken = sleeping.iter().map(|sleeper| {
                     let mut woken = after.clone();
                     woken.participants[*sleeper].next = Next::Read;
@@ -257,7 +257,8 @@ impl Model {
         successors
     }
 
-    /// All states that are reached, and from each of which all that live come to their end. Panics where a rule is broken.
+    /// Explores all reachable states and checks that from each of them every live participant can finish. Panics if a
+    /// rule is broken.
     fn explore(&self, participants: u64, deaths: u32, joins: u32) -> usize {
         let start = State {
             word: SlotWord::FREE,

@@ -18,7 +18,7 @@ fn area() -> LockArea {
     }
 }
 
-/// The owner word of the participant in a slot, in that life of it.
+/// The owner word of the participant in a slot, in that life of the slot.
 fn owner(slot: u64, generation: u64) -> u64 {
     generation << 16 | (slot + 1)
 }
@@ -35,7 +35,7 @@ fn a_held_lock_is_not_taken_from_the_living_whatever_is_waited() {
     assert!(area.try_lock_slot(owner(0, 1)).is_none(), "by another thread");
     for timeout in [Duration::ZERO, Duration::from_millis(12)] {
         assert!(lock(&area, 1, timeout, true).is_none());
-        // Another thread of the same process is alive, whatever is said.
+        // Another thread of the same process is alive, whatever `is_alive` says.
         assert!(lock(&area, 0, timeout, false).is_none());
     }
     assert!(area.slot_word().names(owner(0, 1)));
@@ -61,7 +61,7 @@ fn from_the_dead_it_is_taken_at_once_also_by_one_that_has_no_time() {
 fn an_owner_that_unlocks_while_it_is_probed_is_not_taken_from() {
     let area = area();
     let held = std::cell::Cell::new(area.try_lock_slot(owner(0, 1)));
-    // It is found dead, but has unlocked by then: the swap of what was read fails, and the lock is free.
+    // The owner is found dead, but has unlocked by then: the swap against the old word fails, and the lock is free.
     let taken = area.lock_slot(owner(1, 1), Timeout::Val(LONG), |_| {
         drop(held.take());
         false
