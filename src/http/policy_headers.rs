@@ -1,4 +1,4 @@
-//! What clients read of the limits of a set, as those change.
+//! What clients are told about the limits of a set, as those change.
 
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -12,19 +12,19 @@ use crate::engine::TierIndex;
 use crate::error::Error;
 use crate::words::words;
 
-/// Which responses say how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
+/// Which responses show the limits, in the fields `RateLimit` and `RateLimit-Policy`.
 ///
-/// The fields show every client how much the server can take. A refusal carries `Retry-After` and the names
-/// of the limits that refused in any case.
+/// The fields show every client how much the server can take. A refusal always carries `Retry-After` and the names of
+/// the limits that refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advertise {
     /// All responses.
     #[default]
     Always,
-    /// Those to refused requests.
+    /// Responses to refused requests.
     WhenRefused,
-    /// None.
+    /// No responses.
     Never,
 }
 
@@ -34,28 +34,28 @@ words!(Advertise, "which responses have the fields", {
     Never = "never",
 });
 
-/// The fields and problems of responses to requests that a set of limits decides: see the [module](super).
+/// Builds the fields and problems of responses to requests that a set of limits decides. See the [module](super).
 ///
-/// The limits are described once for all responses, and again when they have [changed](crate::Segment::apply).
+/// The limits are described once for all responses, and again after they have [changed](crate::Segment::apply).
 #[derive(Debug)]
 pub struct PolicyHeaders {
     set: LimitSet,
     wording: Wording,
-    /// None before the first response.
+    /// `None` before the first response.
     policies: RwLock<Option<Arc<Policies>>>,
-    /// Those of the set that took the place of this one when its segment was removed.
+    /// The headers of the set that took this one's place when its segment was removed.
     successor: Mutex<Option<Arc<PolicyHeaders>>>,
 }
 
 impl PolicyHeaders {
-    /// Those of a set, by the names of its limits.
+    /// Headers for `set`, with the names of its limits.
     #[must_use]
     pub fn new(set: &LimitSet) -> Self {
         Self::in_words(set, Wording::default())
     }
 
-    /// Puts a prefix before the names of limits wherever clients read them: for services whose sets have limits of the
-    /// same name, which clients would take for one.
+    /// Adds a prefix to the names of limits wherever clients read them: for services with several sets whose limits
+    /// have the same name, which clients would mistake for one.
     #[must_use]
     pub fn with_prefix(self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
@@ -68,9 +68,9 @@ impl PolicyHeaders {
         )
     }
 
-    /// Describes a rate limit or budget, measured in a unit of the draft's registry: `requests` or `content-bytes`.
-    /// Without it such a limit is left out of both fields: a client would take its units for requests. Limits of other
-    /// kinds have units of their own and ignore this, and so does a set that has no limit of the name.
+    /// Describes a rate limit or budget in a unit of the draft's registry: `requests` or `content-bytes`. Without it,
+    /// such a limit is left out of both fields, because a client would take its units for requests. Limits of other
+    /// kinds have their own units and ignore this, as does a set without a limit of that name.
     #[must_use]
     pub fn with_quota_unit(self, limit: impl Into<String>, unit: impl Into<String>) -> Self {
         let mut wording = self.wording;
@@ -92,9 +92,9 @@ impl PolicyHeaders {
         &self.set
     }
 
-    /// The fields of the response to a request that was admitted, of what each limit said.
+    /// The fields of the response to an admitted request, from its verdicts.
     ///
-    /// Ask after the decision, by which this process learns of limits that have changed.
+    /// Call it after the decision, which is when this process learns of changed limits.
     pub fn admission<'a>(&self, verdicts: impl Iterator<Item = Verdict<'a>>, advertise: Advertise) -> Fields {
         match advertise {
             Advertise::Always => self.policies().fields(&self.set, verdicts, true),
@@ -102,8 +102,8 @@ impl PolicyHeaders {
         }
     }
 
-    /// The answer to a request that was refused: 429 and the policies that it would have violated, or 503 where none
-    /// would have been.
+    /// The answer to a refused request: 429 and the policies that it would have violated, or 503 if it would have
+    /// violated none.
     pub fn refusal(&self, refusal: &Refusal, advertise: Advertise) -> Problem {
         let policies = self.policies();
         let mut problem = problem::of_refusal(refusal, |limit| policies.name(&self.set, limit));
@@ -125,18 +125,19 @@ impl PolicyHeaders {
         problem
     }
 
-    /// Those of the [successor](LimitSet::successor) of a set whose segment was removed, in the same words: one for all
-    /// that share this.
+    /// The headers of the [successor](LimitSet::successor) of a set whose segment was removed, with the same names
+    /// and units. All users of `self` get the same one.
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::successor`].
+    /// See [`LimitSet::successor`].
     pub fn successor(&self) -> Option<Result<Arc<Self>, Error>> {
         let set = match self.set.successor()? {
             Ok(set) => set,
             Err(error) => return Some(Err(error)),
         };
-        // A forked child may have inherited the lock while a thread of its parent held it: then it is made each time.
+        // A forked child may have inherited the lock while a thread of its parent held it. It then builds the headers
+        // each time.
         let mut known = self.successor.try_lock().ok();
         if let Some(Some(known)) = known.as_deref()
             && known.set.is_same_set(&set)
@@ -150,9 +151,9 @@ impl PolicyHeaders {
         Some(Ok(headers))
     }
 
-    /// The policies that are in force, as far as this process knows.
+    /// The policies in force, as far as this process knows.
     fn policies(&self) -> Arc<Policies> {
-        // Only tried: a child may have been forked while another thread of its parent had the lock.
+        // Never blocks: a child may have been forked while another thread of its parent held the lock.
         let known = self.policies.try_read().ok().and_then(|known| known.clone());
         let generation = self.set.engine_set().shown().generation;
         if let Some(known) = known.filter(|known| known.generation() == generation) {
@@ -167,7 +168,7 @@ impl PolicyHeaders {
 
     fn describe(&self) -> Policies {
         let rules = self.set.engine_set().shown();
-        // Read first: where the limits change meanwhile, they are described once more.
+        // Read first: if the limits change in the meantime, they are described once more.
         let generation = rules.generation;
         let declared = set_in_force(&self.set);
         let promises = |(index, name): (u8, &str)| {
@@ -186,7 +187,7 @@ impl PolicyHeaders {
     }
 }
 
-/// In the same words; what was described is described anew.
+/// Keeps the names and units; the limits are described afresh.
 impl Clone for PolicyHeaders {
     fn clone(&self) -> Self {
         Self::in_words(&self.set, self.wording.clone())

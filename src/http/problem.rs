@@ -1,4 +1,4 @@
-//! What is answered in place of the service: problem details as RFC 9457 has them.
+//! Answers in place of the service: problem details in the form of RFC 9457.
 
 use std::borrow::Cow;
 
@@ -6,15 +6,15 @@ use super::fields::Fields;
 use crate::api::refusal::Refusal;
 use crate::engine::RefusalReason;
 
-/// An answer that says why the service was not asked.
+/// An answer that says why the service was not called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// The status.
+    /// The status code.
     pub status: u16,
-    /// The header fields beyond those that describe the body.
+    /// The header fields, except those that describe the body.
     pub fields: Fields,
-    /// The body, of the type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
+    /// The body, of type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
     pub body: Cow<'static, str>,
 }
 
@@ -22,7 +22,7 @@ impl Problem {
     /// The content type of the body.
     pub const CONTENT_TYPE: &str = "application/problem+json";
 
-    /// 400, to a request that does not say whose limits it is to be held against: see
+    /// 400, for a request that does not say whose limits apply to it: see
     /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired) and
     /// [`RequestError::InvalidKey`](crate::RequestError::InvalidKey).
     pub fn without_a_key() -> Self {
@@ -33,7 +33,7 @@ impl Problem {
         )
     }
 
-    /// 500, where the limits could not be asked. It does not say why: that is for the operator and not for the client.
+    /// 500, if the limits could not be asked. It does not say why: that is for the operator, not for the client.
     pub fn failed() -> Self {
         Self::of_text(
             500,
@@ -41,7 +41,7 @@ impl Problem {
         )
     }
 
-    /// 503, to a request that every limit would have admitted, but there is no room to keep track of it.
+    /// 503, for a request that every limit would have admitted, but for which there is no room.
     fn no_room() -> Self {
         Self::of_text(
             503,
@@ -50,7 +50,7 @@ impl Problem {
         )
     }
 
-    /// 503, to a request that cannot be passed on, because what is behind the limits takes nothing for a while.
+    /// 503, for a request that cannot be passed on because the upstream accepts nothing for a while.
     fn throttled() -> Self {
         Self::of_text(
             503,
@@ -68,7 +68,7 @@ impl Problem {
     }
 }
 
-/// Why a request was refused, without fields. Policies are named by what `name` gives for a limit.
+/// The problem for a refusal, without fields. `name` gives the name of the policy of a limit.
 pub(super) fn of_refusal<'a>(refusal: &'a Refusal, name: impl Fn(&'a str) -> Option<&'a str>) -> Problem {
     let others = refusal
         .verdicts()
@@ -78,14 +78,16 @@ pub(super) fn of_refusal<'a>(refusal: &'a Refusal, name: impl Fn(&'a str) -> Opt
     let mut violated = refusal.binding().into_iter().chain(others).peekable();
     match refusal.reason() {
         RefusalReason::Throttled => Problem::throttled(),
-        // Behind a full queue, what binds its first does not bind this request, which did not even get a place in it.
+        // Behind a full queue, the limit that binds the first waiter does not bind this request, which did not get a
+        // place.
         RefusalReason::QueueFull => Problem::no_room(),
         _ if violated.peek().is_none() => Problem::no_room(),
         _ => quota_exceeded(violated.filter_map(name)),
     }
 }
 
-/// 429, to a request that exceeds the quotas of some policies: their names, quoted, which makes them strings of JSON.
+/// 429, for a request that exceeds the quotas of some policies, given by their quoted names, which are valid JSON
+/// strings.
 pub(super) fn quota_exceeded<'a>(policies: impl Iterator<Item = &'a str>) -> Problem {
     let names: Vec<&str> = policies.collect();
     Problem::of_text(

@@ -1,4 +1,4 @@
-//! What becomes of a request.
+//! The decision on a request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,17 +24,17 @@ pub(super) enum Decision {
     Answered(Answer),
 }
 
-/// What a response of the service is given.
+/// What the response of the service is given.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     held: Option<SharedPermit>,
     fields: Fields,
-    /// Why the limits could not be asked, where the request was admitted nevertheless.
+    /// Why the limits could not be asked, if the request was admitted nevertheless.
     error: Option<Arc<Error>>,
 }
 
 impl Decision {
-    /// Asks the limits, which answer at once.
+    /// Asks the limits, without waiting.
     pub(super) fn at_once(demand: &Demand, settings: &Settings) -> Self {
         Self::ask(demand, settings).unwrap_or_else(|error| match demand.after(&error) {
             Some(Ok(demand)) => Self::ask(&demand, settings)
@@ -53,7 +53,7 @@ impl Decision {
         })
     }
 
-    /// Asks the limits, and waits in the queue for them.
+    /// Asks the limits, and waits in the queue if necessary.
     pub(super) async fn in_queue(demand: &Demand, longest: Duration, settings: &Settings) -> Self {
         let began = Instant::now();
         let error = match Self::wait(demand, longest, settings).await {
@@ -62,7 +62,7 @@ impl Decision {
         };
         match demand.after(&error) {
             Some(Ok(demand)) => {
-                // In the queue of the successor, for as long as is left.
+                // Waits in the queue of the successor, for the time that is left.
                 let left = longest.saturating_sub(began.elapsed());
                 let decision = Self::wait(&demand, left, settings).await;
                 decision.unwrap_or_else(|error| Self::not_decided(&demand, error, settings))
@@ -78,7 +78,7 @@ impl Decision {
                 let outcome = subject.acquire_async(demand.request(), Some(longest)).await?;
                 Ok(Self::of_outcome(demand, outcome, settings))
             }
-            // Networks have no lines.
+            // Networks have no queues.
             Asked::Networks(_) => Self::ask(demand, settings),
         }
     }
@@ -114,7 +114,7 @@ impl Decision {
     }
 
     fn not_decided(demand: &Demand, error: Error, settings: &Settings) -> Self {
-        // Nothing is wrong but with the request, which must not get past the limit where errors do.
+        // The request itself is at fault, so it must not pass even if errors admit.
         let Error::Request(RequestError::NeverAdmissible { limit, .. }) = &error else {
             return Self::failed(error, settings);
         };
@@ -123,7 +123,7 @@ impl Decision {
     }
 
     pub(super) fn failed(error: Error, settings: &Settings) -> Self {
-        // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
+        // The client chose the key. Even if errors admit, an invalid one must not bypass the limits.
         if matches!(
             error,
             Error::Request(RequestError::KeyRequired { .. } | RequestError::InvalidKey { .. })
@@ -142,21 +142,21 @@ impl Decision {
         }
     }
 
-    /// For requests that are not limited.
+    /// The decision for requests that are not limited.
     pub(super) fn unlimited() -> Self {
         Self::Admitted(Admission::default())
     }
 }
 
 impl Admission {
-    /// Tells the service, by the request's extensions, what is held for it.
+    /// Gives the service access to what is held for it, through the request's extensions.
     pub(super) fn announce(&self, extensions: &mut Extensions) {
         if let Some(held) = &self.held {
             held.announce(extensions);
         }
     }
 
-    /// The service's response, under the permit and with the fields that say how the limits stand.
+    /// The service's response, with the permit and the fields that show the limits.
     pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
         if let Some(held) = &self.held {
             held.note_status(response.status());
@@ -169,7 +169,7 @@ impl Admission {
         response
     }
 
-    /// The service has failed: there is no response to hold anything for.
+    /// Records that the service failed and there is no response.
     pub(super) fn fail(self) {
         if let Some(held) = &self.held {
             held.note_failure();

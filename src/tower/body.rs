@@ -9,13 +9,13 @@ use pin_project_lite::pin_project;
 use super::permit_handle::SharedPermit;
 
 pin_project! {
-    /// The body of a response to a limited request: that of the service, or the one that says why it was refused.
+    /// The body of a response to a limited request: the service's, or one that says why the request was refused.
     ///
     /// It holds the request's permit until it has ended, has failed or is dropped, for example because the client is
     /// gone. Frames, trailers and the size pass through unchanged.
     #[derive(Debug)]
     pub struct LimitBody<B> {
-        // Before the permit, so that the service's body is gone when its place is given to another request.
+        // Before the permit, so that the service's body is dropped before another request gets the place.
         #[pin]
         content: Content<B>,
         held: Option<SharedPermit>,
@@ -27,7 +27,7 @@ pin_project! {
     #[project = ContentProjection]
     enum Content<B> {
         Service { #[pin] body: B },
-        // Taken when it has been sent; none where there is nothing to send.
+        // Taken when sent; `None` if there is nothing to send.
         Problem { text: Option<String> },
     }
 }
@@ -41,7 +41,7 @@ impl<B> LimitBody<B> {
         }
     }
 
-    /// What is sent instead of a body of the service.
+    /// The body of an answer in place of the service.
     pub(super) fn problem(text: String) -> Self {
         Self {
             content: Content::Problem {
@@ -52,7 +52,7 @@ impl<B> LimitBody<B> {
     }
 }
 
-/// An empty body that holds nothing, as layers answer with that answer in place of a service.
+/// An empty body that holds nothing, for layers that answer in place of a service.
 impl<B: Default> Default for LimitBody<B> {
     fn default() -> Self {
         Self::new(B::default(), None)
@@ -81,7 +81,7 @@ where
                 if let (Some(Err(_)), Some(held)) = (&frame, &*this.held) {
                     held.note_failure();
                 }
-                // A body that says that it has ended is not always polled again.
+                // A body that reports its end is not always polled again.
                 if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
                     *this.held = None;
                 }

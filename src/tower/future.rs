@@ -18,7 +18,7 @@ pub(super) type PendingDecision = Pin<Box<dyn Future<Output = Decision> + Send>>
 pin_project! {
     /// The future of a response to a limited request.
     ///
-    /// Dropped, it gives back what the request took, and its place in the queue where it still waits.
+    /// Dropping it gives back what the request took, or its place in the queue if it is still waiting.
     pub struct LimitFuture<S, Q>
     where
         S: Service<Request<Q>>,
@@ -32,13 +32,13 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, Q, F> {
         Waiting { decision: PendingDecision, call: Option<Call<S, Q>> },
-        // The response before the admission: the service releases the request before others may have its place.
+        // The response before the admission: the service must drop the request before others may have its place.
         Working { #[pin] response: F, admission: Admission },
         Answered { response: Response<String> },
     }
 }
 
-/// A service that is ready, and what it is to be called with.
+/// A service that is ready, and the request to call it with.
 struct Call<S, Q> {
     service: S,
     request: Request<Q>,
@@ -111,7 +111,7 @@ where
             match state.as_mut().project() {
                 StateProjection::Waiting { decision, call } => {
                     let decision = ready!(decision.as_mut().poll(context));
-                    // Taken once: the state is another from here on.
+                    // Taken only once: the state changes right after.
                     let Some(Call {
                         mut service,
                         request,
@@ -124,7 +124,7 @@ where
                 }
                 StateProjection::Working { response, admission } => {
                     let response = ready!(response.poll(context));
-                    // Taken out, so that after an error nothing is held any more, however long this future is kept.
+                    // Taken out, so that nothing is held after an error, however long this future is kept.
                     let admission = mem::take(admission);
                     return Poll::Ready(match response {
                         Ok(response) => Ok(admission.complete(response)),

@@ -8,7 +8,7 @@ use crate::api::permit::Permit;
 #[derive(Debug)]
 pub(super) struct Held {
     permit: Permit<'static>,
-    /// Which answers say that the work failed.
+    /// Which responses mean that the work failed.
     is_failure: fn(StatusCode) -> bool,
     has_failed: bool,
 }
@@ -26,12 +26,12 @@ impl Held {
         &mut self.permit
     }
 
-    /// Notes what the service has answered; what was noted before stays.
+    /// Records the service's response. An earlier failure stays recorded.
     pub(super) fn note_status(&mut self, status: StatusCode) {
         self.has_failed |= (self.is_failure)(status);
     }
 
-    /// Notes that the service gave no answer, or broke off in the middle of one.
+    /// Records that the service returned no response, or broke off in the middle of one.
     pub(super) fn note_failure(&mut self) {
         self.has_failed = true;
     }
@@ -40,7 +40,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.has_failed {
-            // What could not be given back is tried again, and reported, when the permit itself is dropped.
+            // If this fails, dropping the permit tries again and reports the error.
             let _ = self.permit.release_failed();
         }
     }

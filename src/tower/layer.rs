@@ -13,9 +13,9 @@ use super::settings::{OnError, Settings};
 use crate::http::Advertise;
 use crate::tower::answer::{Rejection, Shape};
 
-/// Puts limits before a service: see the [module](super).
+/// Puts limits in front of a service. See the [module](super).
 ///
-/// It is cheap to clone, and so are its services. All of them, in all processes, share the limits.
+/// The layer and its services are cheap to clone. All of them, in all processes, share the limits.
 #[derive(Debug)]
 #[must_use]
 pub struct LimitLayer<E> {
@@ -34,25 +34,25 @@ impl<E: Extractor> LimitLayer<E> {
 }
 
 impl<E> LimitLayer<E> {
-    /// Which responses tell how the limits stand; [all](Advertise::Always) unless set.
+    /// Which responses show the limits; [all](Advertise::Always) by default.
     pub fn advertise(mut self, advertise: Advertise) -> Self {
         self.settings.advertise = advertise;
         self
     }
 
-    /// Lets requests wait their turn for this long instead of refusing them at once, in the queue that they share with
-    /// all processes: first in, first out. No request waits unless set.
+    /// Lets requests wait up to this long instead of refusing them at once, in the queue that they share with all
+    /// processes: first in, first out. By default, requests do not wait.
     ///
-    /// A client that goes away while it waits leaves the queue. What waits is bounded by the set's queue, and by how
-    /// many connections the server lets in.
+    /// A client that goes away while it waits leaves the queue. The number of waiters is bounded by the set's queue,
+    /// and by the connections that the server accepts.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.settings.wait = Some(longest);
         self
     }
 
-    /// Which answers of the service say that it could not do the work: an [adaptive](crate::Limit::adaptive) concurrency
-    /// limit lowers its capacity by them. Those from 500 on unless set; an error in the place of an answer, or in the
-    /// middle of its body, does in any case. What a service says in trailers, as in gRPC, is not looked at.
+    /// Which responses of the service mean that it could not do the work; an [adaptive](crate::Limit::adaptive)
+    /// concurrency limit then lowers its capacity. By default, status 500 and above. An error in place of a response,
+    /// or in the middle of its body, always counts. Trailers, as used by gRPC, are not examined.
     ///
     /// ```
     /// # use http::StatusCode;
@@ -67,11 +67,11 @@ impl<E> LimitLayer<E> {
         self
     }
 
-    /// Has the application shape what is answered in place of the service. `shape` is given the head of the request, why
-    /// the service was not called, and the response that would be sent, with its status and fields such as `Retry-After`;
-    /// what it returns is sent.
+    /// Lets the application shape answers in place of the service. `shape` receives the head of the request, the
+    /// reason why the service was not called, and the response that would be sent, with its status and fields such as
+    /// `Retry-After`. What it returns is sent.
     ///
-    /// The [`Refusal`](crate::Refusal) is in the response's extensions in any case, and an error as an
+    /// In any case, the response's extensions contain the [`Refusal`](crate::Refusal), or the error as an
     /// `Arc<`[`Error`](crate::Error)`>`, for layers around this one that log or count.
     ///
     /// ```
@@ -94,14 +94,14 @@ impl<E> LimitLayer<E> {
         self
     }
 
-    /// What to do with a request when the limits cannot be asked; [refuse](OnError::Refuse) it unless set.
+    /// What to do with a request when the limits cannot be asked; [refuse](OnError::Refuse) it by default.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.settings.on_error = on_error;
         self
     }
 }
 
-// Not derived: an extractor is shared, and need not be one that can be cloned.
+// Not derived: the extractor is shared and need not be `Clone`.
 impl<E> Clone for LimitLayer<E> {
     fn clone(&self) -> Self {
         Self {

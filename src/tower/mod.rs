@@ -1,5 +1,4 @@
-//! Limits before an HTTP service, and before what a client sends: layers for everything built on `tower`, such as axum,
-//! tonic and hyper.
+//! Limits for HTTP services and clients: layers for everything built on `tower`, such as axum, tonic and hyper.
 //!
 //! Needs the feature `tower`, which brings no runtime.
 //!
@@ -40,49 +39,48 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`ClientLimitLayer`] is for requests that go out; what follows is about those that come in.
+//! [`ClientLimitLayer`] is for outgoing requests; the rest of this page is about incoming ones.
 //!
 //! # What it does
 //!
-//! - It asks the limits when the service is called, not when it is asked whether it is ready: nothing is held for a
-//!   request that never comes. The [`Extractor`] says what each request takes: the same always, or by route, method or
-//!   length.
-//! - The permit is held until the response's body has ended, has failed or is dropped: a slow download takes its place
-//!   in flight for as long as it lasts, and a client that goes away gives it back. If the process is killed, the others
-//!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response, unless the
-//!   service [carries](PermitHandle::carry) it on.
-//!   A limit with a lease takes its place back when that runs out, also under a response that is still being sent:
-//!   declare leases longer than the longest response.
-//! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to its end, and whether
-//!   it [failed](LimitLayer::fails_with).
-//! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
-//! - Where the segment was [removed](crate::SegmentError::Removed), it goes on with the segment that is at the path by
-//!   then, in the set of the same name and the limits of the same names: see
-//!   [`Segment::successor`](crate::Segment::successor). Each process opens that once, for all its layers. As long as there
-//!   is none, [`OnError`] says what to do. A limit that requests name and the successor does not have is an error; one that
-//!   they take by default is taken no more.
-//! - The service reaches the permit by the [`PermitHandle`] in the request's extensions: to settle what a request has
-//!   really used.
-//! - What is answered in its place the application [shapes](LimitLayer::on_rejection) as it likes; the
+//! - It asks the limits when the service is called, not when it is polled for readiness, so nothing is held for a
+//!   request that never comes. The [`Extractor`] says what each request takes: always the same, or by route, method
+//!   or length.
+//! - The permit is held until the response's body has ended, has failed or is dropped: a slow download keeps its
+//!   place in flight for as long as it lasts, and a client that goes away gives it back. If the process is killed,
+//!   other processes take the place back. An upgraded connection has no body: its permit ends with the head of the
+//!   response, unless the service [carries](PermitHandle::carry) it on. A limit with a lease takes its place back
+//!   when the lease runs out, even while the response is still being sent, so declare leases longer than the longest
+//!   response.
+//! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to complete, and
+//!   whether it [failed](LimitLayer::fails_with).
+//! - With [`wait`](LimitLayer::wait), requests wait for a time before they are refused.
+//! - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
+//!   path, using the set and the limits of the same names: see [`Segment::successor`](crate::Segment::successor).
+//!   Each process opens that once, for all its layers. While there is none, [`OnError`] says what to do. A limit that
+//!   requests name but the successor lacks is an error; one that they take by default is no longer taken.
+//! - The service reaches the permit through the [`PermitHandle`] in the request's extensions, to settle what a
+//!   request has really used.
+//! - The application can [shape](LimitLayer::on_rejection) answers in place of the service; the
 //!   [`Refusal`](crate::Refusal) is in the response's extensions.
-//! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
-//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says
-//!   ([`Demand::key`]). What clients read is then how the limits of their key stand, and they wait in a queue of their
-//!   key's own.
+//! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client separately: by a header
+//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by anything else in the request's
+//!   head ([`Demand::key`]). Clients then see the limits of their own key, and wait in its queue.
 //!
-//! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
-//! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
+//! Asking blocks a thread of the runtime for about a microsecond. It takes longer only if a process is stopped while
+//! it holds the lock of the set: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
 //!
-//! # What clients read
+//! # What clients see
 //!
-//! A refusal is answered 429, or 503 where no limit refused but there is no room, with problem details; a request without
-//! a key 400; and where the limits could not be asked, [`OnError`] says whether the answer is 500. Unless [`Advertise`]
-//! says otherwise, all responses carry `RateLimit-Policy` and `RateLimit`, and refusals `Retry-After` in any case: the
-//! module [`http`](crate::http) says what is in them.
+//! A refusal is answered 429, or 503 if no limit refused but there is no room, with problem details; a request
+//! without a key,
+//! 400. If the limits could not be asked, [`OnError`] says whether the answer is 500. Unless [`Advertise`] says
+//!      otherwise, all responses carry `RateLimit-Policy` and `RateLimit`; refusals always carry `Retry-After`. The
+//!      module [`http`](crate::http) describes their content.
 //!
-//! Clients of gRPC, which say so by their content type, are answered as they understand it: 200 without a body, and
-//! `grpc-status` 8 (resource exhausted) in place of 429, 14 (unavailable) of 503, 3 (invalid argument) of 400 and 13
-//! (internal) of 500. `grpc-retry-pushback-ms` says what `Retry-After` says.
+//! gRPC clients, recognized by their content type, get answers in their own terms: 200 without a body, and
+//! `grpc-status` 8 (resource exhausted) for 429, 14 (unavailable) for 503, 3 (invalid argument) for 400 and 13
+//! (internal) for 500. `grpc-retry-pushback-ms` stands for `Retry-After`.
 
 mod admission;
 mod answer;

@@ -1,4 +1,4 @@
-//! The permit of a request, as the service that the request is for can reach it.
+//! The permit of a request, for use by the service that handles it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,16 +10,15 @@ use crate::api::permit::Permit;
 use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::error::{Error, PermitError};
 
-/// The permit of a request, in the request's extensions: to settle what the request has used, to debit a budget while
-/// it is answered, and to keep what is held beyond the response.
+/// The permit of a request, found in the request's extensions: to settle what the request has used, to debit a budget
+/// while it is answered, and to keep what is held beyond the response.
 ///
-/// In axum it is had by `Extension<PermitHandle>`. It is there wherever a [`LimitLayer`](super::LimitLayer) has admitted
-/// the request under a permit; not where the request is not limited, where it was admitted although the limits
-/// [could not be asked](super::OnError::Admit), and where networks are counted ([`Demand::address`](super::Demand::address)),
-/// which hold nothing.
+/// In axum, extract it with `Extension<PermitHandle>`. It is present whenever a [`LimitLayer`](super::LimitLayer) has
+/// admitted the request under a permit. It is absent if the request is not limited, if it was admitted although the
+/// limits [could not be asked](super::OnError::Admit), or if networks are counted
+/// ([`Demand::address`](super::Demand::address)), which hold nothing.
 ///
-/// A handle does not keep the permit: that is given back when the response has ended, the process that has handles by
-/// then.
+/// A handle does not keep the permit alive: it is given back when the response has ended, even if handles remain.
 ///
 /// ```
 /// # use std::convert::Infallible;
@@ -57,15 +56,15 @@ pub struct PermitHandle {
     outer: Option<Arc<PermitHandle>>,
 }
 
-/// Keeps what a request holds beyond its response, until it is dropped: see [`PermitHandle::carry`].
+/// Keeps what a request holds beyond its response, until dropped. See [`PermitHandle::carry`].
 #[derive(Debug)]
 #[must_use = "what is carried is given back as soon as this is dropped"]
 pub struct CarriedPermit {
     _held: SharedPermit,
 }
 
-/// What an admitted request holds, shared by its response and all handles. It is given
-/// back when the last of them is dropped.
+/// What an admitted request holds, shared by its response and all carried permits. It is given back when the last of
+/// them is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct SharedPermit(Arc<Mutex<Held>>);
 
@@ -74,18 +73,18 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As [`Permit::settle`]; [`PermitError::AlreadyReleased`] also where the response has ended.
+    /// See [`Permit::settle`]; also [`PermitError::AlreadyReleased`] if the response has ended.
     pub fn settle<N: LimitName>(&self, actual: impl IntoIterator<Item = (N, u64)>) -> Result<(), Error> {
-        // Run before the permit is reached for: what the caller iterates over may reach for it as well.
+        // Evaluated before the lock is taken: the caller's iterator may use the permit as well.
         let actual: Vec<(N, u64)> = actual.into_iter().collect();
         self.reach(|permit| permit.settle(actual).map(|_| ()))
     }
 
-    /// Debits a budget with what was used, and answers whether it had anything left before: see [`Permit::debit`].
+    /// Debits a budget, and returns whether anything had been left of it: see [`Permit::debit`].
     ///
     /// # Errors
     ///
-    /// As [`Permit::debit`]; [`PermitError::AlreadyReleased`] also where the response has ended.
+    /// See [`Permit::debit`]; also [`PermitError::AlreadyReleased`] if the response has ended.
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<bool, Error> {
         self.reach(|permit| Ok(permit.debit(limit, used)?.is_admitted()))
     }
@@ -94,7 +93,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As [`Permit::release`].
+    /// See [`Permit::release`].
     pub fn release(&self) -> Result<(), Error> {
         match self.shared.upgrade() {
             Some(held) => lock(&held).permit().release(),
@@ -102,18 +101,18 @@ impl PermitHandle {
         }
     }
 
-    /// Says that what the request was for was refused by what is behind the limits: see [`Permit::throttled`].
+    /// Reports that the upstream refused the request: see [`Permit::throttled`].
     ///
     /// # Errors
     ///
-    /// As [`Permit::throttled`]; [`PermitError::AlreadyReleased`] also where the response has ended.
+    /// See [`Permit::throttled`]; also [`PermitError::AlreadyReleased`] if the response has ended.
     pub fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
         self.reach(|permit| permit.throttled(retry_after))
     }
 
-    /// Keeps what the request holds until both the response has ended and what this returns is dropped: for a task that
-    /// works on after the response, or a connection that is upgraded, whose response ends with its head. None where the
-    /// response has ended already.
+    /// Keeps what the request holds until the response has ended and the returned value is dropped: for a task that
+    /// continues after the response, or an upgraded connection, whose response ends with its head. `None` if the
+    /// response has already ended.
     ///
     /// ```
     /// # use shmlimit::tower::PermitHandle;
@@ -133,12 +132,12 @@ impl PermitHandle {
         })
     }
 
-    /// The set that it is of.
+    /// The set that the permit belongs to.
     pub fn limit_set(&self) -> &LimitSet {
         &self.set
     }
 
-    /// The permit of the layer around the one that this permit is of, where there are several.
+    /// The permit of the next outer layer, if there are several.
     pub fn outer(&self) -> Option<&Self> {
         self.outer.as_deref()
     }
@@ -169,23 +168,23 @@ impl SharedPermit {
         });
     }
 
-    /// Says that what it is for was refused by an upstream, and gives it back.
+    /// Reports that an upstream refused the request, and gives back what is held.
     pub(super) fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
         lock(&self.0).permit().throttled(retry_after)
     }
 
-    /// Notes what the service has answered; what was noted before stays.
+    /// Records the service's response. An earlier failure stays recorded.
     pub(super) fn note_status(&self, status: StatusCode) {
         lock(&self.0).note_status(status);
     }
 
-    /// Notes that the service gave no answer, or broke off in the middle of one.
+    /// Records that the service returned no response, or broke off in the middle of one.
     pub(super) fn note_failure(&self) {
         lock(&self.0).note_failure();
     }
 }
 
-/// A panic under the lock leaves a permit that is whole: each of its operations happens or does not.
+/// A panic under the lock leaves the permit intact: each of its operations happens completely or not at all.
 fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }

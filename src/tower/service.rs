@@ -13,11 +13,11 @@ use super::extract::demand::Extractor;
 use super::future::LimitFuture;
 use super::settings::Settings;
 
-/// A service behind limits: what a [`LimitLayer`](super::LimitLayer) makes of a service.
+/// A service behind limits, as built by a [`LimitLayer`](super::LimitLayer).
 ///
-/// It is ready when the service behind it is. The limits are asked in `call`, when there is a request to ask for: a
-/// service that is ready holds nothing, and a caller that never calls it keeps no place from others. A request that
-/// may [wait](super::LimitLayer::wait) takes its place in the queue when the future is polled first.
+/// It is ready when the inner service is. The limits are asked in `call`, when there is a request: a service that is
+/// merely ready holds nothing, and a caller that never calls it keeps no place from others. A request that may
+/// [wait](super::LimitLayer::wait) enters the queue when the future is first polled.
 #[derive(Debug)]
 pub struct LimitService<S, E> {
     inner: S,
@@ -35,7 +35,7 @@ impl<S, E> LimitService<S, E> {
     }
 }
 
-// Not derived: an extractor is shared, and need not be one that can be cloned.
+// Not derived: the extractor is shared and need not be `Clone`.
 impl<S: Clone, E> Clone for LimitService<S, E> {
     fn clone(&self) -> Self {
         Self::new(
@@ -71,7 +71,7 @@ where
                 let settings = settings.clone();
                 let shape = settings.shape.clone();
                 let decision = Box::pin(async move { Decision::in_queue(&demand, longest, &settings).await });
-                // The one that was asked whether it is ready is the one to be called.
+                // Call the service that was polled ready, not its clone.
                 let next = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, next);
                 return LimitFuture::waiting(decision, ready, request, shape);

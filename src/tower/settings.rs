@@ -1,4 +1,4 @@
-//! What a service does beyond asking the limits.
+//! The settings of a service.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::http::Advertise;
 use crate::tower::answer::Shape;
 use crate::words::words;
 
-/// What a service does beyond asking the limits.
+/// The settings of a service, beyond which limits to ask.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) advertise: Advertise,
@@ -43,21 +43,22 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::SegmentError::LockStuck),
-/// the segment was [removed](crate::SegmentError::Removed) and has no [successor](crate::Segment::successor) yet, a rate limit
-/// was given [no cost](crate::RequestError::CostRequired).
+/// What to do with a request when the limits cannot be asked: the lock of the set is
+/// [stuck](crate::SegmentError::LockStuck), the segment was [removed](crate::SegmentError::Removed) and has no
+/// [successor](crate::Segment::successor) yet, or a rate limit was given [no
+/// cost](crate::RequestError::CostRequired).
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
-/// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
-/// [no key](crate::RequestError::KeyRequired), or one that [cannot be](crate::RequestError::InvalidKey), is the client's
-/// affair: it is answered 400 in either case and is no event.
+/// report; with the feature `tracing` it is also an event. If a request to a keyed set has [no
+/// key](crate::RequestError::KeyRequired), or an [invalid](crate::RequestError::InvalidKey) one, that is the client's
+/// mistake: it is answered 400 in either case and is not an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
     /// Answers 500 and does not call the service: what the limits protect stays protected.
     #[default]
     Refuse,
-    /// Calls the service as though the request were not limited: the service stays up.
+    /// Calls the service as if the request were not limited: the service stays up.
     Admit,
 }
 

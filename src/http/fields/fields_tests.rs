@@ -1,4 +1,4 @@
-//! The fields, byte by byte, of sets that are taken for real.
+//! Checks the fields of real sets byte by byte.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::api::set::limit_set::LimitSet;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A set, and the directory of its file for as long.
+/// A set, with the directory of its file kept alive.
 struct SetInFile {
     set: LimitSet,
     _directory: tempfile::TempDir,
@@ -40,7 +40,7 @@ fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetInFile {
     }
 }
 
-/// What is promised where nothing was decided.
+/// What is promised before anything was decided.
 fn promised(headers: &PolicyHeaders) -> Option<String> {
     let fields = admission(headers, std::iter::empty());
     assert_eq!(fields.standing, None);
@@ -198,7 +198,7 @@ fn a_refusal_has_the_windows_of_what_refused_and_no_longer_ones_than_retry_after
     );
     let refusal = refused(&set, &set.request());
     let problem = headers.refusal(&refusal, Advertise::Always);
-    // A place may be free much later, but surely no request is admitted before the hour is over.
+    // A place may be free much later, but no request is admitted before the hour is over.
     let seconds = problem.fields.retry_after.expect("a refusal has it");
     assert!((1..=3600).contains(&seconds), "{seconds}");
     let expected = format!(r#""hourly";r=0;t={seconds}, "daily";r=1, "in_flight";r=0"#);

@@ -1,4 +1,4 @@
-//! The fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, as draft-ietf-httpapi-ratelimit-headers-11 has them.
+//! The fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, as in draft-ietf-httpapi-ratelimit-headers-11.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use crate::engine::LimitRules;
 /// The largest integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// Header fields of a response. One that has nothing to say is not there.
+/// The header fields of a response. An empty field is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fields {
     /// `RateLimit-Policy`: what the limits promise in general.
     pub policy: Option<Arc<str>>,
-    /// `RateLimit`: how the limits stand.
+    /// `RateLimit`: how much is left of the limits.
     pub standing: Option<String>,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
 }
 
 impl Fields {
-    /// The fields by name.
+    /// The fields that are present, with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
         let retry_after = self.retry_after.map(|seconds| seconds.to_string().into());
         [
@@ -40,15 +40,15 @@ impl Fields {
     }
 }
 
-/// By which names and units clients know the limits.
+/// The names and units by which clients know the limits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wording {
     pub(super) prefix: String,
-    /// By rate limit or budget. One that has none is not described.
+    /// By rate limit or budget. One without a unit is not described.
     pub(super) units: BTreeMap<String, String>,
 }
 
-/// How the limits of a set are described, by one of its definitions.
+/// The descriptions of a set's limits under one of its definitions.
 #[derive(Debug)]
 pub(super) struct Policies {
     generation: u64,
@@ -59,26 +59,26 @@ pub(super) struct Policies {
 /// What the limits promise to keys of one tier.
 #[derive(Debug)]
 pub(super) struct Promises {
-    /// As the limits of the set.
+    /// In the order of the set's limits.
     policies: Vec<Policy>,
-    /// Where no capacity moves.
+    /// The whole field, valid if no capacity adapts.
     field: Option<Arc<str>>,
 }
 
-/// How one limit is described.
+/// The description of one limit.
 #[derive(Debug)]
 struct Policy {
-    /// The policy's name as a structured-field string, quotes included. The same text is a string of JSON.
+    /// The policy's name as a structured-field string, including the quotes. It is also a valid JSON string.
     name: String,
     kind: Kind,
-    /// What the limit promises; none where it is not described.
+    /// What the limit promises; `None` if it is not described.
     item: Option<String>,
-    /// Whether its capacity moves.
+    /// Whether its capacity adapts.
     moves: bool,
 }
 
 impl Promises {
-    /// Writes down once what is the same in every response.
+    /// Formats once what is the same in every response.
     pub(super) fn new(limits: &[Limit], in_force: &[LimitRules], wording: &Wording) -> Self {
         let mut items = Vec::new();
         let mut policies = Vec::new();
@@ -103,18 +103,18 @@ impl Promises {
 }
 
 impl Policies {
-    /// Of a set with such tiers, by the names of these, `default` first.
+    /// The policies of a set with these tiers, each with its name, `default` first.
     pub(super) fn new(generation: u64, tiers: Vec<(String, Promises)>) -> Self {
         Self { generation, tiers }
     }
 
-    /// What is promised to keys of a tier: to those of `default`, where that is not known.
+    /// What is promised to keys of a tier, or of `default` if the tier is unknown.
     fn of_tier(&self, tier: Option<&str>) -> Option<&Promises> {
         let named = self.tiers.iter().find(|(name, _)| Some(name.as_str()) == tier);
         named.or(self.tiers.first()).map(|(_, promises)| promises)
     }
 
-    /// Which of the set's definitions it is by.
+    /// The generation of the set's definition that these follow.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
@@ -134,8 +134,8 @@ impl Policies {
         }
     }
 
-    /// What the limits promise to keys of the tier that was decided by, and a capacity that moves as it was for the
-    /// verdict.
+    /// What the limits promise to keys of the tier that was used for the decision. For an adaptive limit, it is the
+    /// capacity in the verdict.
     fn policy(&self, set: &LimitSet, verdicts: &[Verdict<'_>]) -> Option<Arc<str>> {
         let Promises {
             policies,
@@ -156,7 +156,7 @@ impl Policies {
         field(&items.into_iter().flatten().collect::<Vec<_>>()).map(Arc::from)
     }
 
-    /// How the limits stand.
+    /// How much is left of the limits.
     fn standing(&self, set: &LimitSet, verdicts: &[Verdict<'_>], admitted: bool) -> Option<String> {
         let items = verdicts.iter().filter_map(|verdict| {
             let policy = self
@@ -171,7 +171,7 @@ impl Policies {
         field(&items.collect::<Vec<_>>())
     }
 
-    /// The quoted name of the policy of a limit, which is a string of JSON as well.
+    /// The quoted name of a limit's policy, which is also a valid JSON string.
     pub(super) fn name(&self, set: &LimitSet, limit: &str) -> Option<&str> {
         self.find(set, limit).map(|policy| policy.name.as_str())
     }
@@ -203,7 +203,7 @@ fn item(limit: &Limit, burst: u64, unit: Option<&str>, name: &str) -> Option<Str
     if let Some(seconds) = limit.window().and_then(window_seconds) {
         push_parameter(&mut item, "w", seconds);
     }
-    // Unless it says otherwise, a limit admits its quota at once.
+    // Unless the field says otherwise, the limit admits its whole quota at once.
     let burst = limit.options().burst().map(|burst| limit.units(burst));
     if let Some(Ok(Some(burst))) = burst
         && burst != capacity
@@ -217,8 +217,8 @@ fn concurrency_item(name: &str, burst: u64) -> String {
     format!("{name};q={};qu=\"concurrent-requests\"", burst.min(LARGEST))
 }
 
-/// `Retry-After` in seconds: the longest wait of all limits that refused or that bind earlier waiters.
-/// Where none of them knows, as is so with concurrency, it is 1: without a number, clients would be back at once.
+/// `Retry-After` in seconds: the longest wait of all limits that refused or that bind earlier waiters. If none of
+/// them is known, as with concurrency, it is 1: without a number, clients would be back at once.
 ///
 /// No window in the `RateLimit` field beside it ends later, as the draft asks.
 pub(super) fn retry_after(refusal: &Refusal) -> u64 {
@@ -227,8 +227,8 @@ pub(super) fn retry_after(refusal: &Refusal) -> u64 {
     longest.map_or(1, whole_seconds).max(1)
 }
 
-/// For how long no more than what remains can be used. A refusal gives it for those limits only that refused, so that
-/// none ends later than `Retry-After`.
+/// How long no more than the remainder can be used. In a refusal, only limits that refused have it, so that none ends
+/// later than `Retry-After`.
 fn effective_window(kind: Kind, verdict: &Verdict<'_>, admitted: bool) -> Option<Duration> {
     match (kind, admitted) {
         (Kind::Concurrency, _) => None,
@@ -238,7 +238,7 @@ fn effective_window(kind: Kind, verdict: &Verdict<'_>, admitted: bool) -> Option
     }
 }
 
-/// The length of a window, where it is a whole number of seconds and always the same: the field knows no others.
+/// The length of a window, if it is constant and a whole number of seconds: the field supports no others.
 fn window_seconds(window: Window) -> Option<u64> {
     match window {
         Window::Span(span) => (span.subsec_nanos() == 0).then_some(span.as_secs()),
@@ -248,7 +248,7 @@ fn window_seconds(window: Window) -> Option<u64> {
     }
 }
 
-/// Rounded up, so that no client comes back too early.
+/// Rounds up, so that no client comes back too early.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs()
         .saturating_add(u64::from(wait.subsec_nanos() > 0))
@@ -260,13 +260,14 @@ fn push_parameter(item: &mut String, key: &str, value: u64) {
     let _ = write!(item, ";{key}={}", value.min(LARGEST));
 }
 
-/// A list of items as a field. An empty list is a field that is not there.
+/// Joins items to a list field. An empty list means that there is no field.
 fn field(items: &[String]) -> Option<String> {
     (!items.is_empty()).then(|| items.join(", "))
 }
 
-/// A structured-field string. Those hold printable ASCII only; the bytes of what else a name has, and the percent
-/// sign, are written as in URLs. What comes out is a string of JSON, too: both escape quotes and backslashes alike.
+/// A structured-field string. These contain printable ASCII only; other bytes of a name, and the percent sign, are
+/// percent-encoded as in URLs. The result is also a valid JSON string, since both escape quotes and backslashes
+/// alike.
 fn quoted(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');

@@ -1,10 +1,10 @@
-//! Answers to clients of gRPC.
+//! Answers to gRPC clients.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
-/// Who asked, and so which form of an answer is understood.
+/// The kind of client, which determines the form of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tower) enum Caller {
     Http,
@@ -15,15 +15,15 @@ impl Caller {
     pub(in crate::tower) fn of(head: &Parts) -> Self {
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         match content_type.and_then(|text| text.strip_prefix(b"application/grpc")) {
-            // As in `application/grpc+proto`; not `application/grpc-web`, which has a framing of its own.
+            // As in `application/grpc+proto`, but not `application/grpc-web`, which has its own framing.
             Some([] | [b'+' | b';', ..]) => Self::Grpc,
             _ => Self::Http,
         }
     }
 }
 
-/// An answer as gRPC has it: the status of HTTP says that the call was received, a field what became of it, and there is no
-/// body, which a client would take for messages.
+/// The gRPC form of an answer: the HTTP status says that the call was received, a field gives its result, and the
+/// body is empty, because a client would take it for messages.
 pub(in crate::tower) fn as_grpc(response: Response<String>) -> Response<String> {
     const STATUS: HeaderName = HeaderName::from_static("grpc-status");
     const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

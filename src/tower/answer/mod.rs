@@ -1,4 +1,4 @@
-//! What is answered in place of the service, and how the application has it shaped.
+//! Answers in place of the service, and how the application can shape them.
 
 pub(super) mod grpc;
 pub(super) mod response;
@@ -15,24 +15,24 @@ use crate::error::Error;
 use crate::http::Problem;
 use grpc::{Caller, as_grpc};
 
-/// Why a request did not reach the service: what [`on_rejection`](super::LimitLayer::on_rejection) is given.
+/// Why a request did not reach the service, as passed to [`on_rejection`](super::LimitLayer::on_rejection).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Rejection<'a> {
-    /// The limits refused it: 429, or 503 where no limit would have refused.
+    /// The limits refused it: 429, or 503 if no limit would have refused.
     Refused(&'a Refusal),
-    /// The limits could not be asked: 400 where the request does not name one key, 429 where it takes more than a
+    /// The limits could not be asked: 400 if the request does not name exactly one key, 429 if it takes more than a
     /// limit can ever admit ([`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible)), 500 otherwise.
     Failed(&'a Error),
 }
 
-/// Shapes what is answered in place of the service.
+/// Shapes an answer in place of the service.
 #[derive(Clone)]
 pub(in crate::tower) struct Shape(Arc<ShapeFunction>);
 
 type ShapeFunction = dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync;
 
-// The layer keeps nothing that a panic of the function could leave half done.
+// The layer keeps no state that a panic of the function could leave half changed.
 impl UnwindSafe for Shape {}
 impl RefUnwindSafe for Shape {}
 
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// What is answered in place of the service.
+/// An answer in place of the service.
 #[derive(Debug)]
 pub(in crate::tower) struct Answer {
     problem: Problem,
@@ -73,8 +73,8 @@ impl Answer {
         }
     }
 
-    /// The response to a request, in the form that its sender understands and the application wants. Why it was given is
-    /// in its extensions, for the layers around this one.
+    /// The response to a request, in the form that its sender understands and the application wants. The reason is in
+    /// its extensions, for the layers around this one.
     pub(in crate::tower) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
         let mut response = response::of_problem(self.problem);
         if Caller::of(head) == Caller::Grpc {

@@ -8,10 +8,10 @@ use crate::http::{Fields, Problem};
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STANDING: HeaderName = HeaderName::from_static("ratelimit");
 
-/// The response that a problem is.
+/// Turns a problem into a response.
 pub(in crate::tower) fn of_problem(problem: Problem) -> Response<String> {
     let mut response = Response::new(problem.body.into_owned());
-    // Each of its statuses is one of HTTP.
+    // All of its statuses are valid in HTTP.
     *response.status_mut() =
         StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
@@ -23,12 +23,11 @@ pub(in crate::tower) fn of_problem(problem: Problem) -> Response<String> {
     response
 }
 
-/// Adds how the limits stand. Both fields are lists, and the service may be limited by others as well: what is there
-/// already stays.
+/// Adds the `RateLimit` fields. Both are lists, and the service may have limits of its own, so existing values stay.
 pub(in crate::tower) fn append(fields: Fields, headers: &mut HeaderMap) {
     let policy = fields.policy.map(|policy| HeaderValue::from_str(&policy));
     let standing = fields.standing.map(HeaderValue::try_from);
-    // Of printable ASCII only, which every field may hold.
+    // The values are printable ASCII, which any field can hold.
     for (name, value) in [(POLICY, policy), (STANDING, standing)] {
         if let Some(Ok(value)) = value {
             headers.append(name, value);

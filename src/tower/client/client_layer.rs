@@ -1,4 +1,4 @@
-//! The layer before a client.
+//! The layer for clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,22 @@ use super::upstream::Settings;
 use crate::tower::extract::demand::Extractor;
 use crate::tower::settings::OnError;
 
-/// Puts limits before a client: requests go out as the limits of an upstream allow, over all processes of the host.
+/// Puts limits in front of a client, so that the requests of all processes of the host stay within the limits of an
+/// upstream.
 ///
-/// - A request that the limits refuse is not sent: the answer is the error
-///   [`ClientError::Refused`](super::ClientError::Refused), which no answer of the upstream is mistaken for. With
-///   [`wait`](Self::wait) it waits its turn first.
-/// - Responses pass through as they are, `RateLimit` fields included. The permit is held until the body has ended.
-/// - Where the upstream answers 429, or 503 with `Retry-After`, nothing is sent before the instant that it says, by any
-///   process: see [`Permit::throttled`](crate::Permit::throttled). The response passes through; whether the request is
-///   sent again is up to the caller. With [`wait`](Self::wait), what is sent meanwhile waits until then.
-/// - Where the segment was [removed](crate::SegmentError::Removed), it goes on with the segment that is at the path by then, if
-///   there is one with a set of the same name.
+/// - A request that the limits refuse is not sent. It fails with
+///   [`ClientError::Refused`](super::ClientError::Refused), which cannot be mistaken for an answer of the upstream.
+///   With [`wait`](Self::wait), it waits in the queue first.
+/// - Responses pass through unchanged, including `RateLimit` fields. The permit is held until the body has ended.
+/// - If the upstream answers 429, or 503 with `Retry-After`, no process sends anything before the given time: see
+///   [`Permit::throttled`](crate::Permit::throttled). The response passes through; retrying is up to the caller. With
+///   [`wait`](Self::wait), requests made in the meantime wait until then.
+/// - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
+///   path, if that has a set of the same name.
 /// - The [`PermitHandle`](crate::tower::PermitHandle) is in the extensions of request and response, to settle what a
 ///   request has cost.
 ///
-/// Clients whose errors are boxed, as of axum, are put behind `tower`'s `map_err`.
+/// If a client's errors are boxed, as in axum, put `tower`'s `map_err` in between.
 ///
 /// ```
 /// # use std::convert::Infallible;
@@ -76,28 +77,30 @@ impl<E: Extractor> ClientLimitLayer<E> {
 }
 
 impl<E> ClientLimitLayer<E> {
-    /// Lets requests wait their turn for this long instead of refusing them at once, in the queue that all processes
-    /// share. No request waits unless set.
+    /// Lets requests wait up to this long instead of refusing them at once, in the queue that all processes share. By
+    /// default, requests do not wait.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.settings.wait = Some(longest);
         self
     }
 
-    /// What to do with a request when the limits cannot be asked; it is not sent unless set, which is
-    /// [`ClientError::Limits`](super::ClientError::Limits). What is wrong with the request itself is that in any case.
+    /// What to do with a request when the limits cannot be asked. By default it is not sent and fails with
+    /// [`ClientError::Limits`](super::ClientError::Limits), as do requests that are invalid themselves, whatever is
+    /// set here.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.settings.on_error = on_error;
         self
     }
 
-    /// Which answers say that the upstream takes nothing for a while, and for how long;
-    /// [`throttled_by`](fn@super::throttled_by) unless set. [`retry_after`](fn@super::retry_after) reads the usual fields.
+    /// Which responses mean that the upstream accepts nothing for a while, and for how long;
+    /// [`throttled_by`](fn@super::throttled_by) by default. [`retry_after`](fn@super::retry_after) reads the usual
+    /// fields.
     pub fn throttled_by(mut self, throttled_by: fn(StatusCode, &HeaderMap) -> Option<Duration>) -> Self {
         self.settings.throttled_by = throttled_by;
         self
     }
 
-    /// Which other answers say that the work failed: see
+    /// Which other responses mean that the work failed: see
     /// [`LimitLayer::fails_with`](crate::tower::LimitLayer::fails_with).
     pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
         self.settings.is_failure = is_failure;
@@ -105,7 +108,7 @@ impl<E> ClientLimitLayer<E> {
     }
 }
 
-// Not derived: an extractor is shared, and need not be one that can be cloned.
+// Not derived: the extractor is shared and need not be `Clone`.
 impl<E> Clone for ClientLimitLayer<E> {
     fn clone(&self) -> Self {
         Self {

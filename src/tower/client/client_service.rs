@@ -14,9 +14,9 @@ use super::upstream::{NotSent, Settings};
 use crate::tower::body::LimitBody;
 use crate::tower::extract::demand::Extractor;
 
-/// A client behind limits: what a [`ClientLimitLayer`](super::ClientLimitLayer) makes of a client.
+/// A client behind limits, as built by a [`ClientLimitLayer`](super::ClientLimitLayer).
 ///
-/// It is ready when the client behind it is: the limits are asked in `call`.
+/// It is ready when the inner client is; the limits are asked in `call`.
 #[derive(Debug)]
 pub struct ClientLimitService<S, E> {
     inner: S,
@@ -24,7 +24,8 @@ pub struct ClientLimitService<S, E> {
     settings: Settings,
 }
 
-/// The future of a response. Dropped, it gives back what the request took, and its place in the queue where it waits.
+/// The future of a response. Dropping it gives back what the request took, or its place in the queue if it is
+/// waiting.
 pub type ClientLimitFuture<B, E> =
     Pin<Box<dyn Future<Output = Result<Response<LimitBody<B>>, ClientError<E>>> + Send>>;
 
@@ -38,7 +39,7 @@ impl<S, E> ClientLimitService<S, E> {
     }
 }
 
-// Not derived: an extractor is shared, and need not be one that can be cloned.
+// Not derived: the extractor is shared and need not be `Clone`.
 impl<S: Clone, E> Clone for ClientLimitService<S, E> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), Arc::clone(&self.extractor), self.settings)
@@ -66,7 +67,7 @@ where
         let demand = self.extractor.extract(&head);
         let mut request = Request::from_parts(head, body);
         let settings = self.settings;
-        // The one that was asked whether it is ready is the one to be called.
+        // Call the service that was polled ready, not its clone.
         let next = self.inner.clone();
         let mut ready = mem::replace(&mut self.inner, next);
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! Limits before requests that go out: see [`ClientLimitLayer`].
+//! Limits for outgoing requests: see [`ClientLimitLayer`].
 
 mod client_error;
 mod client_layer;

@@ -11,9 +11,9 @@ use crate::tower::body::LimitBody;
 use crate::tower::extract::demand::Extractor;
 use crate::tower::permit_handle::SharedPermit;
 
-/// With the feature `reqwest-middleware`. What is not sent is `reqwest_middleware::Error::Middleware`, of a
-/// [`Refusal`](crate::Refusal) or an [`Error`](crate::Error); the extensions of the request are those of the
-/// middleware.
+/// Available with the feature `reqwest-middleware`. A request that is not sent fails with
+/// `reqwest_middleware::Error::Middleware`, which contains a [`Refusal`](crate::Refusal) or an
+/// [`Error`](crate::Error). The extensions of the request are those of the middleware.
 ///
 /// ```no_run
 /// use reqwest_middleware::{ClientBuilder, Error, reqwest};
@@ -66,12 +66,12 @@ where
     }
 }
 
-/// The response, whose body holds the permit until it has ended.
+/// The response, with a body that holds the permit until it has ended.
 fn with_permit(response: Response, held: SharedPermit) -> Result<Response> {
     let url = response.url().clone();
     let (head, body) = http::Response::from(response).into_parts();
     let body = Body::wrap(LimitBody::new(body, Some(held)));
-    // The address is what a response made of parts would lack.
+    // A response built from parts would lack the URL.
     let response = http::Response::builder().url(url).body(body);
     let mut response = response.map_err(MiddlewareError::middleware)?;
     *response.status_mut() = head.status;
@@ -81,7 +81,7 @@ fn with_permit(response: Response, held: SharedPermit) -> Result<Response> {
     Ok(response.into())
 }
 
-/// The head of a request, as extractors look at it.
+/// The head of a request, for extractors.
 fn head_of(request: &Request, extensions: &Extensions) -> Result<Parts> {
     let uri: Uri = request
         .url()

@@ -1,18 +1,21 @@
-//! When an upstream says that it takes requests again.
+//! When an upstream says that it accepts requests again.
 
 use std::time::{Duration, SystemTime};
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-/// For how long an upstream is left alone that says that it is throttled and not for how long.
+/// How long to hold back if an upstream says that it is throttled, but not for how long.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 
-/// For how long an upstream takes nothing, as its response says: what a [`ClientLimitLayer`](super::ClientLimitLayer) goes by
-/// unless it is [set otherwise](super::ClientLimitLayer::throttled_by), for other clients to give to
-/// [`Permit::throttled`](crate::Permit::throttled). 429 throttles in any case, for one second where it does not say for how
-/// long; 503 where it does; and so does a call of gRPC that ends with `grpc-status: 8` in its first fields. The time is that of
-/// [`retry_after`]. None where the response throttles nothing.
+/// How long an upstream accepts nothing, according to its response; `None` if the response does not throttle
+/// anything.
+///
+/// A [`ClientLimitLayer`](super::ClientLimitLayer) uses this unless it is [set
+/// otherwise](super::ClientLimitLayer::throttled_by); other clients can pass the result to
+/// [`Permit::throttled`](crate::Permit::throttled). 429 always throttles, for one second if it gives no time; 503
+/// does if it gives one; and so does a gRPC call that has `grpc-status: 8` in its first fields. The time is that of
+/// [`retry_after`].
 ///
 /// ```
 /// # use std::time::Duration;
@@ -37,9 +40,9 @@ pub fn throttled_by(status: StatusCode, headers: &HeaderMap) -> Option<Duration>
     }
 }
 
-/// How long an upstream asks its clients to wait, by the fields of its response: `Retry-After` in seconds or as a date,
-/// the more exact `retry-after-ms` and `x-ms-retry-after-ms` of some providers, and `grpc-retry-pushback-ms`. None where
-/// it says nothing that can be read. A date that has passed is zero.
+/// How long an upstream asks its clients to wait, from the fields of its response: `Retry-After` in seconds or as a
+/// date, the more precise `retry-after-ms` and `x-ms-retry-after-ms` of some providers, and `grpc-retry-pushback-ms`.
+/// `None` if none of them is readable. A date in the past is zero.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -69,7 +72,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(date.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))
 }
 
-/// A number that is not negative. Whole ones are the rule; some send fractions.
+/// A number that is not negative. Whole numbers are the rule; some providers send fractions.
 fn number(text: &str) -> Option<f64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let number: f64 = is_plain.then(|| text.parse().ok())??;

@@ -1,4 +1,4 @@
-//! What is common to all clients: taking the limits before a request, and telling them how it went.
+//! What all clients share: taking the limits before a request, and reporting how it went.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes what a request demands, waiting for it as long as it may.
+    /// Takes what a request demands, waiting for it if allowed.
     pub(super) async fn take(self, demand: Result<Option<Demand>, Error>) -> Result<Sent, NotSent> {
         match self.try_take(demand).await {
             Err(NotSent::Failed(error)) if self.admits(&error) => {
@@ -58,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// What is wrong with the request itself is no reason to let it pass.
+    /// Whether the request may pass despite the error. An invalid request may not.
     fn admits(self, error: &Error) -> bool {
         let is_of_request = matches!(
             error,
@@ -82,7 +82,7 @@ impl Settings {
         };
         match demand.after(&error) {
             Some(demand) => {
-                // In the queue of the successor, for as long as is left.
+                // Waits in the queue of the successor, for the time that is left.
                 let left = self.wait.map(|longest| longest.saturating_sub(began.elapsed()));
                 self.ask(&demand?, left).await
             }
@@ -92,7 +92,7 @@ impl Settings {
 
     async fn ask(self, demand: &Demand, wait: Option<Duration>) -> Result<Sent, NotSent> {
         let outcome = match demand.asked()? {
-            // Nothing is held of networks, and no one waits for them.
+            // Requests by network hold nothing and do not wait.
             Asked::Networks(address) => {
                 let checked = address.check(demand.request())?;
                 return match checked.into_result() {
@@ -122,7 +122,7 @@ impl Sent {
         }
     }
 
-    /// Tells the limits what the upstream answers, and answers what is held until the end of the body.
+    /// Reports the upstream's response to the limits. Returns what is held until the end of the body.
     pub(super) fn answered(
         self,
         status: StatusCode,
@@ -145,7 +145,7 @@ impl Sent {
         None
     }
 
-    /// There is no response.
+    /// Records that there was no response.
     pub(super) fn failed(self) {
         if let Some(held) = &self.held {
             held.note_failure();

@@ -8,22 +8,22 @@ use super::client_address::ClientAddress;
 use super::demand::{Demand, Extractor};
 use crate::error::Error;
 
-/// Demands the same of every request, of the limits of the address that it comes from: see [`Demand::by_address`].
+/// Demands the same of every request, from the limits of its client's address. See [`Demand::by_address`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ByAddress {
     source: ClientAddress,
     demand: Demand,
-    /// For requests whose address is not to be had.
+    /// For requests without a known address.
     without_address: Demand,
 }
 
 impl Demand {
-    /// Limits each client by its address, or, where the limits of the set count [networks](crate::Limit::prefix), all
+    /// Limits each client by its address or, if the limits of the set count [networks](crate::Limit::prefix), by all
     /// of its networks: see [`address`](Self::address). For [keyed](crate::SetDeclaration::keyed) sets.
     ///
-    /// Requests whose address is not to be had are answered 400, unless [`or_address`](ByAddress::or_address) says whose
-    /// limits they are held against.
+    /// Requests without a known address are answered 400, unless [`or_address`](ByAddress::or_address) gives an
+    /// address for them.
     ///
     /// ```
     /// # use std::net::SocketAddr;
@@ -51,7 +51,7 @@ impl Demand {
     ///
     /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed).
     pub fn by_address(self, source: ClientAddress) -> Result<ByAddress, Error> {
-        // Whatever the addresses will be, the set must be one that has limits for them.
+        // Whatever the addresses will be, the set must have limits for them.
         let _ = self.clone().address(IpAddr::from([0, 0, 0, 0]))?;
         Ok(ByAddress {
             source,
@@ -62,11 +62,11 @@ impl Demand {
 }
 
 impl ByAddress {
-    /// Limits all requests whose address is not to be had together, as this address, instead of answering them 400.
+    /// Limits all requests without a known address together, under this address, instead of answering 400.
     ///
     /// # Errors
     ///
-    /// As [`Demand::address`].
+    /// See [`Demand::address`].
     pub fn or_address(mut self, address: impl Into<IpAddr>) -> Result<Self, Error> {
         self.without_address = self.without_address.address(address)?;
         Ok(self)

@@ -1,4 +1,4 @@
-//! Limits per client, where a header says which.
+//! Limits per client, identified by a header.
 
 use http::HeaderName;
 use http::request::Parts;
@@ -6,8 +6,7 @@ use http::request::Parts;
 use super::demand::{Demand, Extractor};
 use crate::error::Error;
 
-/// Demands the same of every request, of the limits of the key that the request names in a header: see
-/// [`Demand::by_header`].
+/// Demands the same of every request, from the limits of the key in a header. See [`Demand::by_header`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ByHeader {
@@ -18,14 +17,14 @@ pub struct ByHeader {
 }
 
 impl Demand {
-    /// Limits each client by itself: the value of this header is the key. For [keyed](crate::SetDeclaration::keyed)
-    /// sets; [`key`](Self::key) is for keys from elsewhere.
+    /// Limits each client separately, with the value of this header as the key. For
+    /// [keyed](crate::SetDeclaration::keyed) sets; use [`key`](Self::key) for keys from elsewhere.
     ///
-    /// Requests without the header are answered 400, unless [`or_key`](ByHeader::or_key) has a key for them, and so are
-    /// those whose header is empty or repeated: which of several values counts is not specified anywhere.
+    /// Requests without the header are answered 400, unless [`or_key`](ByHeader::or_key) gives a key for them. So are
+    /// requests whose header is empty or repeated, because no specification says which of several values counts.
     ///
-    /// Anyone can make up a key that no one checks, and has fresh limits by it. Let requests come through a layer that
-    /// checks it first, or keys that are made up fill the table and new clients are turned away.
+    /// If nobody checks the keys, anyone can make one up and get fresh limits with it. Put a layer in front that
+    /// checks them; otherwise invented keys fill the table and new clients are turned away.
     ///
     /// ```
     /// # use std::convert::Infallible;
@@ -68,7 +67,7 @@ impl Demand {
     /// [`RequestError::NotKeyed`](crate::RequestError::NotKeyed),
     /// [`RequestError::AddressRequired`](crate::RequestError::AddressRequired).
     pub fn by_header(self, header: HeaderName) -> Result<ByHeader, Error> {
-        // Whatever the keys will be, the set must be one that has some.
+        // Whatever the keys will be, the set must be keyed.
         self.set().identify(b"any")?;
         Ok(ByHeader {
             header,
@@ -79,11 +78,11 @@ impl Demand {
 }
 
 impl ByHeader {
-    /// Limits all requests without the header together, as this key, instead of answering them 400.
+    /// Limits all requests without the header together, under this key, instead of answering 400.
     ///
     /// # Errors
     ///
-    /// As [`Demand::key`].
+    /// See [`Demand::key`].
     pub fn or_key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.unnamed = self.unnamed.key(key)?;
         Ok(self)

@@ -6,11 +6,11 @@ use http::header::FORWARDED;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
-/// How the address of a client is found: by the connection, or by what proxies say that are trusted.
+/// How the address of a client is determined: from the connection, or from the headers of trusted proxies.
 ///
-/// Anyone can send a header. Those of proxies are believed by number: each proxy appends the address that it was
-/// reached from, so with one proxy before the server the last entry is the client, with two the last but one; what
-/// stands before that the client may have made up, and it is not looked at.
+/// Anyone can send a header, so those of proxies are trusted by number. Each proxy appends the address that connected
+/// to it, so with one proxy in front of the server the last entry is the client, with two the last but one. Anything
+/// before that may have been made up by the client, and is ignored.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct ClientAddress {
@@ -25,7 +25,7 @@ enum Source {
 }
 
 impl ClientAddress {
-    /// The other end of the connection, which `find` knows where the server has put. In axum:
+    /// The peer of the connection, which `find` reads from where the server has put it. In axum:
     ///
     /// ```ignore
     /// ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()))
@@ -37,7 +37,7 @@ impl ClientAddress {
     }
 
     /// The field `X-Forwarded-For`, behind this many trusted proxies, each of which appends to it. With zero proxies
-    /// no one is believed and no request has an address.
+    /// nobody is trusted, and no request has an address.
     pub fn x_forwarded_for(trusted_proxies: usize) -> Self {
         Self {
             source: Source::XForwardedFor { trusted_proxies },
@@ -45,15 +45,15 @@ impl ClientAddress {
     }
 
     /// The field `Forwarded` of [RFC 7239](https://www.rfc-editor.org/rfc/rfc7239), behind this many trusted proxies,
-    /// each of which appends to it. With zero proxies no one is believed and no request has an address.
+    /// each of which appends to it. With zero proxies nobody is trusted, and no request has an address.
     pub fn forwarded(trusted_proxies: usize) -> Self {
         Self {
             source: Source::Forwarded { trusted_proxies },
         }
     }
 
-    /// The address; none where the connection has none, where the request did not come through as many proxies, and
-    /// where a proxy does not say it (`unknown`, or a name that begins with an underscore).
+    /// The address. `None` if the connection has none, if the request did not come through that many proxies, or if a
+    /// proxy does not disclose it (`unknown`, or a name that begins with an underscore).
     pub(in crate::tower) fn find(&self, head: &Parts) -> Option<IpAddr> {
         const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
         match self.source {
@@ -73,7 +73,7 @@ impl ClientAddress {
     }
 }
 
-/// What the first of so many proxies has appended to a list that may be spread over several lines.
+/// What the first of the trusted proxies has appended to a list, which may span several lines.
 fn appended_by(
     headers: &HeaderMap,
     name: &HeaderName,
@@ -88,9 +88,9 @@ fn appended_by(
     entries.into_iter().nth(place)
 }
 
-/// The parts of a list, without the space around them. What stands in quotation marks is one part, whatever it holds; of a
-/// backslash in there, the character behind it counts. None where a quotation does not end: a client could begin one that
-/// swallows what proxies append.
+/// The parts of a list, trimmed. Text in quotation marks is one part, whatever it contains; within it, a backslash
+/// escapes the next character. `None` if a quotation does not end: otherwise a client could open one that swallows
+/// what proxies append.
 fn split(list: &str, separator: char) -> Option<Vec<String>> {
     let mut parts = vec![String::new()];
     let mut characters = list.chars();
@@ -120,12 +120,12 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
         }
         let value = value.trim();
         let unquoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-        // An address needs no backslashes, so what has some is none.
+        // An address needs no backslashes, so text that contains any is not an address.
         node(unquoted.unwrap_or(value))
     })
 }
 
-/// An address with or without a port; of version 6 with or without brackets, which a port needs.
+/// An address with or without a port. IPv6 addresses may be in brackets, and must be if there is a port.
 fn node(text: &str) -> Option<IpAddr> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Some(address) = bracketed {

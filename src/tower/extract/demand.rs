@@ -1,4 +1,4 @@
-//! What an HTTP request takes, and how it is found out.
+//! What an HTTP request takes, and how that is determined.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::engine::KeyIdentity;
 use crate::error::{Error, SegmentError};
 use crate::http::PolicyHeaders;
 
-/// Says of each HTTP request which limits it has to pass and what it takes of them.
+/// Decides for each HTTP request which limits apply and what it takes of them.
 ///
 /// A [`Demand`] is an extractor: it demands the same of every request. A function or closure of a request's head is
-/// one, too; it is called once for each request and should be quick:
+/// one too; it is called once for each request and should be quick:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -49,13 +49,12 @@ use crate::http::PolicyHeaders;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Extractor {
-    /// What the request with this head demands; none if it is not limited.
+    /// What the request with this head demands; `None` if it is not limited.
     ///
     /// # Errors
     ///
-    /// What goes wrong on the way. The layer deals with it as with an error of the limits: see
-    /// [`OnError`](crate::tower::OnError). That the request names no key, or one that cannot be, is answered 400 whatever that
-    /// says: pass the error of [`Demand::key`] on.
+    /// Any failure. The layer handles it like an error of the limits: see [`OnError`](crate::tower::OnError). A
+    /// request that names no key or an invalid one is always answered 400: just return the error of [`Demand::key`].
     fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error>;
 }
 
@@ -74,7 +73,7 @@ impl Extractor for Demand {
     }
 }
 
-/// What a demand is put to.
+/// What a demand applies to.
 pub(in crate::tower) enum Asked<'a> {
     Subject(Subject<'a>),
     Networks(Address<'a>),
@@ -82,8 +81,8 @@ pub(in crate::tower) enum Asked<'a> {
 
 /// A set of limits, what to take of it, the key, and how clients know its limits.
 ///
-/// The set's limits are described once for all responses, until they [change](crate::Segment::apply); clones share
-/// that, so make it at the start and clone it for each request.
+/// The set's limits are described once for all responses, until they [change](crate::Segment::apply). Clones share
+/// that work, so create the demand at the start and clone it for each request.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Demand {
@@ -92,27 +91,27 @@ pub struct Demand {
     headers: Arc<PolicyHeaders>,
 }
 
-/// Keys up to this length, which is that of a UUID as text, are kept without an allocation.
+/// Keys up to this length, that of a UUID as text, are stored without an allocation.
 const KEY_BYTES: usize = 36;
 
-/// Whose limits of the set are asked.
+/// Whose limits of the set apply.
 #[derive(Clone, Debug)]
 enum Client {
-    /// Everyone's; of a keyed set no one's, yet.
+    /// The set as a whole; if it is keyed, the key is still missing.
     Everyone,
-    /// The key as the table knows it, and as it was given: the table of another segment knows it otherwise.
+    /// The key as the table knows it, and as it was given: in the table of another segment its hash differs.
     Key(KeyIdentity, SmallVec<[u8; KEY_BYTES]>),
-    /// Whose networks are counted.
+    /// The address whose networks are counted.
     Address(IpAddr),
 }
 
 impl Demand {
-    /// Demands what `request` takes, of the set that it was prepared for. Where that is
-    /// [keyed](crate::SetDeclaration::keyed), it takes a [`key`](Self::key) or an [`address`](Self::address) as well.
+    /// Demands what `request` takes, from the set that it was prepared for. If the set is
+    /// [keyed](crate::SetDeclaration::keyed), it also needs a [`key`](Self::key) or an [`address`](Self::address).
     ///
     /// # Errors
     ///
-    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) where it names nothing, and a rate limit needs a
+    /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) if it names nothing and a rate limit needs a
     /// cost. If each request has a cost of its own, [name](Self::with) zero at first.
     pub fn new(request: Request) -> Result<Self, Error> {
         request.require_costs()?;
@@ -123,11 +122,11 @@ impl Demand {
         })
     }
 
-    /// Says whose limits are meant: any bytes, from 1 to 65,536 of them, such as an API key, a tenant or an address.
+    /// Sets the key: any 1 to 65,536 bytes, such as an API key, a tenant or an address.
     /// [`by_header`](Self::by_header) takes it from a header of each request.
     ///
-    /// A demand without a key on a set that is keyed is refused: 400, whatever
-    /// [`OnError`](crate::tower::OnError) says, because the request is what lacks something.
+    /// A demand without a key on a keyed set is answered 400, whatever [`OnError`](crate::tower::OnError) says,
+    /// because the request itself is incomplete.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -157,16 +156,16 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// As [`LimitSet::key`](crate::LimitSet::key).
+    /// See [`LimitSet::key`](crate::LimitSet::key).
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
         let key = key.as_ref();
         self.client = Client::Key(self.set().identify(key)?, SmallVec::from_slice(key));
         Ok(self)
     }
 
-    /// Says which address' limits are meant. Where the limits of the set count [networks](crate::Limit::prefix), they are
-    /// those of every network that contains the address: nothing is held then, and no request waits. In other keyed
-    /// sets the address as it is written is the key. [`by_address`](Self::by_address) takes it from each request.
+    /// Sets the address. If the limits of the set count [networks](crate::Limit::prefix), the limits of every network
+    /// that contains the address apply; nothing is held then, and requests do not wait. In other keyed sets, the
+    /// textual form of the address is the key. [`by_address`](Self::by_address) takes it from each request.
     ///
     /// # Errors
     ///
@@ -180,23 +179,23 @@ impl Demand {
         Ok(self)
     }
 
-    /// Names a limit and what to take of it, in units: see [`Request::with`].
+    /// Names a limit and how many units to take of it: see [`Request::with`].
     ///
     /// # Errors
     ///
-    /// As [`Request::set_cost`].
+    /// See [`Request::set_cost`].
     pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
         self.request.set_cost(limit, cost)?;
         Ok(self)
     }
 
-    /// Tells clients of a rate limit or budget, measured in a unit of the draft's registry: `requests` or
-    /// `content-bytes`. Without it such a limit is kept out of the fields `RateLimit` and `RateLimit-Policy`: a
-    /// client would take its units for requests. Limits of other kinds have units of their own and ignore this.
+    /// Describes a rate limit or budget to clients, in a unit of the draft's registry: `requests` or `content-bytes`.
+    /// Without it, such a limit is left out of the fields `RateLimit` and `RateLimit-Policy`, because a client would
+    /// take its units for requests. Limits of other kinds have their own units and ignore this.
     ///
     /// # Errors
     ///
-    /// As [`Request::set_cost`].
+    /// See [`Request::set_cost`].
     pub fn quota_unit(mut self, limit: impl LimitName, unit: impl Into<String>) -> Result<Self, Error> {
         let set = self.request.limit_set();
         let index = set.resolve(&limit)?;
@@ -206,14 +205,15 @@ impl Demand {
         Ok(self)
     }
 
-    /// What stands before the names of limits wherever clients read them; nothing unless given. For services whose
-    /// sets have limits of the same name, which clients would take for one.
+    /// A prefix for the names of limits wherever clients read them; none by default. For services with several sets
+    /// whose limits have the same name, which clients would mistake for one.
     pub fn policy_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_prefix(prefix));
         self
     }
 
-    /// The demand to go on with after an error: the same one of the successor of its segment, if that was removed and has one.
+    /// The demand to continue with after an error: the same one on the successor of its segment, if the segment was
+    /// removed and has one.
     pub(in crate::tower) fn after(&self, error: &Error) -> Option<Result<Self, Error>> {
         if !matches!(error, Error::Segment(SegmentError::Removed { .. })) {
             return None;
@@ -242,7 +242,7 @@ impl Demand {
         self.request.limit_set()
     }
 
-    /// Whose limits are asked.
+    /// Whose limits apply.
     pub(in crate::tower) fn asked(&self) -> Result<Asked<'_>, Error> {
         let subject = match &self.client {
             Client::Everyone => self.set().subject()?,

@@ -1,4 +1,4 @@
-//! Which key and which costs a request has.
+//! The key and the costs of a request.
 
 pub(super) mod by_address;
 pub(super) mod by_header;

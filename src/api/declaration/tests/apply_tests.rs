@@ -1,4 +1,4 @@
-//! What of another declaration a segment can take over, and what it cannot.
+//! How much of another declaration a segment can take over.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn refused(new: &Declaration, stored: &Declaration) -> Vec<String> {
     texts(&new.applied_to(stored).expect_err("not applicable"))
 }
 
-/// Of a set "s" with one limit "l": the changes without their place.
+/// The changes to a set "s" with one limit "l", without their place.
 fn limit_changes(new: Limit, stored: Limit) -> Vec<String> {
     bare(changes(&declaring(new), &declaring(stored)))
 }
@@ -494,7 +494,7 @@ fn memory(declaration: &Declaration) -> Vec<Memory> {
         .collect()
 }
 
-/// Changes what can be changed, where `pick` says so.
+/// Changes every field that can change and for which `pick` is true.
 fn changed(stored: &Declaration, pick: &[bool; 7], number: u32) -> Declaration {
     let mut new = stored.clone();
     let amount = u64::from(number);
@@ -543,7 +543,7 @@ proptest! {
         prop_assert_eq!(memory(&applied), memory(&stored));
         let again = new.applied_to(&applied).expect("applicable once more");
         prop_assert_eq!(texts(&again.differences(&applied)), [""; 0]);
-        // Only sizes that are not declared may be other than a new segment would have them.
+        // Only sizes that are not declared may differ from those of a new segment.
         for difference in new.differences(&applied) {
             let path = difference.path();
             prop_assert!(path.ends_with(" / holds") || path.ends_with(" / entries"), "{}", difference);

@@ -1,4 +1,4 @@
-//! What a declaration can get wrong, each with its message.
+//! Every mistake that a declaration can contain, each with its message.
 
 use crate::api::declaration::tests::*;
 

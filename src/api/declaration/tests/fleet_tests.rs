@@ -1,4 +1,4 @@
-//! Limits that hosts share, as they are declared: what can be, what cannot, and what is kept in a segment.
+//! Limits that hosts share: what can and cannot be declared, and what is stored in a segment.
 
 use crate::api::declaration::stored::StoredSet;
 use crate::api::declaration::tests::*;
@@ -41,7 +41,7 @@ fn what_can_be_shared_is_stored_and_read_back() {
             text.contains("lease = \"2s\"") && text.contains("outage = \"spend_out\""),
             "{text}"
         );
-        // There is room for a lease also while it is not shared.
+        // There is room for a lease even while the limit is not shared.
         let words = |declaration: &Declaration| plan(declaration).state_words();
         assert_eq!(words(&shared), words(&alone));
         let without = Declaration::from_toml(&limit_toml(&limit)).expect("valid");

@@ -133,7 +133,7 @@ fn each_key_may_hold_one_as_far_as_65536_go() {
     // 16 shards, of which the fullest may have more than a sixteenth of the keys.
     assert!((625..=1_000).contains(&holds(10_000, 1)));
     assert_eq!(holds(1_000_000, 1), 65_536 / 256);
-    assert_eq!(holds(1_000_000, 100), 400); // of one key, which must have room for its own
+    assert_eq!(holds(1_000_000, 100), 400); // 4 times the capacity of one key
     assert_eq!(holds(1, 1), 64);
 }
 
@@ -260,7 +260,7 @@ fn a_table_that_only_one_of_them_has_is_one_difference() {
     );
 }
 
-/// What the engine works out while it decides is what a declaration of that capacity would be compiled to.
+/// The rule that the engine derives while deciding equals the one compiled from a declaration of that capacity.
 #[test]
 fn a_limit_with_a_capacity_of_a_key_s_own_is_the_rule_that_is_declared_so() {
     let rate = |algorithm| Limit::rate("l", 10, MINUTE).algorithm(algorithm);
@@ -278,7 +278,7 @@ fn a_limit_with_a_capacity_of_a_key_s_own_is_the_rule_that_is_declared_so() {
         Limit::concurrency("l", 10),
     ] {
         let compiled = |limit: &Limit| plan(&declaring(limit.clone()));
-        // As it is stored, with everything written out, it means the same.
+        // Its stored form, with everything written out, means the same.
         for limit in [limit.clone(), limit.canonical()] {
             let LimitPlan { rule, terms, .. } = compiled(&limit);
             let terms = terms.expect("a capacity that can be another");

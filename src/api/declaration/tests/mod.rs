@@ -29,13 +29,13 @@ fn backlog(capacity: u64, window: u64, burst: u64) -> Rule {
     Backlog::new(capacity, window, burst).expect("valid").into()
 }
 
-/// The rule of a sliding window in a set of its own, whose refunds have all the words that there are for them.
+/// The rule of a sliding window in a set of its own, so that its refunds have all available words.
 fn sliding_window(capacity: u64, window: u64, entries: u32) -> Rule {
     let rule = SlidingWindow::new(capacity, window, entries).expect("valid");
     rule.refunding_within(128).into()
 }
 
-/// The example of the specification, as far as this version goes.
+/// The example of the specification, as far as this version supports it.
 const GATEWAY: &str = r#"
 [segment]                       # all optional
 path = "/dev/shm/gateway.limits"
@@ -84,7 +84,7 @@ fn declaring(limit: Limit) -> Declaration {
     Declaration::new().add_set(SetDeclaration::new("s").add_limit(limit))
 }
 
-/// A set "s" with one limit "l" of these lines.
+/// A set "s" with one limit "l" with these lines.
 fn limit_toml(lines: &str) -> String {
     let lines = lines.replace(", ", "\n");
     format!("[[set]]\nname = \"s\"\n[[set.limit]]\nname = \"l\"\n{lines}\n")

@@ -228,7 +228,7 @@ fn a_set_in_shadow_puts_all_of_its_limits_there() {
     assert_eq!(shadows(both), [true, true]);
 }
 
-/// What a limit of these lines admits at most, in words.
+/// The most that a limit with these lines admits, in words.
 fn bound_of(lines: &str) -> Option<String> {
     let declaration = Declaration::from_toml(&limit_toml(lines)).expect("a valid declaration");
     declaration.sets()[0].limits()[0]

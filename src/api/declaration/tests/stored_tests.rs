@@ -1,4 +1,4 @@
-//! Definition texts: what a segment keeps of a set.
+//! Definition texts, which a segment stores for each set.
 
 use proptest::prelude::*;
 

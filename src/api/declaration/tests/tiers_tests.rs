@@ -1,4 +1,4 @@
-//! Tiers: what they change in the limits, and what they cannot.
+//! Tiers: what they can and cannot change in the limits.
 
 use crate::api::declaration::tests::*;
 
