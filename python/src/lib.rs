@@ -1,14 +1,14 @@
-//! The native part of the Python package `shmlimit`: what Python code meets of it is in `../shmlimit`.
+//! The native part of the Python package `shmlimit`. Its public face is in `../shmlimit`.
 //!
-//! Every operation holds the interpreter's lock, but for what waits in the queue: a decision takes less time than
-//! giving the lock up and getting it back.
+//! Every operation holds the GIL except waiting in the queue: a decision takes less time than releasing the GIL and
+//! taking it again.
 //!
-//! Unsafe code is in these files alone:
+//! Only these files contain unsafe code:
 //!
-//! - `interpreter/call.rs` is called by the interpreter for every decision, without what surrounds other methods.
-//! - `handle/mod.rs` keeps what borrows from a set beside the set, for callers that have no lifetimes.
-//! - `interpreter/interruption.rs` releases the interpreter's lock in the middle of a wait.
-//! - `interpreter/object.rs` makes the objects of every decision, and uses their memory again.
+//! - `interpreter/call.rs` lets the interpreter call the methods of every decision without pyo3's wrappers.
+//! - `handle/mod.rs` keeps a borrower of a set beside the set, because Python callers have no lifetimes.
+//! - `interpreter/interruption.rs` releases the GIL in the middle of a wait.
+//! - `interpreter/object.rs` makes the objects of every decision, and reuses their memory.
 
 mod answers;
 mod arguments;
@@ -19,7 +19,7 @@ mod segments;
 
 use pyo3::prelude::*;
 
-// Where the interpreter can run without its lock, importing this turns the lock on: much here relies on it.
+// In a free-threaded interpreter, importing this enables the GIL: much here relies on it.
 #[pymodule(gil_used = true)]
 mod _native {
     use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! Answers that hold nothing, and forecasts, as Python meets them.
+//! The answers of checks and debits, which hold nothing, and forecasts.
 
 use std::ffi::CStr;
 
@@ -55,15 +55,15 @@ The answer to a check or a debit: true where everything was taken, for good; oth
     }
 }
 
-/// What answers to checks have.
+/// The methods and attributes of `Checked`.
 #[pyclass(subclass, frozen, name = "_Checked", module = "shmlimit._native")]
 pub struct CheckedMethods;
 
-/// What a `Checked` says.
+/// The contents of a `Checked`.
 enum Answer {
-    /// As the library gave it: objects are made only of what is asked for.
+    /// The library's own answer: Python objects are only made for attributes that are read.
     Given(WithHandle<shmlimit::Checked<'static>>),
-    /// As a pickle kept it.
+    /// Restored from a pickle.
     Restored(Restored),
 }
 
@@ -90,11 +90,11 @@ impl Checked {
         object::make(py, Self { answer })
     }
 
-    /// The answer that an object is, as the library gave it.
+    /// The library's answer in an object.
     ///
     /// # Errors
     ///
-    /// `ValueError`, where it comes out of a pickle, which keeps what the answer says only.
+    /// `ValueError` if the object was unpickled: a pickle only keeps the answer's attributes.
     pub fn of_object<'a>(object: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a shmlimit::Checked<'static>> {
         match &object::content::<Self>(object)?.answer {
             Answer::Given(checked) => Ok(checked.get()),
@@ -127,7 +127,7 @@ fn answer<'a>(this: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a Answer> {
 
 #[pymethods]
 impl CheckedMethods {
-    /// Makes one of its fields.
+    /// Makes an answer from its fields.
     #[staticmethod]
     #[pyo3(signature = (set_name, admitted, binding, reason, retry_after, remaining, verdicts, taken))]
     #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
@@ -155,7 +155,7 @@ impl CheckedMethods {
         object::make(py, Checked { answer })
     }
 
-    /// The limit that bound; None where a table was full, or it was throttled. None where it was admitted.
+    /// The limit that refused; None if it was admitted, or if a full table or a throttle refused.
     #[getter]
     fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(match answer(this)? {
@@ -164,7 +164,8 @@ impl CheckedMethods {
         })
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"` or `"lease"`; None where it was admitted.
+    /// Why it was refused: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"` or `"lease"`; None if
+    /// it was admitted.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(match answer(this)? {
@@ -173,7 +174,7 @@ impl CheckedMethods {
         })
     }
 
-    /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
+    /// Seconds after which the request would be admitted if nobody else took anything; None if time alone does not
     /// help.
     #[getter]
     fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
@@ -183,7 +184,7 @@ impl CheckedMethods {
         })
     }
 
-    /// What remained of the limit that bound, or where none did of the one that is nearest to its end.
+    /// What remained of the limit that refused or, if none did, of the one closest to being exhausted.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = this.py();
@@ -196,7 +197,7 @@ impl CheckedMethods {
         }
     }
 
-    /// What each limit said.
+    /// The verdict of each limit.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let py = this.py();
@@ -238,19 +239,19 @@ impl CheckedMethods {
     }
 }
 
-/// When a limit will have how much, if no one takes anything meanwhile.
+/// How much a limit has and when it will have more, if nobody takes anything meanwhile.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Forecast {
     /// How much could be taken now.
     #[pyo3(get)]
     spendable: Py<PyAny>,
-    /// How much dead processes hold, or is held for longer than its lease. It counts as free already.
+    /// How much is held by dead processes or under expired leases. It already counts as free.
     #[pyo3(get)]
     of_dead: Py<PyAny>,
-    /// Seconds after which one unit more could be; None where it is full, or time alone does not help.
+    /// Seconds after which one more unit could be taken; None if the limit is full, or if time alone does not help.
     #[pyo3(get)]
     next_unit_after: Option<f64>,
-    /// Seconds after which it is completely replenished; None where time alone does not help.
+    /// Seconds after which it is completely replenished; None if time alone does not help.
     #[pyo3(get)]
     full_after: Option<f64>,
 }
@@ -298,7 +299,7 @@ impl Forecast {
     }
 }
 
-/// Forecasts by the names of their limits.
+/// Forecasts by limit name.
 pub fn forecasts<'py>(
     py: Python<'py>,
     handle: &Handle,

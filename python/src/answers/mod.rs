@@ -1,4 +1,4 @@
-//! What decisions answer, as Python code meets it.
+//! The answers of decisions, as Python objects.
 
 pub(crate) mod check;
 pub(crate) mod permit;

@@ -1,4 +1,4 @@
-//! Permits as Python meets them.
+//! Permits in Python.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::ffi::CStr;
@@ -75,11 +75,11 @@ impl Permit {
         }
     }
 
-    /// The permit that an object is, as the library has it.
+    /// The library's permit in an object.
     ///
     /// # Errors
     ///
-    /// `RuntimeError`, where something is just done with it: by another thread, or by what that runs.
+    /// `RuntimeError` if it is in use: by another thread, or by an operation that has called back into Python.
     pub fn of_object<'a>(
         object: &'a Bound<'_, PermitMethods>,
     ) -> PyResult<Ref<'a, shmlimit::Permit<'static>>> {
@@ -91,7 +91,7 @@ impl Permit {
         Ok(object::content::<Self>(object)?.permit.handle())
     }
 
-    /// The same, to do something with it.
+    /// The library's permit, mutably.
     #[inline]
     fn library_permit(&self) -> PyResult<RefMut<'_, shmlimit::Permit<'static>>> {
         let permit = self.permit.get().try_borrow_mut();
@@ -110,7 +110,7 @@ impl Permit {
         })
     }
 
-    /// Does what releases the permit.
+    /// Runs an operation that releases the permit.
     #[inline]
     fn release_by(
         &self,
@@ -124,18 +124,18 @@ impl Permit {
         }
     }
 
-    /// Ends what the permit was for, which raised an exception of that class if it did.
+    /// Releases the permit at the end of its block, which may have raised an exception of this class.
     #[inline]
     fn leave(&self, py: Python<'_>, exception_type: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(raised) = exception_type else {
             return self.release(py, false);
         };
-        // A generator that is closed early, a task that is cancelled, a program that is ended: the work did not fail.
+        // If a generator is closed early, a task is cancelled or the program exits, the work did not fail.
         let has_failed = match raised.cast::<PyType>() {
             Ok(raised) => raised.is_subclass(&PyException::type_object(py))?,
             Err(_) => true,
         };
-        // What the block raised matters more than that the segment was retired meanwhile.
+        // The block's own exception matters more than a failed release.
         self.release(py, has_failed).or_else(|error| {
             let message = format!(
                 "a permit of set {} was not released when its block failed: {error}",
@@ -149,7 +149,7 @@ impl Permit {
         self.release_by(py, |permit| permit.throttled(retry_after))
     }
 
-    /// What is logged of a permit whose lease had run out.
+    /// The log message for a permit whose lease had run out.
     fn lost(&self) -> String {
         format!(
             "the lease of a permit of set {} had run out before it was released: other requests may have had its place \
@@ -161,13 +161,13 @@ impl Permit {
 
 /// What a release gave back.
 enum Returned {
-    /// What was held, or nothing because that was done before.
+    /// Everything, or nothing because it was released before.
     Whole,
-    /// What was left, because a lease had run out.
+    /// Only the rest, because a lease had run out.
     Lost,
 }
 
-/// Does what releases a permit.
+/// Runs an operation that releases a permit.
 #[inline]
 fn end_by(
     permit: &mut shmlimit::Permit<'static>,
@@ -175,7 +175,7 @@ fn end_by(
 ) -> Result<Returned, Error> {
     let is_held = permit.fencing_number().is_some();
     release(permit)?;
-    // Said once: a permit that was released before holds nothing.
+    // Only reported once: a permit that was already released holds nothing.
     Ok(
         match is_held && permit.fencing_number().is_none() && permit.reclaimed() {
             true => Returned::Lost,
@@ -189,16 +189,16 @@ fn is_in_use() -> PyErr {
     PyRuntimeError::new_err("the permit is in use by another thread, or by what called this")
 }
 
-/// Gives back what was granted to a request that raises, because it was interrupted or its logging raised: no one has
-/// it to make use of.
+/// Gives back the permit of a request that raises, because it was interrupted or its logging raised: nobody would ever
+/// release it.
 pub fn undo(outcome: WithHandle<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::into_result) {
         permit.get_mut().abandon();
     }
 }
 
-/// The permit or the refusal that an outcome is, as an object; `heartbeat` says whether the permit's leases are renewed in
-/// the background.
+/// Makes an outcome an object: a permit or a refusal. `heartbeat` says whether to renew the permit's leases in the
+/// background.
 #[inline(always)]
 pub fn answer<'py>(
     py: Python<'py>,
@@ -215,7 +215,7 @@ pub fn answer<'py>(
 ///
 /// # Errors
 ///
-/// `AcquireTimeout` where time was up; `Refused` where the queue or the table of keys is full.
+/// `AcquireTimeout` if the time was up; `Refused` if the queue or the table of keys is full.
 #[inline(always)]
 pub fn granted<'py>(
     py: Python<'py>,
@@ -328,25 +328,26 @@ impl Method for Exit {
     }
 }
 
-/// What permits have that is not used for every decision.
+/// The methods and attributes of permits that not every decision uses.
 #[pyclass(subclass, frozen, name = "_Permit", module = "shmlimit._native")]
 pub struct PermitMethods;
 
 #[pymethods]
 impl PermitMethods {
-    /// Says what was used of each limit that is named: less is given back where the algorithm allows, more is charged.
+    /// Reports what was used of each named limit. The unused rest comes back if the algorithm allows it; any excess is
+    /// charged.
     ///
     /// Args:
     ///     actual: What was used, by limit.
     ///     named: The same as keywords.
     ///
     /// Returns:
-    ///     What that changed.
+    ///     What was refunded and what was overdrawn.
     ///
     /// Raises:
-    ///     AlreadySettled: It was settled before.
-    ///     AlreadyReleased: It was released before.
-    ///     InheritedPermit: It is that of the process that forked this one.
+    ///     AlreadySettled: The permit was already settled.
+    ///     AlreadyReleased: The permit was already released.
+    ///     InheritedPermit: The permit belongs to the process that forked this one.
     #[pyo3(signature = (actual=None, /, **named))]
     fn settle(
         this: &Bound<'_, Self>,
@@ -356,7 +357,7 @@ impl PermitMethods {
         let py = this.py();
         let permit: &Permit = object::content(this)?;
         let handle = permit.permit.handle();
-        // Before the permit is borrowed to be changed: reading amounts may run what others wrote, and other threads.
+        // Before the permit is borrowed mutably: reading amounts may run the caller's code, and other threads.
         let mut usage = Vec::new();
         for named in [actual, named.map(|named| named.as_any())].into_iter().flatten() {
             request::amounts(handle, named, &mut usage)?;
@@ -367,45 +368,43 @@ impl PermitMethods {
         Settlement::of(py, handle, &settlement, &usage)
     }
 
-    /// Says that what the permit was for was refused by what is behind the limits, such as a provider that answers 429.
+    /// Reports that the service behind the limits refused the request, such as a provider that answered 429.
     ///
-    /// Until then no process is admitted anything of the set, or of the permit's key where the set is keyed: requests are
-    /// refused for `"throttled"`, and those that wait go on waiting. The permit is released as by
-    /// `release(failed=True)`, which shrinks an adaptive limit; what was not used is settled before. Debits go on. What
-    /// is throttled already for longer stays so; at most it is for 31 days, and `reset` ends it.
+    /// For `retry_after`, no process is admitted to the set, or to the permit's key if the set is keyed: requests are
+    /// refused with the reason `"throttled"`, and waiters keep waiting. The permit is released as by
+    /// `release(failed=True)`, which shrinks an adaptive limit; to give back unused units, settle it first. Debits
+    /// still work. A longer throttle that is already in force stays. The maximum is 31 days, and `reset` ends it.
     ///
     /// Args:
     ///     retry_after: For how long: seconds, or a timedelta.
     ///
     /// Raises:
-    ///     AlreadyReleased: It was released before: `throttle` of its set does the same without a permit.
-    ///     InheritedPermit: It is that of the process that forked this one.
+    ///     AlreadyReleased: The permit was already released: `throttle` of its set does the same without a permit.
+    ///     InheritedPermit: The permit belongs to the process that forked this one.
     fn throttled(this: &Bound<'_, Self>, retry_after: &Bound<'_, PyAny>) -> PyResult<()> {
         let retry_after = seconds::duration(retry_after)?;
         object::content::<Permit>(this)?.throttle(this.py(), retry_after)
     }
 
-    /// Looks whether the response to what the permit was for says that its server takes nothing for a while, and if so does
-    /// what `throttled` does.
+    /// Checks whether a response tells the client to back off and, if so, does what `throttled` does.
     ///
-    /// That is 429, for as long as the response says, or one second; 503 where it says for how long; and `grpc-status: 8`. How
-    /// long is read from `Retry-After`, in seconds or as a date, `retry-after-ms`, `x-ms-retry-after-ms` and
+    /// These do: 429, for as long as the response says, or one second; 503, if it says for how long; and `grpc-status:
+    /// 8`. The time is read from `Retry-After`, in seconds or as a date, `retry-after-ms`, `x-ms-retry-after-ms` and
     /// `grpc-retry-pushback-ms`.
     ///
     /// Args:
-    ///     response: A response of requests, httpx, aiohttp, urllib3 or `http.client`, or an exception that has its status and
-    ///         headers, or has it as its `response`, as those of requests, httpx, openai and anthropic: whatever has `headers`,
-    ///         and `status_code` or `status`. Or a mapping of headers.
-    ///     status: The status, beside a mapping of headers.
-    ///     max_wait: For how long it throttles at most, whatever the response says: seconds, or a timedelta. Unless
-    ///     given, the 31 days
-    ///         of `throttled`: give it where the server is not trusted to stop all processes for that long.
+    ///     response: A response of requests, httpx, aiohttp, urllib3 or `http.client`, or an exception that has its
+    ///         status and headers, or has it as its `response`, like those of requests, httpx, openai and anthropic:
+    ///         anything with `headers`, and with `status_code` or `status`. Or a mapping of headers.
+    ///     status: The status, if `response` is a mapping of headers.
+    ///     max_wait: The longest time to throttle for, whatever the response says: seconds, or a timedelta. Defaults to
+    ///         the 31 days of `throttled`: set it if the server is not trusted to stop all processes for that long.
     ///
     /// Returns:
     ///     Whether it throttled, which releases the permit. Otherwise nothing has changed.
     ///
     /// Raises:
-    ///     AlreadyReleased: It throttles, and the permit was released before.
+    ///     AlreadyReleased: It would throttle, and the permit was already released.
     #[pyo3(signature = (response, *, status=None, max_wait=None))]
     fn respect(
         this: &Bound<'_, Self>,
@@ -420,21 +419,21 @@ impl PermitMethods {
         permit.throttle(this.py(), wait).map(|()| true)
     }
 
-    /// Debits a budget of the set what was used, while the permit is held.
+    /// Debits usage from a budget of the set while the permit is held.
     ///
     /// Args:
     ///     limit: The budget.
     ///     used: How much was used.
     ///
     /// Returns:
-    ///     Whether any of it had remained: otherwise nothing was debited.
+    ///     Whether any of the budget remained; otherwise nothing was debited.
     fn debit(this: &Bound<'_, Self>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
         let permit: &Permit = object::content(this)?;
         let handle = permit.permit.handle();
         let units = request::units(handle, limit, used)?;
         let mut permit = permit.library_permit()?;
         let is_admitted = permit.debit(limit, units).map(|checked| checked.is_admitted());
-        // Logging may run what uses the permit.
+        // Logging may run code that uses the permit.
         drop(permit);
         handle.log_requests(this.py())?;
         is_admitted.or_raise(this.py())
@@ -443,44 +442,44 @@ impl PermitMethods {
     /// Renews the leases of what is held.
     ///
     /// Raises:
-    ///     Reclaimed: A lease had run out, and others hold it now.
+    ///     Reclaimed: A lease had run out, and its place was given to others.
     ///     AlreadyReleased: Nothing is held any more.
     fn heartbeat(this: &Bound<'_, Self>) -> PyResult<()> {
         let permit = Permit::of_object(this)?;
         permit.heartbeat().or_raise(this.py())
     }
 
-    /// Has the leases renewed in time by a thread of this process, until the permit is released.
+    /// Makes a thread of this process renew the leases in time until the permit is released.
     ///
     /// Raises:
-    ///     Reclaimed: A lease had run out before.
+    ///     Reclaimed: A lease had already run out.
     ///     AlreadyReleased: Nothing is held any more.
     fn keep_alive(this: &Bound<'_, Self>) -> PyResult<()> {
         let permit = Permit::of_object(this)?;
         permit.heartbeat_in_background().or_raise(this.py())
     }
 
-    /// Whether a lease has run out: from that instant on, also while no other request has taken the place, until a heartbeat
-    /// renews it. Once released: whether that was so then.
+    /// Whether a lease has run out. True from that instant on, even if no other request has taken the place yet, until
+    /// a heartbeat renews the lease. Once released: whether it had run out then.
     #[getter]
     fn reclaimed(this: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(Permit::of_object(this)?.reclaimed())
     }
 
-    /// A number that grows with every permit of the set that holds something; None where this one holds nothing.
+    /// A number that grows with every permit of the set that holds something; None if this one holds nothing.
     #[getter]
     fn fencing_number(this: &Bound<'_, Self>) -> PyResult<Option<u64>> {
         Ok(Permit::of_object(this)?.fencing_number())
     }
 
-    /// As `fencing_number`, across hosts: of the first concurrency limit of the set that hosts share and this permit holds; None
-    /// where it holds none, or nothing was leased when it was taken.
+    /// A fencing number across hosts: that of the set's first fleet concurrency limit that this permit holds. None if
+    /// it holds none, or if nothing was leased when it was taken.
     #[getter]
     fn fleet_fencing_number(this: &Bound<'_, Self>) -> PyResult<Option<u64>> {
         Ok(Permit::of_object(this)?.fleet_fencing_number())
     }
 
-    /// What the set was declared with: region, endpoint, account.
+    /// The metadata that the set is declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let permit = Permit::of_object(this)?;
@@ -493,7 +492,7 @@ impl PermitMethods {
         verdict::taken(this.py(), Permit::handle(this)?, Permit::of_object(this)?.taken())
     }
 
-    /// How each limit stood just after it was taken.
+    /// The state of each limit just after the permit was taken.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         verdict::by_limit(
@@ -503,14 +502,14 @@ impl PermitMethods {
         )
     }
 
-    /// What remained of the limit that is nearest to its end.
+    /// What remained of the limit closest to being exhausted.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let permit = Permit::of_object(this)?;
         verdict::remaining(this.py(), Permit::handle(this)?, None, permit.verdicts())
     }
 
-    /// None: no limit bound.
+    /// None: no limit refused.
     #[getter]
     fn binding(&self) -> Option<&str> {
         None
@@ -528,7 +527,7 @@ impl PermitMethods {
         0.0
     }
 
-    /// The set that it is of.
+    /// The set that it was taken from.
     #[getter]
     fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
         Ok(object::content::<Permit>(this)?.set_name())

@@ -1,4 +1,4 @@
-//! Refusals as Python meets them.
+//! Refusals in Python.
 
 use std::ffi::CStr;
 
@@ -11,7 +11,7 @@ use crate::interpreter::error::exception_of;
 use crate::interpreter::object::{self, Class, Content};
 use crate::interpreter::seconds::seconds;
 
-/// A request was refused: nothing was taken. What it says is worked out when it is asked.
+/// A refused request, which took nothing. Its attributes are computed when they are read.
 pub struct Refusal {
     refusal: WithHandle<shmlimit::Refusal>,
 }
@@ -38,7 +38,7 @@ context manager it raises `Refused`, so that the body of a `with` never runs wit
     }
 }
 
-/// What refusals have.
+/// The methods and attributes of refusals.
 #[pyclass(subclass, frozen, name = "_Refusal", module = "shmlimit._native")]
 pub struct RefusalMethods;
 
@@ -48,7 +48,7 @@ impl Refusal {
         Self { refusal }
     }
 
-    /// The refusal that an object is, as the library has it.
+    /// The library's refusal in an object.
     pub fn of_object<'a>(object: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a shmlimit::Refusal> {
         Ok(refusal(object)?.get())
     }
@@ -56,26 +56,27 @@ impl Refusal {
 
 #[pymethods]
 impl RefusalMethods {
-    /// The limit that bound; None where a table was full, or it was throttled.
+    /// The limit that refused; None if a full table or a throttle refused.
     #[getter]
     fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(refusal(this)?.get().binding())
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"` or `"lease"`.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"` or
+    /// `"lease"`.
     #[getter]
     fn reason(this: &Bound<'_, Self>) -> PyResult<&'static str> {
         Ok(refusal(this)?.get().reason().as_str())
     }
 
-    /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
+    /// Seconds after which the request would be admitted if nobody else took anything; None if time alone does not
     /// help.
     #[getter]
     fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
         Ok(refusal(this)?.get().retry_after().map(seconds))
     }
 
-    /// What remained of the limit that bound.
+    /// What remained of the limit that refused.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let kept = refusal(this)?;
@@ -83,7 +84,7 @@ impl RefusalMethods {
         verdict::remaining(this.py(), kept.handle(), refusal.binding(), refusal.verdicts())
     }
 
-    /// What each limit said.
+    /// The verdict of each limit.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let kept = refusal(this)?;

@@ -1,4 +1,4 @@
-//! Reservations as Python meets them.
+//! Reservations in Python.
 
 use pyo3::prelude::*;
 use shmlimit::ReserveOutcome;
@@ -10,13 +10,13 @@ use crate::interpreter::error::{OrRaise, exception};
 use crate::interpreter::object;
 use crate::interpreter::seconds::seconds;
 
-/// What has been charged and may be used after a delay. Garbage-collected, it stays charged.
+/// Units that are charged now and may be used after a delay. They stay charged if this is garbage-collected.
 #[pyclass(module = "shmlimit._native")]
 pub struct Reservation {
     reservation: Option<WithHandle<shmlimit::Reservation<'static>>>,
 }
 
-/// The reservation or the refusal that an outcome is, as an object.
+/// Makes an outcome an object: a reservation or a refusal.
 pub fn answer<'py>(
     py: Python<'py>,
     outcome: WithHandle<ReserveOutcome<'static>>,
@@ -43,22 +43,22 @@ fn is_gone(py: Python<'_>) -> PyErr {
 
 #[pymethods]
 impl Reservation {
-    /// Seconds to wait from the time of the reservation.
+    /// Seconds to wait, counted from the reservation.
     #[getter]
     fn delay(&mut self, py: Python<'_>) -> PyResult<f64> {
         Ok(seconds(self.kept(py)?.get().delay()))
     }
 
-    /// Seconds that are left of it.
+    /// Seconds left of the delay.
     #[getter]
     fn remaining_delay(&mut self, py: Python<'_>) -> PyResult<f64> {
         Ok(seconds(self.kept(py)?.get().remaining_delay()))
     }
 
-    /// Gives back what was reserved, as far as the algorithms refund, where its time has not come.
+    /// Gives back what was reserved, as far as the algorithms refund, unless the delay is already over.
     ///
     /// Returns:
-    ///     Whether that was in time.
+    ///     Whether it was in time.
     fn cancel(&mut self, py: Python<'_>) -> PyResult<bool> {
         let in_time = self.kept(py)?.get_mut().cancel().or_raise(py)?;
         if in_time {
@@ -67,7 +67,7 @@ impl Reservation {
         Ok(in_time)
     }
 
-    /// Makes it a permit, to settle it to the actual usage.
+    /// Turns it into a permit, to settle the actual usage.
     ///
     /// Returns:
     ///     The permit.

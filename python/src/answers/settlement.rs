@@ -1,4 +1,4 @@
-//! What settling changed, as Python meets it.
+//! Settlements in Python.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -10,10 +10,10 @@ use crate::interpreter::value::{self, Fields, Value, field};
 /// What settling a permit changed, by limit.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Settlement {
-    /// What was given back of each limit that was settled.
+    /// What was given back to each settled limit.
     #[pyo3(get)]
     refunded: Py<PyDict>,
-    /// What was used, and charged, above what was reserved.
+    /// What was used beyond the reserved amount, and charged.
     #[pyo3(get)]
     overdraft: Py<PyDict>,
 }

@@ -1,4 +1,4 @@
-//! What limits say, as Python meets it.
+//! Verdicts in Python.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -8,7 +8,7 @@ use crate::handle::Handle;
 use crate::interpreter::seconds::seconds;
 use crate::interpreter::value::{self, Fields, Value, field};
 
-/// What one limit says, and how it stands.
+/// The verdict of one limit, and its state.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Verdict {
     /// The limit's name.
@@ -20,19 +20,19 @@ pub struct Verdict {
     /// How much could be taken at once.
     #[pyo3(get)]
     remaining: Py<PyAny>,
-    /// Of a look: how much dead processes hold, or is held for longer than its lease. It counts as free already.
+    /// For a look: how much is held by dead processes or under expired leases. It already counts as free.
     #[pyo3(get)]
     of_dead: Py<PyAny>,
-    /// Seconds after which the cost would be admitted: 0 if it is, None where time alone does not help.
+    /// Seconds after which the cost would be admitted: 0 if it is, None if time alone does not help.
     #[pyo3(get)]
     retry_after: Option<f64>,
-    /// Seconds until the limit is completely replenished, if no one takes anything.
+    /// Seconds until the limit is completely replenished, if nobody takes anything.
     #[pyo3(get)]
     reset_after: f64,
-    /// How much could be taken at once if no one had taken anything; None where there is no bound.
+    /// How much could be taken at once if nobody had taken anything; None if there is no bound.
     #[pyo3(get)]
     capacity: Option<Py<PyAny>>,
-    /// The tier that the key was in: `default` where the set has none, or the key is in none.
+    /// The tier that the key was in: `default` if the set has no tiers, or the key is in none.
     #[pyo3(get)]
     tier: String,
 }
@@ -55,7 +55,7 @@ impl Value for Verdict {
 
 #[pymethods]
 impl Verdict {
-    // A worker of a version without tiers pickled none.
+    // Pickles of versions without tiers lack `tier`.
     #[new]
     #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier="default"))]
     #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
@@ -94,7 +94,7 @@ impl Verdict {
     }
 }
 
-/// Verdicts by the names of their limits.
+/// Verdicts by limit name.
 pub fn by_limit<'py, 'a>(
     py: Python<'py>,
     handle: &Handle,
@@ -121,8 +121,8 @@ pub fn by_limit<'py, 'a>(
     Ok(dictionary)
 }
 
-/// What remains of the limit that bound, and where none did of the one that is nearest to its end; none where there is
-/// no limit.
+/// What remains of the limit that refused or, if none did, of the one closest to being exhausted; `None` if there are
+/// no limits.
 pub fn remaining<'py, 'a>(
     py: Python<'py>,
     handle: &Handle,
@@ -145,12 +145,12 @@ pub fn remaining<'py, 'a>(
         .transpose()
 }
 
-/// What remains of one, on a scale that it has in common with the other.
+/// What remains of one limit, on a scale common to both.
 fn share(of: &shmlimit::Verdict<'_>, beside: &shmlimit::Verdict<'_>) -> u128 {
     u128::from(of.remaining) * u128::from(beside.burst)
 }
 
-/// Units taken, by the names of their limits.
+/// Units taken, by limit name.
 pub fn taken<'py, 'a>(
     py: Python<'py>,
     handle: &Handle,

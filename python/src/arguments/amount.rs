@@ -1,4 +1,4 @@
-//! Amounts: natural units on the side of Python, whole units on the side of the library.
+//! Converts amounts: Python uses natural units, the library whole units.
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
@@ -14,17 +14,17 @@ use crate::interpreter::once::once;
 /// An amount as it was given.
 pub enum Amount {
     Whole(u64),
-    /// In digits with at most one point, if it is a number.
+    /// Digits with at most one point, if it is a number.
     Decimal(String),
 }
 
 impl Amount {
-    /// Reads an amount: a whole number, or what may be a fraction as a float, a decimal or a string.
+    /// Reads an amount: a whole number, or a possible fraction as a float, a decimal or a string.
     pub fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if object.is_instance_of::<PyFloat>() {
-            // The shortest decimal that is this float, which is what was typed.
+            // The shortest decimal that yields this float is what the user typed.
             let float = object.extract::<f64>()?;
-            // Zero has a sign, which is no amount.
+            // Drops the sign of a negative zero.
             let float = if float == 0.0 { 0.0 } else { float };
             return Ok(Self::Decimal(float.to_string()));
         }
@@ -48,7 +48,7 @@ impl Amount {
         )))
     }
 
-    /// The digits.
+    /// The amount as digits.
     pub fn into_text(self) -> String {
         match self {
             Self::Whole(whole) => whole.to_string(),
@@ -57,7 +57,7 @@ impl Amount {
     }
 }
 
-/// Units in natural ones: an `int`, or a `Decimal` where the limit declares a unit.
+/// Converts units to natural ones: an `int`, or a `Decimal` if the limit declares a unit.
 pub fn format_units<'py>(py: Python<'py>, limit: Option<&Limit>, units: u64) -> PyResult<Bound<'py, PyAny>> {
     match limit.filter(|limit| counts_in_parts(limit)) {
         None => Ok(units.into_pyobject(py)?.into_any()),
@@ -65,7 +65,7 @@ pub fn format_units<'py>(py: Python<'py>, limit: Option<&Limit>, units: u64) -> 
     }
 }
 
-/// As [`format_units`], of the limit of that name.
+/// Converts units of the named limit to natural ones.
 pub fn natural_of<'py>(
     py: Python<'py>,
     handle: &Handle,
@@ -75,7 +75,7 @@ pub fn natural_of<'py>(
     format_units(py, handle.limit(limit), units)
 }
 
-/// Whether a unit of the limit is not the natural one, so that amounts may be decimals.
+/// Whether the limit's unit differs from the natural one, so that amounts may be decimals.
 pub fn counts_in_parts(limit: &Limit) -> bool {
     limit.options().unit().is_some_and(|unit| unit != "1")
 }

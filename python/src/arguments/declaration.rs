@@ -1,4 +1,4 @@
-//! Declarations as Python meets them.
+//! Declarations in Python.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde_path_to_error::{Path, Segment};
 
 use crate::interpreter::error::{OrRaise, exception};
 
-/// What a segment is to hold, validated.
+/// A validated declaration of what a segment holds.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Declaration {
     pub declaration: shmlimit::Declaration,
@@ -16,7 +16,7 @@ pub struct Declaration {
 
 #[pymethods]
 impl Declaration {
-    /// Reads a file of TOML.
+    /// Reads a TOML file.
     #[staticmethod]
     fn from_file(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let declaration = shmlimit::Declaration::from_toml_file(path).or_raise(py)?;
@@ -36,7 +36,7 @@ impl Declaration {
         let mut reader = serde_json::Deserializer::from_str(text);
         let read = serde_path_to_error::deserialize::<_, shmlimit::Declaration>(&mut reader);
         let declaration = read.map_err(|error| {
-            // The text is of the package's making: its lines and columns tell the user nothing.
+            // The package wrote the text, so its lines and columns would tell the user nothing.
             let message = error.inner().to_string();
             let what = message.split(" at line ").next().unwrap_or(&message);
             let place = place(error.path(), text).unwrap_or_else(|| "this is not a declaration".to_owned());
@@ -46,40 +46,40 @@ impl Declaration {
         Ok(Self { declaration })
     }
 
-    /// The same in another version.
+    /// The same declaration with another version.
     fn with_version(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
         let declaration = self.declaration.clone().version(version);
         declaration.validate().or_raise(py)?;
         Ok(Self { declaration })
     }
 
-    /// The same as TOML, with every default written out.
+    /// The declaration as TOML, with every default written out.
     fn to_toml(&self, py: Python<'_>) -> PyResult<String> {
         self.declaration.to_toml().or_raise(py)
     }
 
-    /// The same as JSON with the fields of the TOML.
+    /// The declaration as JSON with the fields of the TOML.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
         crate::segments::segment::json(py, &self.declaration)
     }
 
-    /// Where the segment's file is to be, where that is declared.
+    /// The path of the segment's file, if declared.
     #[getter]
     fn path(&self) -> Option<PathBuf> {
         self.declaration.segment().path().map(PathBuf::from)
     }
 }
 
-/// The most that a limit admits in any stretch of time as long as its window, in words; None where it has no such bound, or
-/// is not valid. The limit is given as JSON with the fields of the TOML.
+/// The most that a limit admits in any stretch of time as long as its window, in words; None if it has no such bound or
+/// is invalid. The limit is given as JSON with the fields of the TOML.
 #[pyfunction]
 pub fn bound(limit: &str) -> Option<String> {
     let limit: shmlimit::Limit = serde_json::from_str(limit).ok()?;
     limit.bound().map(|bound| bound.to_string())
 }
 
-/// A place in a declaration, as the library's own errors name it: `set "openai" / limit "tokens" / window`. None for the
-/// declaration as a whole.
+/// A place in a declaration, formatted like those in the library's own errors: `set "openai" / limit "tokens" /
+/// window`. `None` for the declaration as a whole.
 fn place(path: &Path, text: &str) -> Option<String> {
     let whole: Value = serde_json::from_str(text).ok()?;
     let mut value = Some(&whole);
@@ -97,7 +97,7 @@ fn place(path: &Path, text: &str) -> Option<String> {
                     *step = format!("{step} {name}");
                 }
             }
-            // What cannot be shown is left out: the places around it say enough.
+            // These cannot be shown; the places around them say enough.
             Segment::Enum { .. } | Segment::Unknown => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Who is limited, as Python names it.
+//! Keys, as Python code names them.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use pyo3::{PyTypeInfo, intern};
 
 use crate::interpreter::error::exception;
 
-/// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits, an address as it is written.
+/// The bytes of a key: a string in UTF-8, bytes as they are, a whole number in digits, an address as text.
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(text) = key.cast::<PyString>() {
         let unicode = text.to_cow().or_else(|_| {
@@ -25,7 +25,7 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = key.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }
-    // Whole numbers of any type, in the digits of an `int`: how the types write themselves differs by version.
+    // Whole numbers of any type, in the digits of an `int`: their own text may differ between versions.
     if !key.is_instance_of::<PyBool>() && key.hasattr(intern!(key.py(), "__index__"))? {
         let digits = PyInt::type_object(key.py()).call_method1(
             intern!(key.py(), "__repr__"),
@@ -46,7 +46,7 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
 pub fn address(key: &Bound<'_, PyAny>) -> PyResult<IpAddr> {
     let text = key.str()?;
     let text = text.to_cow()?;
-    // Which link of this host an address was met on is no part of it.
+    // The zone names a link of this host, and is not part of the client's address.
     let (unscoped, _) = text.split_once('%').unwrap_or((&text, ""));
     unscoped
         .parse()

@@ -1,4 +1,4 @@
-//! What Python code hands over, as the library takes it.
+//! Converts arguments from Python for the library.
 
 pub(crate) mod amount;
 pub(crate) mod declaration;

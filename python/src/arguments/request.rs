@@ -1,4 +1,4 @@
-//! What to take, as Python says it.
+//! Requests, from the arguments in Python.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use crate::handle::Handle;
 use crate::interpreter::error::{OrRaise, exception};
 use crate::interpreter::log;
 
-/// As [`prepare`], for a key that is to be in a tier, and to have capacities of its own, where these are named.
+/// Makes the request for costs by limit name, with the tier and the own capacities of its key, if given.
 #[inline]
 pub fn prepare_for_key<'a>(
     py: Python<'_>,
@@ -47,7 +47,7 @@ pub fn prepare_for_key<'a>(
     Ok(request)
 }
 
-/// The request for costs by limit name; for none, the one that names nothing, which is not made anew.
+/// Makes the request for costs by limit name. Without costs, returns the handle's default request.
 #[inline]
 pub fn prepare<'a>(
     handle: &'a Handle,
@@ -70,7 +70,7 @@ fn set_costs(handle: &Handle, costs: &Bound<'_, PyAny>, request: &mut Request) -
     })
 }
 
-/// Amounts by limit name, in units. Names that the set does not have are among them, for the library to deal with.
+/// Reads amounts by limit name, in units. Unknown names are kept: the library handles them.
 pub fn amounts(handle: &Handle, named: &Bound<'_, PyAny>, into: &mut Vec<(String, u64)>) -> PyResult<()> {
     for_each(named, |name, amount| {
         warn_of_unknown(handle, name, amount)?;
@@ -80,12 +80,12 @@ pub fn amounts(handle: &Handle, named: &Bound<'_, PyAny>, into: &mut Vec<(String
     })
 }
 
-/// An amount of a limit in units.
+/// Converts an amount of a limit to units.
 pub fn units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
     let limit = handle.limit(name);
     match Amount::from_object(amount)? {
         Amount::Whole(whole) if !limit.is_some_and(counts_in_parts) => Ok(whole),
-        // What the set does not have, the library skips.
+        // The library skips limits that the set does not have.
         _ if limit.is_none() => Ok(0),
         natural => handle.set.units(name, &natural.into_text()).or_raise(amount.py()),
     }
@@ -105,7 +105,7 @@ fn for_each(
     mut visit: impl FnMut(&str, &Bound<'_, PyAny>) -> PyResult<()>,
 ) -> PyResult<()> {
     if let Ok(mapping) = mapping.cast::<PyDict>() {
-        // Read before anything is done with it: to read an amount may run what changes the mapping.
+        // Taken out first, because reading an amount may run code that changes the mapping.
         if mapping.len() == 1 {
             let only = mapping.iter().next();
             return only.map_or(Ok(()), |(name, value)| visit(&limit_name(&name)?, &value));
@@ -130,7 +130,7 @@ fn for_each(
     Ok(())
 }
 
-/// The name of a limit, as it was given.
+/// Reads the name of a limit.
 fn limit_name<'a>(name: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     let Ok(text) = name.cast::<PyString>() else {
         return Err(PyTypeError::new_err(format!(
@@ -138,22 +138,22 @@ fn limit_name<'a>(name: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
             name.repr()?
         )));
     };
-    // No limit has a name that is not Unicode.
+    // The names of limits are Unicode.
     text.to_cow().or_else(|_| {
         let message = format!("there is no limit {}", name.repr()?);
         Err(exception(name.py(), "UnknownLimit", message))
     })
 }
 
-/// Warns of a limit that the set does not have, once for each name in a process.
+/// Warns of a limit that the set does not have, once per name and process.
 fn warn_of_unknown(handle: &Handle, name: &str, at: &Bound<'_, PyAny>) -> PyResult<()> {
     static WARNED: Mutex<Option<HashSet<(PathBuf, String, String)>>> = Mutex::new(None);
     if handle.strict || handle.limit(name).is_some() {
         return Ok(());
     }
     let set = handle.set.name().to_owned();
-    // Only ever locked by who has the interpreter's lock, so it is free. In doubt the name was warned of: a child may have inherited
-    // the lock while another thread of its parent held it.
+    // Only locked while the GIL is held, so it is free. If it is taken all the same, as in a child that was forked
+    // while another thread held it, the warning is skipped.
     let is_first = WARNED.try_lock().is_ok_and(|mut warned| {
         let named = (handle.path.clone(), set.clone(), name.to_owned());
         warned.get_or_insert_default().insert(named)

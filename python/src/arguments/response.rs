@@ -1,4 +1,4 @@
-//! Responses of HTTP clients, as Python meets them: what they say about when to come again.
+//! Responses of HTTP clients in Python: when they say to retry.
 
 use std::time::Duration;
 
@@ -11,11 +11,10 @@ use shmlimit::tower::throttled_by;
 
 use crate::interpreter::seconds;
 
-/// For how long a response says that its server takes nothing; none where it does not.
+/// For how long a response throttles its client, at most `max_wait`; `None` if it does not.
 ///
-/// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or an exception that has them
-/// on its `response`, or a mapping of headers, with the status beside it. It says no longer than `max_wait`, where that is
-/// given.
+/// The response is an object with `headers` and `status_code` or `status`, as the usual clients return; an exception
+/// with such an object as its `response`; or a mapping of headers, with the status passed separately.
 pub fn throttled_for(
     response: &Bound<'_, PyAny>,
     status: Option<u16>,
@@ -31,14 +30,14 @@ pub fn throttled_for(
         return Ok(None);
     };
     let fields = fields_of(&with_headers)?;
-    // What is no status of HTTP says nothing.
+    // An invalid HTTP status says nothing.
     let wait = StatusCode::from_u16(status)
         .ok()
         .and_then(|status| throttled_by(status, &fields));
     Ok(wait.map(|wait| max_wait.map_or(wait, |max_wait| wait.min(max_wait))))
 }
 
-/// What has the headers, or is the mapping of them: exceptions have a response of theirs, which is None where there was none.
+/// The object that has the headers, or the mapping of them. For exceptions, that is their response, if they have one.
 fn with_headers<'py>(response: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = response.py();
     if response.hasattr(intern!(py, "headers"))? {
@@ -48,7 +47,7 @@ fn with_headers<'py>(response: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
     Ok(of_exception.unwrap_or_else(|| response.clone()))
 }
 
-/// The status; none where there was no response.
+/// The status; `None` if there was no response.
 fn status_of(response: &Bound<'_, PyAny>, with_headers: &Bound<'_, PyAny>) -> PyResult<Option<u16>> {
     let py = response.py();
     for object in [response, with_headers] {
@@ -72,7 +71,7 @@ fn fields_of(response: &Bound<'_, PyAny>) -> PyResult<HeaderMap> {
     let headers = response
         .getattr_opt(intern!(py, "headers"))?
         .unwrap_or_else(|| response.clone());
-    // As of exceptions of connections that ended before there were any.
+    // For example, exceptions for connections that broke before the headers.
     if headers.is_none() {
         return Ok(HeaderMap::new());
     }
@@ -88,7 +87,7 @@ fn fields_of(response: &Bound<'_, PyAny>) -> PyResult<HeaderMap> {
         let item = item.cast::<PyTuple>()?;
         let name = HeaderName::from_bytes(&bytes(&item.get_item(0)?)?);
         let value = HeaderValue::from_bytes(&bytes(&item.get_item(1)?)?);
-        // What cannot be a field of HTTP is none of those that are looked for; nor is what a map has no room for.
+        // Invalid fields cannot be among those looked for. Fields beyond the map's capacity are ignored.
         if let (Ok(name), Ok(value)) = (name, value) {
             let _ = fields.try_append(name, value);
         }

@@ -1,4 +1,4 @@
-//! The thread of this process that asks the store of a fleet for leases, for as long as anything of its segment is in use.
+//! The thread of this process that asks the fleet's store for leases while its segment is in use.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
@@ -9,12 +9,12 @@ use shmlimit_fleet::Refresher;
 
 use crate::interpreter::log;
 
-/// The threads of this process, which a forked child starts anew. It is only locked by who holds the interpreter's lock and
-/// keeps that meanwhile; so does who forks, and the child finds it open.
+/// The threads of this process, which a forked child starts again. Only locked while the GIL is held throughout; a fork
+/// holds the GIL, too, so the child finds this unlocked.
 static THREADS: Mutex<Vec<Weak<FleetThread>>> = Mutex::new(Vec::new());
 
-/// Asks the store while its process has duty. It never takes the interpreter's lock. What keeps it keeps it running: the
-/// segment's object and the handles of its sets.
+/// Asks the store while its process is on duty. It never takes the GIL. It runs while someone keeps it: the segment's
+/// object or the handles of its sets.
 #[derive(Debug)]
 pub struct FleetThread {
     segment: shmlimit::Segment,
@@ -22,7 +22,7 @@ pub struct FleetThread {
     started: Mutex<Result<Refresher, String>>,
 }
 
-/// What is known of the thread, in this package's words.
+/// The state of the thread, as the package reports it.
 #[derive(Serialize)]
 struct State {
     running: bool,
@@ -33,8 +33,8 @@ struct State {
 }
 
 impl FleetThread {
-    /// Starts it for a segment with a store; none for others. Where it cannot be started, that is logged and kept as its
-    /// problem: requests are decided by what is leased all the same.
+    /// Starts the thread if the segment has a store. A failure to start is logged and kept as its problem, but is no
+    /// error: requests are still decided by what is leased.
     pub fn start(py: Python<'_>, segment: &shmlimit::Segment) -> PyResult<Option<Arc<Self>>> {
         if matches!(segment.fleet().options(), Ok(None)) {
             return Ok(None);
@@ -54,13 +54,13 @@ impl FleetThread {
         Ok(Some(thread))
     }
 
-    /// The thread, which is to end.
+    /// Takes the thread out, to end it.
     fn take(&mut self) -> Option<Refresher> {
         let started = self.started.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(started, Err(String::new())).ok()
     }
 
-    /// What it does, and its problem if it has one.
+    /// What the thread has done, and its problem if it has one.
     pub fn state(&self) -> impl Serialize + use<> {
         match &*self.started.lock().unwrap_or_else(PoisonError::into_inner) {
             Ok(refresher) => {
@@ -84,8 +84,8 @@ impl FleetThread {
     }
 }
 
-/// Ends it where nothing else keeps it, and waits for that, so that the process has left the segment's store afterwards. Other
-/// threads of Python go on meanwhile.
+/// Ends the thread if nothing else keeps it, and waits until it has left the segment's store. Releases the GIL
+/// meanwhile.
 pub fn end(py: Python<'_>, thread: Arc<FleetThread>) {
     if let Some(mut last) = Arc::into_inner(thread) {
         let refresher = last.take();
@@ -97,8 +97,8 @@ pub fn end(py: Python<'_>, thread: Arc<FleetThread>) {
 impl Drop for FleetThread {
     fn drop(&mut self) {
         if let Some(refresher) = self.take().filter(Refresher::is_running) {
-            // It ends once the store has answered or the time for that is over, for which no collection of garbage is to wait.
-            // Where there is no thread to wait, it is waited for here.
+            // The thread ends once the store has answered or the timeout has passed. A garbage collection must not wait
+            // for that, so another thread does; if none can be started, the wait happens here.
             let _ = thread::Builder::new().spawn(move || drop(refresher));
         }
     }
@@ -108,8 +108,8 @@ fn start(segment: &shmlimit::Segment) -> Result<Refresher, String> {
     Refresher::start(segment).map_err(|error| error.to_string())
 }
 
-/// Starts the threads that a forked child has not inherited. Logs nothing: what is wrong was wrong in its parent, too, or is
-/// the state of the thread.
+/// Starts the threads that a forked child has not inherited. Logs nothing: a problem either was the parent's, too, or
+/// appears in the thread's state.
 #[pyfunction]
 pub fn start_fleet_threads_after_fork() {
     let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,4 +1,4 @@
-//! A set as all objects that come of it share it.
+//! A set, shared by all objects that come from it.
 #![allow(unsafe_code)]
 
 pub(crate) mod fleet_thread;
@@ -13,23 +13,23 @@ use shmlimit::{Limit, LimitPool, LimitSet, Request};
 use crate::handle::fleet_thread::FleetThread;
 use crate::handle::request_log::RequestLog;
 
-/// A set, and what was worked out for it once. It is an object so that who keeps it counts references as the interpreter
-/// does, which costs no instruction that other processors wait for; it refers to no other object.
+/// A set, and values computed for it once. It is a Python object because the interpreter's reference counts need no
+/// atomic instructions. It refers to no other object.
 #[pyclass(frozen, module = "shmlimit._native")]
 #[derive(Debug)]
 pub struct Handle {
     pub set: LimitSet,
-    /// The request that names nothing.
+    /// The request without costs.
     pub default: Request,
     pub path: PathBuf,
     pub strict: bool,
-    /// The limits count networks, so that keys are addresses.
+    /// The limits count networks, so keys are addresses.
     pub is_by_address: bool,
-    /// What the requests are labelled with.
+    /// The label of its requests.
     pub label: Option<String>,
-    /// Where events of requests are kept, if they are to be logged.
+    /// Keeps the events of requests, if they are logged.
     request_log: Option<Arc<RequestLog>>,
-    /// Keeps leases coming while the handle is in use, where hosts share limits.
+    /// Renews the fleet's leases while the handle is in use, if hosts share limits.
     fleet_thread: Option<Arc<FleetThread>>,
 }
 
@@ -62,7 +62,7 @@ impl Handle {
         Py::new(py, handle)
     }
 
-    /// The same, whose requests are labelled.
+    /// A handle of the same set, with another label.
     pub fn labelled(&self, py: Python<'_>, label: Option<String>) -> PyResult<Py<Self>> {
         Self::new(
             py,
@@ -75,7 +75,7 @@ impl Handle {
         )
     }
 
-    /// Logs what this thread was notified of requests, if that was asked for. Done before an answer is given out.
+    /// Logs this thread's events of requests, if that is enabled. Called before an answer is returned.
     #[inline]
     pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
         match &self.request_log {
@@ -101,21 +101,21 @@ pub struct PoolHandle {
 }
 
 impl PoolHandle {
-    /// As [`Handle::log_requests`], of all sets that may have been asked, whichever raises.
+    /// Logs this thread's events of all sets that may have been asked, even if logging one of them raises.
     pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
         let logged = self.members.iter().map(|member| member.get().log_requests(py));
         logged.fold(Ok(()), Result::and)
     }
 }
 
-/// Something that borrows from a set, together with what keeps the set where it is.
+/// A borrower of a set, together with the handle that keeps the set in place.
 ///
-/// Python has no lifetimes, so what the library lends is kept beside its lender.
+/// Python has no lifetimes, so a borrower is kept beside its lender.
 pub struct WithHandle<T> {
     // Dropped in this order: the borrower before its lenders.
     borrower: T,
     handle: Py<Handle>,
-    /// Where the borrower borrows from a pool, whose member is that of the handle.
+    /// The pool, if the borrower borrows from one; the handle is then that of its member.
     pool: Option<Arc<PoolHandle>>,
 }
 
@@ -127,10 +127,10 @@ impl<T> WithHandle<T> {
         handle: &Py<Handle>,
         borrow: impl FnOnce(&'static LimitSet) -> Result<T, E>,
     ) -> Result<Self, E> {
-        // SAFETY: the set lies in the object of the handle, which neither moves nor is freed while a reference to it is in
-        // the same `WithHandle` as the borrower; nothing has mutable access to it there. The borrower is dropped first, by
-        // the order of the fields, and leaves a `WithHandle` only for another one with the same lenders. The closures of
-        // this crate store what they are lent nowhere else.
+        // SAFETY: the set is inside the handle's object, which neither moves nor is freed while the `WithHandle` of the
+        // borrower holds a reference to it; nothing has mutable access to it there. The borrower is dropped first, by
+        // the order of the fields, and leaves a `WithHandle` only for another one with the same lenders. The closures
+        // of this crate store what they borrow nowhere else.
         let set = unsafe { &*std::ptr::from_ref(&handle.get().set) };
         Ok(Self {
             borrower: borrow(set)?,
@@ -139,15 +139,15 @@ impl<T> WithHandle<T> {
         })
     }
 
-    /// Keeps what `borrow` borrows from the pool. The handle is that of its first member, until
-    /// [`map_to_member`](Self::map_to_member).
+    /// Keeps what `borrow` borrows from the pool. Until [`map_to_member`](Self::map_to_member), the handle is that of
+    /// the first member.
     pub fn of_pool(
         py: Python<'_>,
         pool: &Arc<PoolHandle>,
         first: &Py<Handle>,
         borrow: impl FnOnce(&'static LimitPool) -> T,
     ) -> Self {
-        // SAFETY: as in `try_new`, with the pool in the place of the set.
+        // SAFETY: as in `try_new`, with the pool in place of the set.
         let lent = unsafe { &*std::ptr::from_ref(&pool.pool) };
         Self {
             borrower: borrow(lent),
@@ -156,7 +156,7 @@ impl<T> WithHandle<T> {
         }
     }
 
-    /// Puts a part or a successor of the borrower in its place.
+    /// Replaces the borrower with a part or a successor of it.
     #[inline(always)]
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> WithHandle<U> {
         WithHandle {
@@ -166,7 +166,7 @@ impl<T> WithHandle<T> {
         }
     }
 
-    /// As [`map`](Self::map), where it turned out which member of the pool it is of.
+    /// Replaces the borrower, and the handle with that of the pool's member that `change` returns.
     pub fn map_to_member<U>(self, py: Python<'_>, change: impl FnOnce(T) -> (usize, U)) -> WithHandle<U> {
         let Self {
             borrower,
@@ -182,7 +182,7 @@ impl<T> WithHandle<T> {
         }
     }
 
-    /// Keeps whichever of two the borrower becomes.
+    /// Replaces the borrower with one of two kinds of successor.
     #[inline(always)]
     pub fn separate<A, B>(
         self,
@@ -209,7 +209,7 @@ impl<T> WithHandle<T> {
 }
 
 impl<T> WithHandle<Vec<T>> {
-    /// Each of what was borrowed.
+    /// Splits a collection of borrowers.
     pub fn each(self, py: Python<'_>) -> impl Iterator<Item = WithHandle<T>> {
         let Self {
             borrower,
@@ -230,7 +230,7 @@ impl<T> WithHandle<T> {
         &self.borrower
     }
 
-    /// The borrower, to change it.
+    /// The borrower, mutably.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.borrower
     }
@@ -240,7 +240,7 @@ impl<T> WithHandle<T> {
         self.handle.get()
     }
 
-    /// Drops the borrower, and then what it borrowed from, with the interpreter's lock.
+    /// Drops the borrower, and then its lenders, while holding the GIL.
     #[inline]
     pub fn end(self, py: Python<'_>) {
         let Self {

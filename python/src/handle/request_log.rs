@@ -1,7 +1,7 @@
-//! Events of requests, from where the library tells of them to the logger.
+//! Brings events of requests from the library to the logger.
 //!
-//! Waiting is done without the interpreter's lock, and must not ask for it: what is reported there is kept until
-//! the answer is given out, which is done with the lock.
+//! A wait runs without the GIL and must not take it, so events reported there are kept until the answer is returned,
+//! which happens with the GIL.
 
 use std::cell::Cell;
 use std::process;
@@ -15,30 +15,31 @@ use shmlimit::{OpenOptions, RequestEvent, RequestEventKind};
 use crate::interpreter::log;
 use crate::interpreter::seconds::seconds;
 
-/// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library
-/// tells of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.
+/// How many events of a thread are kept at most; newer ones push out older ones. A thread logs its events before it
+/// returns, and the library reports at most twenty a second for a set, so events only pile up for logs that are no
+/// longer in use.
 const MAX_EVENTS: usize = 1024;
 
 thread_local! {
-    /// Events that this thread was notified of and has not logged yet, each with the log that it is of.
+    /// Events that this thread has not logged yet, each with the number of its log.
     ///
-    /// No lock guards them: a child that is forked while another thread of its parent keeps an event is not affected.
+    /// No lock guards them, so a fork while another thread keeps an event does no harm.
     static NOT_LOGGED: Cell<Vec<(u64, Event)>> = const { Cell::new(Vec::new()) };
 }
 
-/// Events of requests that were notified of and are not logged yet.
+/// Keeps events of requests until they are logged.
 ///
-/// They are logged by the thread whose request they are about, so that records have its name and the context of its task.
+/// The thread that made a request logs its events, so that records have its name and the context of its task.
 #[derive(Debug)]
 pub struct RequestLog {
-    /// Tells the events of one log from those of the others of this process.
+    /// Distinguishes this log's events from those of other logs of the process.
     number: u64,
 }
 
 /// An event, as it is logged.
 #[derive(Debug)]
 struct Event {
-    /// The process that made the request: a forked child has a copy of what the thread that forked it had not logged.
+    /// The process that made the request: a forked child inherits a copy of the forking thread's unlogged events.
     process: u32,
     set: String,
     label: Option<String>,
@@ -60,7 +61,7 @@ enum What {
 }
 
 impl RequestLog {
-    /// Has the events of what is opened kept in a queue.
+    /// Makes segments opened with `options` report their events to a new log.
     pub fn observe(options: OpenOptions) -> (OpenOptions, Arc<Self>) {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let log = Arc::new(Self {
@@ -75,7 +76,7 @@ impl RequestLog {
         let Some(event) = Event::of(event) else {
             return;
         };
-        // Of a thread that is ending nothing is logged any more.
+        // A thread that is ending logs nothing any more.
         let _ = NOT_LOGGED.try_with(|events| {
             let mut kept = events.take();
             if kept.len() >= MAX_EVENTS {
@@ -86,16 +87,16 @@ impl RequestLog {
         });
     }
 
-    /// Logs what was notified of requests of this thread.
+    /// Logs this thread's events.
     ///
     /// # Errors
     ///
-    /// What a filter or a handler of the logger raises first, of what [`log`] lets out.
+    /// The first exception of a filter or handler of the logger that [`log`] lets through.
     pub fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let mut logged = Ok(());
-        // Taken before they are logged: a handler may make requests of its own. All of them, whichever raises.
+        // Taken first, because a handler may make requests of its own. All are logged, even if one raises.
         for event in self.take() {
-            // Asked of each: a handler may fork, too.
+            // Checked for each event, because a handler may fork, too.
             if event.process == process::id() {
                 logged = logged.and(event.log(py));
             }
@@ -150,7 +151,7 @@ impl Event {
     }
 
     fn message(&self) -> String {
-        // Quoted: it may hold what comes from outside, which must not pass for a line of its own.
+        // Quoted, because it may contain outside input, which must not look like another log line.
         let of_label = self.label.iter().map(|label| format!(" ({label:?})"));
         let what = match &self.what {
             What::Denied {
@@ -178,7 +179,7 @@ impl Event {
         log::information(py, &self.message(), &self.fields(py)?)
     }
 
-    /// The same fields of each kind, so that a formatter may name any.
+    /// Every kind has the same fields, so that a formatter may name any of them.
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fields = PyDict::new(py);
         fields.set_item("event", self.name())?;

@@ -1,5 +1,5 @@
-//! Methods that are called for every decision: the interpreter calls them without what surrounds other methods, and
-//! without a tuple or a dictionary of what they are given.
+//! The methods that every decision calls. The interpreter calls them without pyo3's wrappers, and without building a
+//! tuple or a dictionary of arguments.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -14,20 +14,20 @@ use pyo3::{Borrowed, PyTypeInfo, ffi};
 
 /// A method of a class.
 pub trait Method {
-    /// What has the method: every object that is an instance of the class that it was put into.
+    /// The class that has the method.
     type Of;
     const NAME: &'static CStr;
-    /// The signature, as the interpreter reads it, and the documentation.
+    /// The signature, in the interpreter's format, and the documentation.
     const DOC: &'static CStr;
 
-    /// Does what the method is for.
+    /// Runs the method.
     fn call<'py>(
         this: Borrowed<'_, 'py, Self::Of>,
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>>;
 }
 
-/// How the interpreter calls a method.
+/// The definition by which the interpreter calls a method.
 pub const fn definition<M: Method>() -> ffi::PyMethodDef {
     ffi::PyMethodDef {
         ml_name: M::NAME.as_ptr(),
@@ -39,33 +39,34 @@ pub const fn definition<M: Method>() -> ffi::PyMethodDef {
     }
 }
 
-/// Puts a method into the class that it is of.
+/// Adds a method to its class.
 pub fn add_to_class<M: Method<Of: PyTypeInfo>>(py: Python<'_>) -> PyResult<()> {
     let class: Bound<'_, PyType> = M::Of::type_object(py);
-    // The interpreter refers to it for as long as it runs.
+    // Leaked, because the interpreter refers to it as long as it runs.
     let definition = Box::leak(Box::new(definition::<M>()));
-    // SAFETY: the thread is attached; the class is alive, and the definition stays where it is for ever. `enter` is called
-    // with instances of the class, which the descriptor sees to.
+    // SAFETY: the thread is attached; the class is alive, and the leaked definition never moves. The descriptor makes
+    // sure that `enter` is only called with instances of the class.
     let method =
         unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyDescr_NewMethod(class.as_type_ptr(), definition))? };
     class.setattr(PyString::new(py, &M::NAME.to_string_lossy()), method)
 }
 
-/// What the interpreter calls.
+/// The function that the interpreter calls.
 ///
 /// # Safety
 ///
-/// As the interpreter calls methods of this kind: with its lock, with an instance of the class, and with as many objects as it
-/// says, of which those behind the first `positional` have the names in the tuple `names`, if there is one.
+/// Must be called as the interpreter calls methods of this kind: with the GIL, with an instance of the class, and with
+/// as many objects as it says, of which those after the first `positional` have the names in the tuple `names`, if
+/// there is one.
 unsafe extern "C" fn enter<M: Method>(
     this: *mut ffi::PyObject,
     given: *const *mut ffi::PyObject,
     positional: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: by what the caller promises.
+    // SAFETY: the caller holds the GIL.
     let py = unsafe { Python::assume_attached() };
-    // SAFETY: by what the caller promises; the references are those of the caller, which outlive the call.
+    // SAFETY: the caller passes valid objects, and its references to them outlive the call.
     let (this, names) = unsafe {
         (
             Borrowed::from_ptr(py, this).cast_unchecked::<M::Of>(),
@@ -81,12 +82,12 @@ unsafe extern "C" fn enter<M: Method>(
     answer(py, || M::call(this, arguments))
 }
 
-/// What the interpreter is answered: the result, or null once the exception is raised.
+/// The value to return to the interpreter: the result, or null after raising the exception.
 pub fn answer<'py>(
     py: Python<'py>,
     call: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
 ) -> *mut ffi::PyObject {
-    // As elsewhere, a panic is an exception: it must not leave through the interpreter.
+    // A panic becomes an exception, as in pyo3: it must not unwind into the interpreter.
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(result)) => return result.into_ptr(),
         Ok(Err(error)) => error,
@@ -96,7 +97,7 @@ pub fn answer<'py>(
     ptr::null_mut()
 }
 
-/// What a method is called with.
+/// The arguments of a call.
 pub struct Arguments<'a, 'py> {
     py: Python<'py>,
     given: *const *mut ffi::PyObject,
@@ -111,12 +112,12 @@ impl<'a, 'py> Arguments<'a, 'py> {
         self.positional == 0 && self.names.is_none()
     }
 
-    /// What was given, in the order of the parameters' names, of which the first `by_position` can be given without theirs.
-    /// None stands for what was not given, and for what was given as None.
+    /// The arguments in the order of the parameters, of which the first `by_position` may be positional. An argument
+    /// that was not given, or was given as None, is `None`.
     ///
     /// # Errors
     ///
-    /// `TypeError` where something else was given, or something twice.
+    /// `TypeError` if an argument is unknown or given twice.
     pub fn read<const N: usize>(
         &self,
         method: &str,
@@ -137,7 +138,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             let same = |parameter: &&Bound<'py, PyString>| parameter.as_ptr() == name.as_ptr();
             let found = match parameters.iter().position(same) {
                 Some(found) => Some(found),
-                // The names in calls are nearly always interned, as the parameters are.
+                // Names in calls are nearly always interned, like those of the parameters.
                 None => parameters
                     .iter()
                     .position(|parameter| parameter.as_any().eq(&name).unwrap_or(false)),
@@ -152,10 +153,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(read.map(|given| given.filter(|given| !given.is_none())))
     }
 
-    /// One of those that were given; the index is less than there are.
+    /// The argument at an index, which must be in range.
     #[inline]
     fn at(&self, index: usize) -> Borrowed<'a, 'py, PyAny> {
-        // SAFETY: the caller of `enter` gave at least as many objects, and keeps them for as long as the call takes.
+        // SAFETY: the caller of `enter` passed more than `index` objects, and keeps them alive during the call.
         unsafe { Borrowed::from_ptr(self.py, *self.given.add(index)) }
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of the library as exceptions of the package, which are declared in `shmlimit/_errors.py`.
+//! Converts the library's errors to the package's exceptions, declared in `shmlimit/_errors.py`.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     raised_saying(py, error, message(error))
 }
 
-/// As [`raised`], with a message of its own.
+/// The exception for an error of the library, with another message.
 pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
     let class = class_name(error);
     let exception = exception(py, class, message);
@@ -69,18 +69,18 @@ pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
         }
         Ok(())
     };
-    // The exception says what happened either way.
+    // Without the attributes, the exception still says what happened.
     let _ = details();
     exception
 }
 
-/// What the word that an argument was given stands for, or `ValueError`.
+/// Parses the word that was given for an argument, or raises `ValueError`.
 pub fn chosen<T: FromStr<Err = ParseError>>(argument: &str, word: &str) -> PyResult<T> {
     word.parse()
         .map_err(|error| PyValueError::new_err(format!("{argument}: {error}")))
 }
 
-/// The exception for what is wrong with a declaration.
+/// The exception for an invalid declaration.
 pub fn raised_by_declaration(py: Python<'_>, error: &DeclarationError) -> PyErr {
     let mut message = error.to_string();
     if let Some(source) = std::error::Error::source(error) {
@@ -89,12 +89,12 @@ pub fn raised_by_declaration(py: Python<'_>, error: &DeclarationError) -> PyErr 
     exception(py, "DeclarationError", message)
 }
 
-/// An exception of that class of the package.
+/// An exception of one of the package's classes.
 pub fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
     exception_of(py, class, message)
 }
 
-/// An exception of that class of the package, made of its one argument.
+/// An exception of one of the package's classes, made from its one argument.
 pub fn exception_of<'py>(py: Python<'py>, class: &str, argument: impl IntoPyObject<'py>) -> PyErr {
     static MODULE: OnceBox<Py<PyModule>> = OnceBox::new();
     let module = once(&MODULE, py, || py.import("shmlimit._errors").map(Bound::unbind));
@@ -104,7 +104,7 @@ pub fn exception_of<'py>(py: Python<'py>, class: &str, argument: impl IntoPyObje
     }
 }
 
-/// What the error says, in the words of this package where the library names a function of its own.
+/// The error's message, with Python's names where the library would name its own functions.
 fn message(error: &Error) -> String {
     match error {
         Error::Open(OpenError::NotFound { path }) => format!(
@@ -119,7 +119,7 @@ fn in_words(differences: &[Difference]) -> Vec<String> {
     differences.iter().map(ToString::to_string).collect()
 }
 
-/// What the system's number for an error is.
+/// The system's number for an error.
 fn errno(error: &Error) -> Option<i32> {
     let errno = match error {
         Error::Open(
@@ -172,7 +172,7 @@ fn path(error: &Error) -> Option<&Path> {
     }
 }
 
-/// By what name the package knows an error.
+/// The name of the package's class for an error.
 fn class_name(error: &Error) -> &'static str {
     match error {
         Error::Open(OpenError::NotFound { .. }) => "NotFound",
@@ -223,7 +223,7 @@ fn class_name(error: &Error) -> &'static str {
     }
 }
 
-/// What the library answered, or its error as an exception.
+/// Turns the library's errors into exceptions.
 pub trait OrRaise<T> {
     /// Raises the error.
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;

@@ -1,38 +1,37 @@
-//! Waiting with the interpreter's lock released, and signals looked after.
+//! Waiting with the GIL released, while still handling signals.
 #![allow(unsafe_code)]
 
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
 
-/// What to ask between the sleeps of a wait whether to go on.
+/// Decides between the sleeps of a wait whether to go on.
 ///
-/// A sleep ends when a handler of a signal has run in the thread that sleeps, so Ctrl-C need not be polled for. A signal that
-/// comes in the moment between the question and the sleep, or that another thread took, is noticed at the next look: within a
-/// second.
+/// A signal handled in the sleeping thread ends its sleep, so Ctrl-C need not be polled for. A signal that arrives
+/// between the decision and the sleep, or in another thread, is noticed at the next look: within a second.
 ///
-/// The lock of the interpreter is released when it is asked for the first time, which is when there is something to
-/// wait for, and taken again when this is dropped.
+/// The GIL is released at the first decision, when there is something to wait for, and taken again when this is
+/// dropped.
 pub struct Interruption {
     released: Option<Released>,
     raised: Option<PyErr>,
-    /// Whether there was something to wait for yet.
+    /// Whether there has been something to wait for.
     waits: bool,
 }
 
-/// The state of a thread that has released the interpreter's lock.
+/// The state of a thread that has released the GIL.
 struct Released(*mut ffi::PyThreadState);
 
 impl Released {
     fn new() -> Self {
-        // SAFETY: called by `Interruption` alone, which is made where the thread is attached to the interpreter; it
-        // uses no Python object from here on until this is dropped.
+        // SAFETY: only called by `Interruption`, which is made while the thread is attached to the interpreter, and
+        // which uses no Python object from here on until this is dropped.
         Self(unsafe { ffi::PyEval_SaveThread() })
     }
 }
 
 impl Drop for Released {
     fn drop(&mut self) {
-        // SAFETY: the state is what this same thread saved: the raw pointer keeps this type from being sent.
+        // SAFETY: this same thread saved the state: the raw pointer keeps this type from being sent.
         unsafe { ffi::PyEval_RestoreThread(self.0) }
     }
 }
@@ -47,7 +46,7 @@ impl Interruption {
         }
     }
 
-    /// Whether to go on waiting: not where a handler of a signal has raised an exception.
+    /// Whether to go on waiting: false once a signal handler has raised an exception.
     pub fn keep_waiting(&mut self) -> bool {
         if self.raised.is_some() {
             return false;
@@ -56,7 +55,8 @@ impl Interruption {
             return true;
         }
         self.released = None;
-        // SAFETY: the thread was attached to the interpreter when this was made, and is so whenever nothing is released.
+        // SAFETY: the thread was attached to the interpreter when this was made, and is attached whenever `released` is
+        // `None`.
         let py = unsafe { Python::assume_attached() };
         self.raised = py.check_signals().err();
         if !std::mem::replace(&mut self.waits, true) && self.raised.is_none() {
@@ -66,17 +66,17 @@ impl Interruption {
         self.raised.is_none()
     }
 
-    /// The exception that ended the wait, with the lock held again.
+    /// Takes the GIL again, and raises the exception that ended the wait, if one did.
     pub fn end(mut self) -> PyResult<()> {
         self.released = None;
         self.raised.take().map_or(Ok(()), Err)
     }
 }
 
-/// Warns where this thread runs an event loop of asyncio, none of whose tasks goes on while it waits.
+/// Warns if this thread runs an asyncio event loop, whose tasks all stop while it waits.
 fn warn_in_event_loop(py: Python<'_>) -> PyResult<()> {
     let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
-    // Who has not imported it runs no loop.
+    // Without the import there is no running loop.
     let Ok(asyncio) = modules.get_item(intern!(py, "asyncio")) else {
         return Ok(());
     };
@@ -90,8 +90,7 @@ fn warn_in_event_loop(py: Python<'_>) -> PyResult<()> {
     py.import("warnings")?.call_method1("warn", arguments).map(drop)
 }
 
-/// Whether this is the thread that Python runs handlers of signals in. Others need not take the interpreter's lock
-/// from those that work, between their sleeps.
+/// Whether Python runs signal handlers in this thread. Other threads need not take the GIL between their sleeps.
 fn is_main_thread() -> bool {
     nix::unistd::gettid() == nix::unistd::getpid()
 }

@@ -1,7 +1,7 @@
-//! What is said to the logger `shmlimit`: that which has no caller to be raised to, and what was asked for.
+//! Logs to the logger `shmlimit`: problems that cannot be raised to a caller, and events that users ask for.
 //!
-//! That a record could not be logged is no failure of the request that it is about: exceptions of the logger are reported
-//! as those that cannot be raised. Only what ends a program or a task is raised, such as an interruption.
+//! A request does not fail because its record cannot be logged: exceptions of the logger are reported as unraisable.
+//! Only exceptions that end a program or a task, such as an interruption, are raised.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub fn warning(py: Python<'_>, message: &str) -> PyResult<()> {
     without_failures(&logger, logged)
 }
 
-/// As [`warning`], of what a warning of Python's says already: not where it would only be printed once more.
+/// Logs a warning that Python's `warnings` also shows, unless logging would only print it a second time.
 pub fn warning_beside_another(py: Python<'_>, message: &str) -> PyResult<()> {
     let is_configured: bool = logger(py)?.call_method0(intern!(py, "hasHandlers"))?.extract()?;
     if is_configured {
@@ -30,7 +30,7 @@ pub fn warning_beside_another(py: Python<'_>, message: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// Logs what was asked for, with fields beside the message.
+/// Logs an event that the user asked for, with fields in addition to the message.
 pub fn information(py: Python<'_>, message: &str, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     const INFO: i32 = 20;
     let keywords = PyDict::new(py);
@@ -51,8 +51,8 @@ fn without_failures(logger: &Bound<'_, PyAny>, logged: PyResult<Bound<'_, PyAny>
     }
 }
 
-/// As [`warning`], by what is being garbage-collected: there is no one to raise anything to, and what was being raised
-/// goes on. Nothing is logged where the interpreter has ended.
+/// Logs a warning from a finalizer: there is no caller to raise to, and an exception that is being raised stays in
+/// place. Logs nothing if the interpreter has ended.
 pub fn warning_of_collected(message: &str) {
     Python::try_attach(|py| {
         let raised = PyErr::take(py);
@@ -65,8 +65,8 @@ pub fn warning_of_collected(message: &str) {
     });
 }
 
-/// The removed segments, by path, that were warned about. In doubt they were: a child may have inherited the lock while
-/// another thread of its parent held it.
+/// The paths of removed segments that were already warned about. If the lock is taken, as in a child that was forked
+/// while another thread held it, the warning is skipped.
 static REMOVED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Warns, once for each path in this process, that a segment was removed.
@@ -80,7 +80,7 @@ pub fn removal(py: Python<'_>, path: &Path, error: &Error) -> PyResult<()> {
     Ok(())
 }
 
-/// What is removed at that path from now on is another segment.
+/// Allows another warning for this path: from now on, another segment is there.
 pub fn forget_removal(path: &Path) {
     if let Ok(mut removed) = REMOVED.try_lock() {
         removed.remove(path);

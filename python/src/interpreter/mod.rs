@@ -1,4 +1,4 @@
-//! What this module needs of the interpreter: calls, objects, errors, times, the logger.
+//! What the native module needs from the interpreter: calls, objects, errors, times, the logger.
 
 pub(crate) mod call;
 pub(crate) mod error;

@@ -1,7 +1,7 @@
-//! Objects that are made for every decision, in one allocation, which is used again for later ones.
+//! The objects that every decision makes: each in one allocation, which later objects reuse.
 //!
-//! Such a class has a base that is a class like any other, without a field: it has the methods and the attributes that are
-//! not used for every decision, and no object is of it alone.
+//! Such a class derives from an ordinary pyo3 class without fields, which has the methods and attributes that not every
+//! decision uses. That base has no instances of its own.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -18,43 +18,43 @@ use pyo3::{Borrowed, PyTypeInfo, ffi};
 use crate::interpreter::call;
 use crate::interpreter::once::once;
 
-/// What an object of such a class consists of.
+/// The content of an object of such a class.
 pub trait Content: Send + Sized + 'static {
-    /// The class that has its methods.
+    /// The base class, with its methods.
     type Methods: PyTypeInfo;
     /// The full name of the class.
     const NAME: &'static CStr;
     const DOC: &'static CStr;
-    /// The static method of the methods' class that makes an object where the class is called, for classes that can be.
+    /// The base's static method that makes an object when the class is called, if it may be called.
     const CONSTRUCTOR: Option<&'static str> = None;
 
     /// Where the class and unused objects are kept.
     fn class() -> &'static Class;
 
-    /// The methods that are called for every decision.
+    /// The methods that every decision calls.
     fn methods() -> Vec<ffi::PyMethodDef> {
         Vec::new()
     }
 
-    /// Whether the object is true.
+    /// The object's truth value.
     fn is_true(&self) -> bool;
 
-    /// Ends it, when no one has the object any more.
+    /// Finalizes the content when nothing refers to the object any more.
     fn end(self, py: Python<'_>);
 }
 
-/// How many unused objects are kept of a class.
+/// How many unused objects of a class are kept.
 const MAX_UNUSED: usize = 32;
 
-/// A class, and memory of objects that are not used any more.
+/// A class, and the memory of objects that are no longer used.
 pub struct Class {
     class: OnceBox<Py<PyType>>,
     unused: [Cell<*mut ffi::PyObject>; MAX_UNUSED],
     unused_count: Cell<usize>,
 }
 
-// SAFETY: the cells are read and written by `take` and `keep` alone, which are called by who has the interpreter's lock and
-// do not release it.
+// SAFETY: the cells are only read and written by `take` and `keep`, whose callers hold the GIL, and which do not
+// release it.
 unsafe impl Sync for Class {}
 // SAFETY: as above.
 unsafe impl Send for Class {}
@@ -68,7 +68,7 @@ impl Class {
         }
     }
 
-    /// The memory of an object that was of this class.
+    /// Takes the memory of a former object of this class, if there is any.
     #[inline]
     fn take(&self, _py: Python<'_>) -> Option<*mut ffi::PyObject> {
         let last = self.unused_count.get().checked_sub(1)?;
@@ -77,7 +77,7 @@ impl Class {
         Some(object)
     }
 
-    /// Keeps the memory of an object; answers whether there was room.
+    /// Keeps the memory of an object; returns whether there was room.
     #[inline]
     fn keep(&self, _py: Python<'_>, object: *mut ffi::PyObject) -> bool {
         let count = self.unused_count.get();
@@ -90,14 +90,14 @@ impl Class {
     }
 }
 
-/// An object of such a class, as the interpreter has it.
+/// An object of such a class, as the interpreter lays it out.
 #[repr(C)]
 struct Object<T> {
     head: ffi::PyObject,
     content: T,
 }
 
-/// The class, which is made when it is first asked for.
+/// The class, made on first use.
 #[inline]
 pub fn class<T: Content>(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     once(&T::class().class, py, || make_class::<T>(py))
@@ -106,7 +106,7 @@ pub fn class<T: Content>(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 #[cold]
 fn make_class<T: Content>(py: Python<'_>) -> PyResult<Py<PyType>> {
     let base = T::Methods::type_object(py);
-    // What the methods' class says of itself is what this relies on: that it keeps nothing in the object.
+    // `Object` relies on the base having no fields of its own.
     let size_of_base: usize = base.getattr("__basicsize__")?.extract()?;
     if size_of_base != size_of::<ffi::PyObject>() {
         return Err(PyTypeError::new_err(format!("{base} has fields of its own")));
@@ -117,7 +117,7 @@ fn make_class<T: Content>(py: Python<'_>) -> PyResult<Py<PyType>> {
     let mut slots = vec![
         slot(ffi::Py_tp_dealloc, dealloc::<T> as *mut c_void),
         slot(ffi::Py_nb_bool, is_true::<T> as *mut c_void),
-        // The interpreter refers to them for as long as it runs.
+        // Leaked, because the interpreter refers to them as long as it runs.
         slot(ffi::Py_tp_methods, methods.leak().as_mut_ptr().cast()),
         slot(ffi::Py_tp_doc, T::DOC.as_ptr().cast_mut().cast()),
     ];
@@ -129,12 +129,13 @@ fn make_class<T: Content>(py: Python<'_>) -> PyResult<Py<PyType>> {
         name: T::NAME.as_ptr(),
         basicsize: size_of::<Object<T>>() as c_int,
         itemsize: 0,
-        // No class is derived from it, so that each instance is an `Object<T>`.
+        // Without `BASETYPE`, no class can derive from it, so each instance is exactly an `Object<T>`.
         flags: ffi::Py_TPFLAGS_DEFAULT as _,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the thread is attached. The specification and its slots live until the call returns, and what they refer to
-    // is static or was leaked. The slots are functions of the types that the interpreter calls them as.
+    // SAFETY: the thread is attached. The specification and its slots live until the call returns, and everything that
+    // they refer to is static or leaked. The functions in the slots have the types that the interpreter calls them
+    // with.
     let class = unsafe {
         let class = ffi::PyType_FromSpecWithBases(&raw mut specification, base.as_ptr());
         Bound::from_owned_ptr_or_err(py, class)?
@@ -146,8 +147,8 @@ fn make_class<T: Content>(py: Python<'_>) -> PyResult<Py<PyType>> {
 #[inline(always)]
 pub fn make<T: Content>(py: Python<'_>, content: T) -> PyResult<Bound<'_, PyAny>> {
     let class = class::<T>(py)?.as_type_ptr();
-    // SAFETY: the thread is attached. What `take` gives is memory of an object of this class, which `dealloc` put there
-    // and no one else refers to; as an unused object it has everything but its head and its content.
+    // SAFETY: the thread is attached. `take` returns the memory of an object of this class that `dealloc` put there and
+    // that nothing else refers to; as an unused object, it lacks only its head and its content.
     let object = unsafe {
         match T::class().take(py) {
             Some(unused) => ffi::PyObject_Init(unused, class),
@@ -159,8 +160,9 @@ pub fn make<T: Content>(py: Python<'_>, content: T) -> PyResult<Bound<'_, PyAny>
         content.end(py);
         return Err(error);
     }
-    // SAFETY: the object has the size of an `Object<T>`, by its class, and no one else has it yet; memory of objects is
-    // aligned to 16 bytes, which is at least the alignment of the content. With the content written it is whole.
+    // SAFETY: by its class, the object has the size of an `Object<T>`, and nothing else refers to it yet. The memory of
+    // objects is aligned to 16 bytes, which is at least the content's alignment. Writing the content completes the
+    // object.
     unsafe {
         const { assert!(align_of::<T>() <= 16) };
         ptr::write(&raw mut (*object.cast::<Object<T>>()).content, content);
@@ -178,25 +180,27 @@ pub fn content<'a, T: Content>(object: &'a Bound<'_, T::Methods>) -> PyResult<&'
             object.as_any()
         )));
     }
-    // SAFETY: an object of exactly this class was made by `make`, and has its content until `dealloc`, which is called when
-    // there is no reference to it left. Nothing gives out a mutable reference to it.
+    // SAFETY: an object of exactly this class was made by `make`, and has its content until `dealloc`, which is called
+    // when no reference to it is left. Nothing hands out a mutable reference to the content.
     Ok(unsafe { &(*object.as_ptr().cast::<Object<T>>()).content })
 }
 
-/// What the interpreter calls when nothing refers to an object any more.
+/// Called by the interpreter when nothing refers to an object any more.
 ///
 /// # Safety
 ///
-/// As the interpreter calls it: with its lock, and with an object of the class, which it does not use afterwards.
+/// Must be called as the interpreter calls it: with the GIL, and with an object of the class that is not used
+/// afterwards.
 unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
-    // SAFETY: by what the caller promises. The content is read once, and not used where it lies any more. An object has a
-    // reference to its class, which ends with it.
+    // SAFETY: by the caller's contract. The content is moved out once, and no longer used in its old place. The
+    // object's reference to its class ends with it.
     unsafe {
         let py = Python::assume_attached();
         ffi::PyObject_GC_UnTrack(object.cast());
         let class = ffi::Py_TYPE(object);
         let content = ptr::read(&raw const (*object.cast::<Object<T>>()).content);
-        // The interpreter expects no panic; there is no one to tell, but for the message that it has written.
+        // A panic must not unwind into the interpreter. Its message is already printed, and there is nobody else to
+        // tell.
         let _ = catch_unwind(AssertUnwindSafe(|| content.end(py)));
         if !T::class().keep(py, object) {
             ffi::PyObject_GC_Del(object.cast());
@@ -205,28 +209,28 @@ unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
     }
 }
 
-/// What the interpreter calls to learn whether an object is true.
+/// Called by the interpreter for an object's truth value.
 ///
 /// # Safety
 ///
-/// As the interpreter calls it: with its lock, and with an object of the class.
+/// Must be called as the interpreter calls it: with the GIL, and with an object of the class.
 unsafe extern "C" fn is_true<T: Content>(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: by what the caller promises. An object has its content for as long as there is a reference to it.
+    // SAFETY: by the caller's contract. An object has its content as long as there is a reference to it.
     let content = unsafe { &(*object.cast::<Object<T>>()).content };
     c_int::from(content.is_true())
 }
 
-/// What the interpreter calls where the class is called.
+/// Called by the interpreter when the class is called.
 ///
 /// # Safety
 ///
-/// As the interpreter calls it: with its lock, with a tuple, and with a dictionary or null.
+/// Must be called as the interpreter calls it: with the GIL, with a tuple, and with a dictionary or null.
 unsafe extern "C" fn construct<T: Content>(
     _class: *mut ffi::PyTypeObject,
     positional: *mut ffi::PyObject,
     named: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: by what the caller promises; the references outlive the call.
+    // SAFETY: by the caller's contract; the references outlive the call.
     let (py, positional, named) = unsafe {
         let py = Python::assume_attached();
         (

@@ -1,11 +1,11 @@
-//! Objects of the interpreter that are looked up or made once in a process.
+//! Python objects that are looked up or made once per process.
 
 use once_cell::race::OnceBox;
 use pyo3::prelude::*;
 
-/// The object, which is made when it is first asked for; by several threads at once, where making it lets others run, and the
-/// first one counts. Not by [`PyOnceLock`](pyo3::sync::PyOnceLock): a child that is forked while another thread makes the object
-/// would wait for that thread for ever.
+/// Returns the object, made on first use. If making it releases the GIL, several threads may make it at once; the first
+/// one wins. [`PyOnceLock`](pyo3::sync::PyOnceLock) would block instead: a child forked while another thread makes the
+/// object would wait for that thread forever.
 #[inline]
 pub fn once<'a, 'py, T>(
     cell: &'a OnceBox<Py<T>>,

@@ -1,9 +1,9 @@
-//! Awaitables that have nothing to wait for.
+//! An awaitable that is already done.
 
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 
-/// Awaited, gives its value without giving way to other tasks.
+/// When awaited, returns its value without yielding to other tasks.
 #[pyclass(module = "shmlimit._native")]
 pub struct Ready {
     value: Option<Py<PyAny>>,

@@ -1,4 +1,4 @@
-//! Times: seconds on the side of Python.
+//! Converts times: Python uses seconds.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDelta;
 
-/// A span of time as it is given: a number of seconds, or a `timedelta`. Less than nothing is nothing.
+/// Reads a span of time: a number of seconds, or a `timedelta`. Negative ones become zero.
 pub fn duration(object: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = match object.cast::<PyDelta>() {
         Ok(delta) => delta.call_method0("total_seconds")?.extract()?,
@@ -15,11 +15,11 @@ pub fn duration(object: &Bound<'_, PyAny>) -> PyResult<Duration> {
     if seconds.is_nan() {
         return Err(PyValueError::new_err("a time that is not a number"));
     }
-    // What does not fit is as good as for ever.
+    // Anything too large is as good as forever.
     Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// A timeout as it is given: none, or as [`duration`], but not less than nothing.
+/// Reads a timeout: `None`, or a span of time that is not negative.
 pub fn timeout(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
     let Some(object) = object else { return Ok(None) };
     let is_negative = match object.cast::<PyDelta>() {
@@ -35,7 +35,7 @@ pub fn timeout(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> 
     duration(object).map(Some)
 }
 
-/// Seconds that are not fewer than what they stand for, so that who sleeps for them does not wake too early.
+/// Converts to seconds, rounded up so that sleeping for them does not wake too early.
 pub fn seconds(duration: Duration) -> f64 {
     let seconds = duration.as_secs_f64();
     if Duration::try_from_secs_f64(seconds).is_ok_and(|back| back < duration) {

@@ -1,18 +1,18 @@
-//! Values that callers keep: they compare, pickle, and show what they say.
+//! Values that callers keep: they can be compared, pickled and printed.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{BoundObject, PyClass};
 
-/// Fields by name, in the order in which the value's class takes them.
+/// Fields by name, in the order of the constructor's arguments.
 pub type Fields<'py> = Vec<(&'static str, Bound<'py, PyAny>)>;
 
-/// A value that says by itself what it holds.
+/// A value defined by its fields.
 pub trait Value: PyClass {
     fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>>;
 }
 
-/// What `==` answers: of two values of a class, whether they have equal fields.
+/// The result of `==`: for two values of a class, whether their fields are equal.
 pub fn compare<V: Value>(this: &Bound<'_, V>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     let py = this.py();
     let Ok(other) = other.cast::<V>() else {
@@ -22,7 +22,7 @@ pub fn compare<V: Value>(this: &Bound<'_, V>, other: &Bound<'_, PyAny>) -> PyRes
     Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
 }
 
-/// What pickles keep of a value: its class, and what to call that with.
+/// The pickled form of a value: its class, and the arguments to call it with.
 pub fn reduce<'py, V: Value>(this: &Bound<'py, V>) -> PyResult<Bound<'py, PyTuple>> {
     let (py, class, fields) = (this.py(), this.as_any().get_type(), V::fields(this)?);
     let values = PyTuple::new(py, fields.into_iter().map(|(_, value)| value))?;
@@ -38,7 +38,7 @@ fn is_equal(one: Fields<'_>, other: Fields<'_>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// A value as Python would write it, without the fields that are None.
+/// The `repr` of a value, without the fields that are None.
 pub fn written<V: Value>(class: &str, this: &Bound<'_, V>) -> PyResult<String> {
     let fields = V::fields(this)?;
     let mut parts = Vec::with_capacity(fields.len());

@@ -1,4 +1,4 @@
-//! What is called for every decision of a set.
+//! The methods of a set that every decision calls.
 
 use std::ffi::CStr;
 
@@ -19,7 +19,7 @@ use crate::interpreter::interruption::Interruption;
 use crate::interpreter::seconds;
 use crate::segments::set::Limits;
 
-/// Puts these methods into the class.
+/// Adds these methods to the class.
 pub fn add_to_class(py: Python<'_>) -> PyResult<()> {
     call::add_to_class::<TryAcquire>(py)?;
     call::add_to_class::<Acquire>(py)?;
@@ -28,7 +28,7 @@ pub fn add_to_class(py: Python<'_>) -> PyResult<()> {
 
 type Given<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
 
-/// A switch; false unless it is given.
+/// Reads a bool; false by default.
 fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
     match given {
         None => Ok(false),
@@ -38,7 +38,7 @@ fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
     }
 }
 
-/// The request of a call, with the tier and the capacities that it names for its key.
+/// Makes the request of a call, with its key's tier and own capacities.
 #[inline]
 fn prepare<'a>(
     py: Python<'_>,
@@ -59,7 +59,7 @@ fn prepare<'a>(
     )
 }
 
-/// The name of a tier.
+/// Reads the name of a tier.
 fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<std::borrow::Cow<'a, str>>> {
     let Some(given) = given else { return Ok(None) };
     match (**given).cast::<PyString>() {
@@ -181,7 +181,7 @@ Raises:
         let key = key.as_deref().map(key::bytes).transpose()?;
         let mut interrupted = Ok(());
         let outcome = WithHandle::try_new(py, limits.handle(), |set| -> Result<Outcome<'static>, Error> {
-            // What waits ends here, so that the interpreter's lock is held again for what follows.
+            // Dropped at the end of this block, so that the GIL is held again for what follows.
             let mut interruption = Interruption::new(py);
             let keep_waiting = || interruption.keep_waiting();
             let outcome = match key {

@@ -1,4 +1,4 @@
-//! Time that tests move, as Python meets it.
+//! A clock that tests move by hand.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -20,20 +20,20 @@ impl VirtualClock {
         })
     }
 
-    /// Where the clock stands: seconds since the Unix epoch.
+    /// The clock's time: seconds since the Unix epoch.
     #[getter]
     fn now(&self) -> f64 {
         seconds(self.clock.now())
     }
 
-    /// Moves the clock on by so many seconds, which are not less than nothing.
+    /// Moves the clock forward by this many seconds, which must not be negative.
     fn _advance(&self, seconds: &Bound<'_, PyAny>) -> PyResult<()> {
         let later = self.clock.now().saturating_add(duration(seconds)?);
         self.clock.advance_to(later);
         Ok(())
     }
 
-    /// Moves the clock to an instant, seconds since the Unix epoch.
+    /// Moves the clock to an instant, in seconds since the Unix epoch.
     fn _set(&self, now: &Bound<'_, PyAny>) -> PyResult<()> {
         let instant = duration(now)?;
         if instant < self.clock.now() {

@@ -1,4 +1,4 @@
-//! What Python code opens and asks: segments, sets, pools.
+//! Segments, sets and pools in Python.
 
 pub(crate) mod acquiring;
 pub(crate) mod clock;

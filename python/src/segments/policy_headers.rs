@@ -1,4 +1,4 @@
-//! What HTTP responses say of limits, as Python meets it.
+//! What HTTP responses say about limits.
 
 use std::collections::HashMap;
 
@@ -13,24 +13,24 @@ use crate::answers::refusal::{Refusal, RefusalMethods};
 use crate::interpreter::error::chosen;
 use crate::segments::set::Limits;
 
-/// The header fields and the problems of responses to requests that a set of limits decides.
+/// The header fields and problem details of responses to requests that a set of limits decides.
 ///
-/// An answer in place of the application's is its status, its body of the type `application/problem+json`, and its other
-/// header fields.
+/// An answer in place of the application's consists of a status, a body of type `application/problem+json`, and the
+/// other header fields.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct PolicyHeaders {
     headers: shmlimit::http::PolicyHeaders,
     advertise: Advertise,
 }
 
-/// A request that went on.
+/// An admitted request.
 #[derive(FromPyObject)]
 enum Admitted<'py> {
     Permit(Bound<'py, PermitMethods>),
     Checked(Bound<'py, CheckedMethods>),
 }
 
-/// A request that was refused.
+/// A refused request.
 #[derive(FromPyObject)]
 enum Refused<'py> {
     Refusal(Bound<'py, RefusalMethods>),
@@ -58,9 +58,9 @@ impl PolicyHeaders {
     ///
     /// Args:
     ///     limits: The set.
-    ///     advertise: Which responses say how the limits stand: `"always"`, `"when_refused"` or `"never"`.
-    ///     quota_units: By rate limit or budget, the unit in which it is described. Others are not.
-    ///     prefix: What stands before the names of limits.
+    ///     advertise: Which responses report the state of the limits: `"always"`, `"when_refused"` or `"never"`.
+    ///     quota_units: For each rate limit or budget, the unit in which it is described. Others are left out.
+    ///     prefix: A prefix for the names of limits.
     #[new]
     #[pyo3(signature = (limits, *, advertise="always", quota_units=None, prefix=""))]
     fn new(
@@ -78,7 +78,7 @@ impl PolicyHeaders {
         Ok(Self { headers, advertise })
     }
 
-    /// The header fields of the response to a request that was admitted.
+    /// The header fields of the response to an admitted request.
     fn admission(&self, admitted: Admitted<'_>) -> PyResult<HeaderFields> {
         let fields = match admitted {
             Admitted::Permit(permit) => {
@@ -96,7 +96,7 @@ impl PolicyHeaders {
         Ok(header_fields(&fields))
     }
 
-    /// The answer to a request that was refused.
+    /// The answer to a refused request.
     fn refusal<'py>(&self, py: Python<'py>, refused: Refused<'py>) -> PyResult<Answer<'py>> {
         let problem = match refused {
             Refused::Refusal(refusal) => self
@@ -116,13 +116,13 @@ impl PolicyHeaders {
         answer(py, &self.headers.never_admissible(limit, self.advertise))
     }
 
-    /// The answer to a request that does not say whose limits it is to be held against.
+    /// The answer to a request without a key.
     #[staticmethod]
     fn without_a_key(py: Python<'_>) -> Answer<'_> {
         answer(py, &Problem::without_a_key())
     }
 
-    /// The answer where the limits could not be asked.
+    /// The answer if the limits could not be asked.
     #[staticmethod]
     fn failed(py: Python<'_>) -> Answer<'_> {
         answer(py, &Problem::failed())

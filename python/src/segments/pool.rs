@@ -1,4 +1,4 @@
-//! Pools as Python meets them.
+//! Pools in Python.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::interpreter::seconds;
 use crate::segments::set::Limits;
 use crate::segments::waiting::{PoolFuture, Waiting};
 
-/// A chooser over several sets, of this process alone.
+/// Chooses among several sets, separately in each process.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
 pub struct Pool {
     handle: Arc<PoolHandle>,
@@ -35,8 +35,8 @@ impl Pool {
         Ok(prepared)
     }
 
-    /// What the pool answered, as the outcome of the member that it chose, once what was notified of that is logged.
-    /// Where that raises, nothing is taken.
+    /// Logs the request's events, and returns the pool's answer as the outcome of the chosen member. If logging raises,
+    /// nothing is taken.
     fn answered(
         &self,
         py: Python<'_>,
@@ -97,15 +97,15 @@ impl Pool {
         self.handle.members.len()
     }
 
-    /// Chooses a set, and takes everything that the request names from it, or nothing. With failover, asks one after the
-    /// other until one admits.
+    /// Chooses a set and takes everything that the request names from it, or nothing. With failover, asks one set after
+    /// another until one admits.
     ///
     /// Args:
-    ///     costs: What to take of each limit, by name. Each set counts in units of its own.
-    ///     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
+    ///     costs: What to take of each limit, by name. Each set counts in its own units.
+    ///     heartbeat: Whether a thread of this process renews the leases until the permit is released.
     ///
     /// Returns:
-    ///     A permit, which is true, or the refusal with the shortest wait, which is false.
+    ///     A permit, which is truthy, or the refusal with the shortest wait, which is falsy.
     ///
     /// Raises:
     ///     RequestError: No set could ever admit it.
@@ -127,16 +127,16 @@ impl Pool {
     ///
     /// Args:
     ///     costs: What to take of each limit.
-    ///     timeout: Seconds to wait at most, from 0, which does not wait; as long as it takes unless given.
-    ///     heartbeat: Whether the leases of what is held are renewed until it is released.
+    ///     timeout: Seconds to wait at most, 0 for not at all; by default as long as it takes.
+    ///     heartbeat: Whether the leases are renewed until the permit is released.
     ///
     /// Returns:
     ///     The permit.
     ///
     /// Raises:
-    ///     AcquireTimeout: Time was up.
+    ///     AcquireTimeout: The time was up.
     ///     Refused: The queue is full.
-    ///     RequestError: No waiting could help.
+    ///     RequestError: Waiting could not help.
     ///     ValueError: The timeout is negative.
     #[pyo3(signature = (costs=None, *, timeout=None, heartbeat=false))]
     fn acquire<'py>(
@@ -163,7 +163,7 @@ impl Pool {
         permit::granted(py, answered?, heartbeat)
     }
 
-    /// A request of a task, to look after.
+    /// Begins a request of a task, which then polls it.
     #[pyo3(signature = (costs, timeout, heartbeat))]
     fn _begin(
         &self,

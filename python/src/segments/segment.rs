@@ -1,4 +1,4 @@
-//! Segments as Python meets them.
+//! Segments in Python.
 
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -21,22 +21,23 @@ use crate::segments::clock::VirtualClock;
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
 pub struct Segment {
     path: PathBuf,
-    /// None once it is closed.
+    /// `None` once closed.
     segment: RwLock<Option<shmlimit::Segment>>,
-    /// Where events of requests are kept, if they are to be logged.
+    /// Keeps the events of requests, if they are logged.
     request_log: Option<Arc<RequestLog>>,
-    /// What asks the store, where there is one and this process is to ask it; none once it is closed.
+    /// The thread that asks the store, if there is a store and this process takes part in asking it; `None` once
+    /// closed.
     fleet_thread: RwLock<Option<Arc<FleetThread>>>,
 }
 
 impl Segment {
-    /// The segment.
+    /// The library's segment.
     ///
     /// # Errors
     ///
-    /// `SegmentClosed`, where this object was closed.
+    /// `SegmentClosed` if this object was closed.
     pub fn get(&self, py: Python<'_>) -> PyResult<shmlimit::Segment> {
-        // Nothing panics while it is locked.
+        // Never poisoned: nothing panics while it is locked.
         let segment = self.segment.read().ok().and_then(|segment| segment.clone());
         segment.ok_or_else(|| {
             let message = format!("this object is closed: open {} again", self.path.display());
@@ -53,7 +54,7 @@ impl Segment {
     }
 }
 
-/// What became of a difference between a segment and a declaration, in this package's words.
+/// A difference between a segment and a declaration, and what was done about it, as the package reports it.
 #[derive(Serialize)]
 struct Mismatch<'a> {
     set: Option<&'a str>,
@@ -77,7 +78,7 @@ impl<'a> Mismatch<'a> {
     }
 }
 
-/// A path as `os.fsdecode` takes it: a str, bytes or a path object.
+/// Reads a path as `os.fsdecode` does: a str, bytes or a path object.
 fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let py = path.py();
     let os = py.import(intern!(py, "os"))?;
@@ -116,14 +117,14 @@ impl Segment {
             (options, request_log) = (observed, Some(log));
         }
         let declaration = declaration.map(|declaration| &declaration.declaration);
-        // Others may be creating it, which takes as long as its file is large.
+        // Another process may be creating it, which takes longer the larger its file is.
         let segment = py.detach(|| match declaration {
             None => options.open(&path),
             Some(declaration) => options.open_or_create(&path, declaration),
         });
         let segment = segment.or_raise(py)?;
         log::forget_removal(segment.path());
-        // Leases last by the real time.
+        // Leases follow real time, so there is no thread with a virtual clock.
         let fleet_thread = if ask_store && clock.is_none() {
             FleetThread::start(py, &segment)?
         } else {
@@ -137,9 +138,10 @@ impl Segment {
         })
     }
 
-    /// Closes this object: it cannot be used any more, which does no harm to handles, permits and other objects of the
-    /// same segment. The process stays attached until the last of those is gone. Once is enough. Where it is the last and a
-    /// thread asks a store, it waits for the end of that: a tenth of a second, or as long as an answer may take.
+    /// Closes this object, which cannot be used any more. Handles, permits and other objects of the same segment still
+    /// work, and the process stays attached until the last of them is gone. Closing again does nothing. If this is the
+    /// last object and a thread asks a store, waits for that thread to end: a tenth of a second, or as long as an
+    /// answer may take.
     fn close(&self, py: Python<'_>) {
         if let Ok(mut segment) = self.segment.write() {
             *segment = None;
@@ -167,14 +169,14 @@ impl Segment {
         path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
     }
 
-    /// What became of it, as far as this process has found out: `"retired"`, `"deleted"` or `"replaced"`; None while it is
-    /// in use.
+    /// How it was removed, as far as this process knows: `"retired"`, `"deleted"` or `"replaced"`; None while it is in
+    /// use.
     #[getter]
     fn removed(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         Ok(self.get(py)?.removal().map(RemovalCause::as_str))
     }
 
-    /// Whether it was removed and another is at its path, which this process has open by now.
+    /// Whether it was removed and another is at its path, which this process now has open.
     fn _has_successor(&self, py: Python<'_>) -> PyResult<bool> {
         let segment = self.get(py)?;
         Ok(py.detach(|| segment.successor()).is_some())
@@ -186,7 +188,7 @@ impl Segment {
         Ok(self.get(py)?.sets().map(|set| set.name().to_owned()).collect())
     }
 
-    /// A copy of everything as JSON.
+    /// A copy of the whole state as JSON.
     fn _snapshot(&self, py: Python<'_>) -> PyResult<String> {
         let segment = self.get(py)?;
         let snapshot = segment.snapshot().or_raise(py)?;
@@ -216,10 +218,10 @@ impl Segment {
         json(py, &keys)
     }
 
-    /// A key of a set, as JSON; the networks of an address, where the set counts those.
+    /// A key of a set, as JSON; for an address, its networks if the set counts those.
     fn _key(&self, py: Python<'_>, set_name: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let segment = self.get(py)?;
-        // Not by asking for the set, which would make one on demand.
+        // Asking for the set itself might create one on demand.
         let is_by_address = segment
             .sets()
             .any(|set| set.name() == set_name && set.is_by_address());
@@ -231,13 +233,13 @@ impl Segment {
         json(py, &segment.key_snapshot(set_name, key).or_raise(py)?)
     }
 
-    /// The changes that were made, in words.
+    /// Applies a declaration; returns the changes that were made, in words.
     fn _apply(&self, py: Python<'_>, declaration: &Declaration) -> PyResult<Vec<String>> {
         let changes = self.get(py)?.apply(&declaration.declaration).or_raise(py)?;
         Ok(changes.iter().map(ToString::to_string).collect())
     }
 
-    /// In what the segment differed from the declaration that this object was opened with, and what became of that, as
+    /// How the segment differed from the declaration that this object was opened with, and what was done about it, as
     /// JSON.
     fn _mismatches(&self, py: Python<'_>) -> PyResult<String> {
         let segment = self.get(py)?;
@@ -245,13 +247,13 @@ impl Segment {
         json(py, &mismatches)
     }
 
-    /// What is in force now.
+    /// The declaration that is in force now.
     fn _declaration(&self, py: Python<'_>) -> PyResult<Declaration> {
         let declaration = self.get(py)?.declaration_in_force().or_raise(py)?;
         Ok(Declaration { declaration })
     }
 
-    /// What this process's thread that asks the store does, as JSON; `null` where it has none.
+    /// The state of this process's thread that asks the store, as JSON; `null` if there is none.
     fn _store_thread(&self, py: Python<'_>) -> PyResult<String> {
         self.get(py)?;
         json(py, &self.fleet_thread().map(|thread| thread.state()))
@@ -263,24 +265,25 @@ impl Segment {
 
     /// Writes the state of the segment into a checkpoint file now.
     ///
-    /// Where the segment is gone after a reboot, it is created from the file if its declaration says so, in `[segment]`:
-    /// `checkpoint = { path = "...", every = "30s" }`, by which a thread of the library also takes checkpoints by itself.
+    /// After a reboot, when the segment is gone, it is created again from the file if its declaration has, in
+    /// `[segment]`, `checkpoint = { path = "...", every = "30s" }`. A thread of the library then also takes checkpoints
+    /// by itself.
     ///
     /// Args:
-    ///     path: The file; made where it is not there, twice as large as the segment.
+    ///     path: The file; created if it does not exist, twice as large as the segment.
     ///
     /// Returns:
-    ///     Whether it was written: not where another process is writing to it.
+    ///     Whether it was written; false if another process is writing to it.
     ///
     /// Raises:
-    ///     SegmentError: The file cannot be written, or the segment not be read.
+    ///     SegmentError: The file cannot be written, or the segment cannot be read.
     fn checkpoint(&self, path: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = path.py();
         let (segment, path) = (self.get(py)?, file_path(path)?);
         py.detach(|| segment.checkpoint(path)).or_raise(py)
     }
 
-    /// Marks the segment as one that no one may use any more, this process included. Its file stays.
+    /// Retires the segment: nobody may use it any more, including this process. Its file stays.
     fn retire(&self, py: Python<'_>) -> PyResult<()> {
         self.get(py)?.retire();
         Ok(())
@@ -291,11 +294,11 @@ impl Segment {
 ///
 /// Args:
 ///     path: The file.
-///     force: Whether to do so under processes that are attached to it.
+///     force: Whether to do so even if processes are attached to it.
 ///
 /// Raises:
 ///     InUse: Live processes are attached to it.
-///     NotFound: There is none.
+///     NotFound: There is no segment.
 #[pyfunction]
 #[pyo3(signature = (path, *, force=false))]
 pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
@@ -304,7 +307,7 @@ pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
     let removal = if force { Removal::Forced } else { Removal::Unused };
     let removed: Result<(), Error> = py.detach(|| OpenOptions::new().remove(path, removal));
     removed.map_err(|error| match &error {
-        // Not as where one is to be opened: there is nothing to create.
+        // The usual message suggests creating it, which makes no sense here.
         Error::Open(OpenError::NotFound { path }) => {
             let message = format!("there is no segment at {}: nothing was removed", path.display());
             raised_saying(py, &error, message)

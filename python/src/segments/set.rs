@@ -1,4 +1,4 @@
-//! Sets as Python meets them.
+//! Sets in Python.
 
 use std::time::Duration;
 
@@ -32,13 +32,13 @@ impl Limits {
         &self.handle
     }
 
-    /// The set, and what was worked out for it.
+    /// The shared handle of the set.
     #[inline]
     pub fn of_set(&self) -> &Handle {
         self.handle.get()
     }
 
-    /// Keeps what the set answers.
+    /// Asks the set, and keeps its answer.
     #[inline(always)]
     pub fn ask_set<T>(
         &self,
@@ -48,7 +48,7 @@ impl Limits {
         self.answered(py, WithHandle::try_new(py, &self.handle, of_set))
     }
 
-    /// Keeps what the set answers where no key is named, and what the key answers where one is.
+    /// Asks the set, or its key if one is given, and keeps the answer.
     #[inline]
     pub fn ask<T>(
         &self,
@@ -66,7 +66,7 @@ impl Limits {
         }
     }
 
-    /// What the set or the key answered, once what was notified of that is logged.
+    /// Logs the request's events, and returns the answer of the set or key.
     #[inline(always)]
     fn answered<T>(&self, py: Python<'_>, answer: Result<T, Error>) -> PyResult<T> {
         self.of_set().log_requests(py)?;
@@ -79,14 +79,14 @@ impl Limits {
     }
 }
 
-/// What a handle is made of: a segment that has the set, or another handle of the set.
+/// What a handle is made from: the set's segment, or another handle of the set.
 #[derive(FromPyObject)]
 enum Source<'py> {
     Segment(Bound<'py, Segment>),
     Handle(Bound<'py, Limits>),
 }
 
-/// An argument that need not be given.
+/// An optional argument.
 pub type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 #[pymethods]
@@ -109,7 +109,7 @@ impl Limits {
         };
         let source = source.get();
         let segment = source.get(py)?;
-        // No set has a name that is not Unicode.
+        // The names of sets are Unicode.
         let name = name.to_string_lossy();
         let set = segment.set(&name).or_raise(py)?;
         let (request_log, fleet_thread) = (source.request_log(), source.fleet_thread());
@@ -134,37 +134,37 @@ impl Limits {
             .map_err(Into::into)
     }
 
-    /// Whether a limit that the set does not have is an error, in place of a warning.
+    /// Whether naming a limit that the set does not have is an error instead of a warning.
     #[getter]
     fn strict(&self) -> bool {
         self.of_set().strict
     }
 
-    /// What its requests are labelled with; None for those of most handles.
+    /// The label of its requests; None for most handles.
     #[getter]
     fn label(&self) -> Option<&str> {
         self.of_set().label.as_deref()
     }
 
-    /// Whether its segment was removed and another is at the path, which this process has open by now.
+    /// Whether its segment was removed and another is at the path, which this process now has open.
     fn _has_successor(&self, py: Python<'_>) -> PyResult<bool> {
         let successor = py.detach(|| self.of_set().set.successor());
         successor.transpose().or_raise(py).map(|set| set.is_some())
     }
 
-    /// Whether each key has limits of its own.
+    /// Whether each key has its own limits.
     #[getter]
     fn keyed(&self) -> bool {
         self.of_set().set.is_keyed()
     }
 
-    /// Whether its limits are those of the networks of an address, which are taken and not held.
+    /// Whether its limits count the networks of an address, which are taken and not held.
     #[getter]
     fn _counts_networks(&self) -> bool {
         self.of_set().is_by_address
     }
 
-    /// What the set was declared with: region, endpoint, account.
+    /// The metadata that the set is declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(self.of_set().set.metadata().into_pyobject(py)?.into_any())
@@ -176,7 +176,7 @@ impl Limits {
         pyo3::types::PyTuple::new(py, self.of_set().set.limits().collect::<Vec<_>>())
     }
 
-    /// A request of a task, to look after.
+    /// Begins a request of a task, which then polls it.
     #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
     #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
     fn _begin(
@@ -197,23 +197,23 @@ impl Limits {
         Ok(Waiting::of_set(self.handle.clone_ref(py), future, heartbeat))
     }
 
-    /// Charges everything now, if it is available within a time, and says how long to wait before using it: for
-    /// programs that do their own sleeping or scheduling. Of rate and calls limits only.
+    /// Charges everything now if it becomes available in time, and says how long to wait before using it. For programs
+    /// that do their own sleeping or scheduling. Only for rate and calls limits.
     ///
     /// Args:
-    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
-    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    ///     key: Who is limited, where the set is keyed: str, bytes or int.
-    ///     max_delay: Seconds that one is ready to wait.
-    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-    ///     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
-    ///         them. What it has already costs a look. Of those that it does not name, it keeps what it has.
+    ///     costs: What to take of each limit, by name. Each calls or concurrency limit that is not named is taken once;
+    ///         0 asks without taking.
+    ///     key: The key whose limits are used, if the set is keyed: str, bytes or int.
+    ///     max_delay: The longest delay to accept, in seconds.
+    ///     tier: The tier to put the key into, where it stays; by default the key stays in its tier.
+    ///     limits: The key's own capacities, by limit name, with None for the declared one. The key keeps them; passing
+    ///         the same ones again is cheap. Limits that are not named keep the capacity they have.
     ///
     /// Returns:
-    ///     A reservation, which is true, or a refusal, which is false and has changed nothing.
+    ///     A reservation, which is truthy, or a refusal, which is falsy and has changed nothing.
     ///
     /// Raises:
-    ///     RequestError: The request takes what cannot be reserved, or can never be met.
+    ///     RequestError: The request includes a limit that cannot be reserved, or can never be met.
     #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None, limits=None))]
     fn reserve<'py>(
         &self,
@@ -232,22 +232,22 @@ impl Limits {
         reservation::answer(py, outcome)
     }
 
-    /// As `check` for each of many keys, decided at one instant, faster than one after the other.
+    /// Checks many keys at one instant, faster than calling `check` for each.
     ///
-    /// A key whose tier, or whose own capacity, never admits the cost is refused like others, with no `retry_after`.
+    /// A key whose tier or own capacity can never admit the cost is refused like any other, without a `retry_after`.
     ///
     /// Args:
-    ///     keys: The keys. One that is named twice is decided twice.
-    ///     costs: What to take of each limit, of each key.
-    ///     tier: The tier that the keys are put into, as for `check`.
-    ///     limits: Which capacities each key has of its own, as for `check`.
+    ///     keys: The keys. A key that is named twice is decided twice.
+    ///     costs: What to take of each limit, for each key.
+    ///     tier: The tier to put the keys into, as for `check`.
+    ///     limits: Each key's own capacities, as for `check`.
     ///
     /// Returns:
     ///     The answers in the order of the keys.
     ///
     /// Raises:
-    ///     NeverAdmissible: No key can ever be admitted that cost. None was charged.
-    ///     RequestError: As `check`. Some keys may have been charged then.
+    ///     NeverAdmissible: No key can ever be admitted at that cost. None was charged.
+    ///     RequestError: As for `check`. Some keys may have been charged then.
     #[pyo3(signature = (keys, costs=None, *, tier=None, limits=None))]
     fn check_many<'py>(
         &self,
@@ -270,19 +270,20 @@ impl Limits {
             .collect()
     }
 
-    /// Asks what each limit would say. Takes and counts nothing. A rate has no default cost here either: `forecast` says
-    /// without one what is left.
+    /// Asks what each limit would say, without taking or counting anything. A rate has no default cost here either: use
+    /// `forecast` to see what is left without naming one.
     ///
     /// Args:
-    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
-    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    ///     key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
+    ///     costs: What to ask of each limit, by name. Each calls or concurrency limit that is not named is asked for
+    ///         one.
+    ///     key: The key whose limits are used, if the set is keyed: str, bytes or int. An address if the set counts
+    ///         networks.
     ///
     /// Returns:
-    ///     The verdicts by the names of their limits.
+    ///     The verdicts by limit name.
     ///
     /// Raises:
-    ///     CostRequired: There is a rate, and the request names nothing.
+    ///     CostRequired: The set has a rate, and the request names no cost.
     #[pyo3(signature = (costs=None, *, key=None))]
     fn peek<'py>(
         &self,
@@ -304,13 +305,13 @@ impl Limits {
         verdict::by_limit(py, handle, peek()?.into_iter())
     }
 
-    /// Says how each limit stands, and when it will have more. Takes and counts nothing.
+    /// Reports how much each limit has, and when it will have more, without taking or counting anything.
     ///
     /// Args:
-    ///     key: Who is limited, where the set is keyed.
+    ///     key: The key whose limits are used, if the set is keyed.
     ///
     /// Returns:
-    ///     The forecasts by the names of their limits.
+    ///     The forecasts by limit name.
     #[pyo3(signature = (*, key=None))]
     fn forecast<'py>(&self, py: Python<'py>, key: Object<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
         let set = &self.of_set().set;
@@ -321,18 +322,18 @@ impl Limits {
         forecasts(py, self.of_set(), &forecast()?)
     }
 
-    /// Debits a budget what was used, while any of it remains. The debit that crosses the line counts in full.
+    /// Debits usage from a budget while any of it remains. The debit that exhausts it counts in full.
     ///
     /// Args:
     ///     limit: The budget.
     ///     used: How much was used.
-    ///     key: Who used it, where the set is keyed.
+    ///     key: The key that used it, if the set is keyed.
     ///
     /// Returns:
     ///     Whether it was debited.
     ///
     /// Raises:
-    ///     RequestError: The limit is no budget.
+    ///     RequestError: The limit is not a budget.
     #[pyo3(signature = (limit, used, *, key=None))]
     fn debit<'py>(
         &self,
@@ -353,18 +354,18 @@ impl Limits {
         pyo3::types::PyTuple::new(py, self.of_set().set.tiers().collect::<Vec<_>>())
     }
 
-    /// Puts a key into a tier of the set, in which it stays until it is assigned to another or a request names one.
+    /// Puts a key into a tier of the set, where it stays until it is assigned to another or a request names another.
     ///
-    /// What the key has used migrates as when another declaration is applied. Its row goes to no other key before it is in
-    /// `default` again, unless the set is declared to evict.
+    /// The key's usage migrates as when another declaration is applied. Unless the set is declared to evict, the key
+    /// keeps its row until it is in `default` again.
     ///
     /// Args:
-    ///     key: Which key: str, bytes or int.
+    ///     key: The key: str, bytes or int.
     ///     tier: A tier that the set declares, or `default`.
     ///
     /// Raises:
-    ///     UnknownTier: There is none of that name.
-    ///     RequestError: The table of keys has no row for it.
+    ///     UnknownTier: There is no such tier.
+    ///     RequestError: The table of keys has no row for the key.
     fn assign(&self, py: Python<'_>, key: &Bound<'_, PyAny>, tier: PyBackedStr) -> PyResult<()> {
         let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         key.assign(&*tier).or_raise(py)
@@ -373,18 +374,18 @@ impl Limits {
     /// The tier that a key is in.
     ///
     /// Args:
-    ///     key: Which key: str, bytes or int.
+    ///     key: The key: str, bytes or int.
     fn tier(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         key.tier().or_raise(py)
     }
 
-    /// Says that what is behind the limits takes nothing for a while: as `Permit.throttled`, for callers that check and hold no
-    /// permit.
+    /// Reports that the service behind the limits refuses requests for a while, like `Permit.throttled`, for callers
+    /// that check and hold no permit.
     ///
     /// Args:
     ///     retry_after: For how long: seconds, or a timedelta.
-    ///     key: Of which key, where the set is keyed. One for which the table has no row stays without one.
+    ///     key: The key to throttle, if the set is keyed. It has no effect if the table has no row for the key.
     ///
     /// Raises:
     ///     KeyRequired: The set is keyed, and no key is named.
@@ -393,20 +394,20 @@ impl Limits {
         self.throttle_for(py, seconds::duration(retry_after)?, key)
     }
 
-    /// Looks whether a response says that its server takes nothing for a while, and if so throttles: as `Permit.respect`,
-    /// for callers that check and hold no permit.
+    /// Checks whether a response tells the client to back off and, if so, throttles, like `Permit.respect`, for callers
+    /// that check and hold no permit.
     ///
     /// Args:
     ///     response: The response, or a mapping of its headers.
-    ///     status: The status, beside a mapping of headers.
-    ///     max_wait: For how long it throttles at most, as for `Permit.respect`.
-    ///     key: Of which key, where the set is keyed.
+    ///     status: The status, if `response` is a mapping of headers.
+    ///     max_wait: The longest time to throttle for, as for `Permit.respect`.
+    ///     key: The key to throttle, if the set is keyed.
     ///
     /// Returns:
     ///     Whether it throttled.
     ///
     /// Raises:
-    ///     KeyRequired: It throttles, the set is keyed, and no key is named.
+    ///     KeyRequired: It would throttle, the set is keyed, and no key is named.
     #[pyo3(signature = (response, *, status=None, max_wait=None, key=None))]
     fn respect(
         &self,
@@ -422,21 +423,21 @@ impl Limits {
         }
     }
 
-    /// Gives a key a capacity of its own of a limit, or takes it away.
+    /// Gives a key its own capacity of a limit, or takes it away.
     ///
-    /// It is in place of that of the declaration and of any tier, also when these change; the window stays, and a burst
-    /// that is the whole capacity stays that. What the key has used migrates as when another declaration is applied. Its
-    /// row goes to no other key while it has such a capacity, unless the set is declared to evict. The set is declared
-    /// with `keyed=Keyed(..., overrides=True)`.
+    /// It replaces the capacity of the declaration and of any tier, even if these change. The window stays, and a burst
+    /// equal to the whole capacity follows it. The key's usage migrates as when another declaration is applied. Unless
+    /// the set is declared to evict, the key keeps its row while it has such a capacity. The set must be declared with
+    /// `keyed=Keyed(..., overrides=True)`.
     ///
     /// Args:
-    ///     key: Which key: str, bytes or int.
-    ///     limit: Of which limit.
-    ///     capacity: What the key can use of it; None for what the declaration or its tier says.
+    ///     key: The key: str, bytes or int.
+    ///     limit: The limit.
+    ///     capacity: The key's capacity; None for that of the declaration or the key's tier.
     ///
     /// Raises:
-    ///     UnknownLimit: There is none of that name.
-    ///     RequestError: No key can have that capacity, or the table of keys has no row for it.
+    ///     UnknownLimit: There is no such limit.
+    ///     RequestError: No key can have that capacity, or the table of keys has no row for the key.
     #[pyo3(name = "override")]
     fn override_capacity(
         &self,
@@ -455,10 +456,10 @@ impl Limits {
         }
     }
 
-    /// The capacities that a key has of its own, by the names of the limits.
+    /// A key's own capacities, by limit name.
     ///
     /// Args:
-    ///     key: Which key: str, bytes or int.
+    ///     key: The key: str, bytes or int.
     fn overrides<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         let overrides = PyDict::new(py);
@@ -469,15 +470,15 @@ impl Limits {
         Ok(overrides)
     }
 
-    /// Replenishes limits. What is held stays held.
+    /// Replenishes limits. Holds stay held.
     ///
     /// Args:
-    ///     limits: Which; all of them unless given.
-    ///     key: Of which key, or the networks of which address; of all of them unless given.
-    ///     counters: Whether to set the counters of the set to zero as well.
+    ///     limits: The limits; by default all of them.
+    ///     key: The key, or the address whose networks to reset; by default all of them.
+    ///     counters: Whether to set the set's counters to zero as well.
     ///
     /// Raises:
-    ///     UnknownLimit: There is none of that name.
+    ///     UnknownLimit: There is no such limit.
     #[pyo3(signature = (*limits, key=None, counters=false))]
     fn reset(
         &self,
@@ -505,12 +506,12 @@ impl Limits {
         }
     }
 
-    /// Says how full the table of keys is. Looks at every row, which takes about a millisecond for 100,000 of them.
+    /// Reports how full the table of keys is. It looks at every row, which takes about a millisecond for 100,000 rows.
     ///
     /// Returns:
-    ///     How many `rows` there are, how many of them are `used`, because their key has something used, held or waited for,
-    ///     and how many were evicted since the segment was made: `evicted_unused` when their key had nothing used any more,
-    ///     and `evicted_in_use`. None where the set is not keyed.
+    ///     How many `rows` there are; how many are `used`, because their key has something used, held or waited for;
+    ///     and how many keys were evicted since the segment was created: `evicted_unused`, which had nothing used any
+    ///     more, and `evicted_in_use`. None if the set is not keyed.
     fn table_usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, pyo3::types::PyDict>>> {
         let Some(usage) = self.of_set().set.table_usage() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Requests of tasks, as Python meets them.
+//! Requests of tasks of event loops.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,16 +13,16 @@ use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::interpreter::error::{OrRaise, exception};
 use crate::segments::wake_event::WakeEvent;
 
-/// A wait for one of a pool.
+/// A wait for a set of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;
 
-/// A request that waits in the queue for a task of an event loop: from its first look on it has a place there, until it
-/// is answered or closed.
+/// A request of a task that may wait in the queue: it has a place there from its first look until it is answered or
+/// closed.
 #[pyclass(module = "shmlimit._native")]
 pub struct Waiting {
-    // Not for locking, but for what is not `Sync`: it is only ever reached through `get_mut`.
+    // The mutex only makes this `Sync`: it is only ever accessed through `get_mut`.
     request: Mutex<Option<Request>>,
-    /// What it asks.
+    /// The set or pool that it asks.
     asked: Asked,
     /// Whether the leases of its permit are renewed in the background.
     heartbeat: bool,
@@ -74,10 +74,10 @@ impl Waiting {
 
 #[pymethods]
 impl Waiting {
-    /// Looks: the permit, or None where the task is to wait until the event says its number.
+    /// Polls the request: returns the permit, or None if the task must wait until the event reports its number.
     ///
     /// Raises:
-    ///     AcquireTimeout: Time was up.
+    ///     AcquireTimeout: The time was up.
     ///     Refused: The queue or the table of keys is full.
     fn look<'py>(
         &mut self,
@@ -103,7 +103,7 @@ impl Waiting {
             Some(Request::OfPool(mut future)) => match future.get_mut().as_mut().poll(&mut context) {
                 Poll::Pending => {
                     *request = Some(Request::OfPool(future));
-                    // Sets that were asked before it waits for one have refused.
+                    // With failover, sets that were asked first have refused, so there may be events.
                     self.asked.log_requests(py)?;
                     return Ok(None);
                 }
@@ -119,7 +119,7 @@ impl Waiting {
         permit::granted(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
     }
 
-    /// Leaves the queue; what was granted and not seen is given back.
+    /// Leaves the queue. A grant that was not collected is given back.
     fn close(&mut self) {
         *self.request() = None;
     }

@@ -1,4 +1,4 @@
-//! How an event loop is woken when its tasks have something to look at.
+//! Wakes an event loop when its tasks have something to look at.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -8,15 +8,16 @@ use std::task::{Wake, Waker};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pyo3::prelude::*;
 
-/// A descriptor that becomes readable when tasks of one event loop are to look again, and the numbers of those tasks.
+/// A file descriptor that becomes readable when tasks of one event loop must look again, and the numbers of those
+/// tasks.
 ///
-/// Anyone who wakes them needs neither the interpreter's lock nor the loop: it may be the thread that sleeps for all
-/// the tasks of the process, whose other work must not wait for Python.
+/// Waking them needs neither the GIL nor the loop: the waker may be the thread that sleeps for all tasks of the
+/// process, whose other work must not wait for Python.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct WakeEvent {
     event: Arc<EventFd>,
     numbers: Sender<u64>,
-    // Only ever locked by who has the interpreter's lock.
+    // Only locked while the GIL is held.
     woken: Mutex<Receiver<u64>>,
 }
 
@@ -28,14 +29,14 @@ struct TaskWaker {
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        // Neither fails but for an event that is gone, or was written 2^64 times.
+        // These only fail if the event is gone, or was written 2^64 times.
         let _ = self.numbers.send(self.number);
         let _ = self.event.write(1);
     }
 }
 
 impl WakeEvent {
-    /// Rings for the task of that number.
+    /// A waker for the task of this number.
     pub fn waker(&self, number: u64) -> Waker {
         Waker::from(Arc::new(TaskWaker {
             event: Arc::clone(&self.event),
@@ -59,12 +60,12 @@ impl WakeEvent {
         })
     }
 
-    /// The descriptor.
+    /// The file descriptor.
     fn fileno(&self) -> RawFd {
         self.event.as_raw_fd()
     }
 
-    /// The numbers of those that are to look, each as often as it was woken.
+    /// The numbers of the tasks that must look, each as often as it was woken.
     fn answer(&self) -> Vec<u64> {
         let _ = self.event.read();
         self.woken
