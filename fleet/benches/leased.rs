@@ -1,5 +1,5 @@
-//! What a decision on a limit that hosts share costs: beside the same limit of one host, beside a store that is asked for each
-//! decision, and while the store is gone.
+//! The cost of a decision on a limit that hosts share, compared with the same limit on one host, with a store that is
+//! asked for each decision, and with the store gone.
 //!
 //! `cargo bench --package shmlimit-fleet --bench leased`, on an idle machine that has redis-server or valkey-server.
 
@@ -15,18 +15,18 @@ use shmlimit::{Declaration, FleetLease, Limit, LimitSet, Request, Segment, SetDe
 use shmlimit_fleet::{Credentials, Refresher};
 
 const ROUNDS: usize = 21;
-/// For so long each takes its turn in a round.
+/// How long each variant runs per round.
 const TURN: Duration = Duration::from_millis(50);
-/// Single decisions that are timed with the store and without.
+/// Single decisions that are timed, with the store and without.
 const TIMED: usize = 1_000_000;
 
-/// More in a second than can be asked for.
+/// More per second than can be asked for.
 const CAPACITY: u64 = 1 << 40;
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than the bench runs without the store.
+/// Longer than the benchmark runs without the store.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// GCRA in the store: as short as it can be that reads the server's time and lets idle keys go.
+/// GCRA in the store, as short as possible while reading the server's time and letting idle keys expire.
 const ASKED_EACH_TIME: &str = "
     local now = redis.call('TIME')
     local micros = now[1] * 1000000 + now[2]
@@ -46,7 +46,7 @@ fn check(set: &LimitSet, request: &Request) -> bool {
     checked.expect("a decision").is_admitted()
 }
 
-/// Nanoseconds of one, from as many as fit into a turn.
+/// Nanoseconds per run, averaged over one turn.
 fn time_of_one(mut run: impl FnMut() -> bool) -> f64 {
     let (begun, mut times) = (Instant::now(), 0_u64);
     while begun.elapsed() < TURN {
@@ -63,7 +63,7 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// The 99th and the 99.9th percentile of single decisions, in nanoseconds, with what it takes to read the clock.
+/// The 99th and the 99.9th percentile of single decisions in nanoseconds, including the cost of reading the clock.
 fn percentiles(set: &LimitSet, request: &Request) -> [u128; 2] {
     let mut taken: Vec<u128> = (0..TIMED)
         .map(|_| {

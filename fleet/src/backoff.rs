@@ -7,8 +7,8 @@ use fastrand::Rng;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Waits that double up to two seconds, each of them random between half and all of that, so that the hosts of a fleet do
-/// not come back in the same instant.
+/// Waits that double up to two seconds, each randomly between half and all of that, so that the hosts of a fleet do
+/// not come back at the same instant.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     random: Rng,
@@ -16,7 +16,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `seed` is different for each host.
+    /// Creates a backoff. `seed` should differ for each host.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -33,12 +33,12 @@ impl Backoff {
         half + self.up_to(half)
     }
 
-    /// The store has answered.
+    /// Starts over, because the store has answered.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// A random part of a duration.
+    /// A random part of `longest`.
     pub fn up_to(&mut self, longest: Duration) -> Duration {
         let nanos = longest.as_nanos() * u128::from(self.random.u64(..)) / (1 << 64);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -1,5 +1,5 @@
-//! What is between a segment and the store: requests that the segment keeps become requests of the protocol, and answers are
-//! brought into force. Without a network and without a clock, so that the simulator does the same.
+//! Between a segment and the store: turns requests of the segment into requests of the protocol, and puts answers
+//! into force. Uses neither a network nor a clock, so that the simulator can share it.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::store::answer::StoreAnswer;
 use crate::store::error::StoreError;
 use crate::terms::{Terms, difference};
 
-/// What a store answers to a pipeline: nothing at all, or to each request.
+/// What a store answers to a pipeline: an answer to each request, or none at all.
 pub type Answers = Result<Vec<Result<StoreAnswer, StoreError>>, StoreError>;
 
-/// Requests on their way.
+/// Requests on their way to the store.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     asked: Vec<Asked>,
@@ -21,21 +21,21 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// What is sent, in the order of the answers.
+    /// The requests to send; answers come in the same order.
     #[must_use]
     pub fn requests(&self) -> &[(LeaseRequest, Terms)] {
         &self.requests
     }
 }
 
-/// Turns requests into pipelines and answers into leases, and says when to try again.
+/// Turns requests into pipelines and answers into leases, and decides when to retry.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     backoff: Backoff,
 }
 
 impl Exchange {
-    /// `seed` is different for each host.
+    /// Creates an exchange. `seed` should differ for each host.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -43,8 +43,8 @@ impl Exchange {
         }
     }
 
-    /// Puts into a pipeline what was [asked](Duty::ask) by a segment; what the store cannot count is reported, and is the
-    /// problem that is answered.
+    /// Builds a pipeline from what a segment [asked](Duty::ask). Requests that the store cannot count are reported to
+    /// the segment, and the last such problem is returned.
     pub fn pipeline(&self, duty: &Duty, asked: Vec<Asked>) -> (Pipeline, Option<StoreError>) {
         let mut pipeline = Pipeline {
             asked: Vec::with_capacity(asked.len()),
@@ -68,7 +68,7 @@ impl Exchange {
         (pipeline, problem)
     }
 
-    /// Brings what was answered into force; answers what was wrong, if anything was.
+    /// Puts the answers into force. Returns what was wrong, if anything.
     pub fn settle(&mut self, duty: &Duty, pipeline: &Pipeline, answers: Answers) -> Option<StoreError> {
         let answers = match answers {
             Ok(answers) => answers,
@@ -108,7 +108,7 @@ impl Exchange {
         let key = || asked.request().key.clone();
         match answer {
             StoreAnswer::Granted(grant) => {
-                // What cannot be installed now stays unanswered, and is repeated.
+                // If it cannot be installed now, the request stays unanswered and is repeated.
                 let _ = duty.install(asked, &grant.reply);
                 None
             }
@@ -125,7 +125,7 @@ impl Exchange {
                 })
             }
             StoreAnswer::Stale { .. } | StoreAnswer::SpentFell { .. } => {
-                // At once, as another host; not with all that were copied together.
+                // Soon, under a new number, but not at the same time as all other copies.
                 report(duty, asked, StoreProblem::Stale, self.backoff.up_to(lease / 8));
                 Some(StoreError::Stale { key: key() })
             }
@@ -138,7 +138,7 @@ impl Exchange {
 }
 
 fn report(duty: &Duty, asked: &Asked, problem: StoreProblem, retry_in: Duration) {
-    // What cannot be noted now is found again when the request is repeated.
+    // If it cannot be recorded now, it is found again when the request is repeated.
     let _ = duty.report(asked, problem, retry_in);
 }
 

@@ -1,10 +1,10 @@
 //! Limits that a fleet of hosts shares: leases from Redis or Valkey for segments of `shmlimit`.
 //!
-//! Every decision stays in the segment of the host; this crate asks the store for leases, in the background: [`Refresher`].
+//! Every decision stays in the segment of the host; the [`Refresher`] asks the store for leases in the background.
 //! The [guide] says what is promised, and how to choose.
 //!
-//! What another client would need is public, too: the [protocol] of the store's script, the [`Exchange`] between a segment and
-//! a store, and the [model] of the store, which simulations use in its place.
+//! The parts that another client would need are public too: the [protocol] of the store's script, the [`Exchange`]
+//! between a segment and a store, and the [model] of the store, which stands in for it in simulations.
 
 mod backoff;
 mod exchange;

@@ -1,4 +1,4 @@
-//! A request as arguments of the script, and its answer.
+//! Requests as arguments of the script, and its answers.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::terms::Terms;
 /// The script that settles and grants.
 pub const LEASE_SCRIPT: &str = include_str!("script/lease.lua");
 
-/// Changes with what stands in the keys.
+/// Incremented whenever the content of the keys changes.
 const PROTOCOL: u32 = 1;
 const MODULUS: u64 = 1 << 52;
 
-/// The key of a limit. The braces say that a cluster places it by what is between them.
+/// The key of a limit. In a cluster, the text between the braces determines where it is placed.
 #[must_use]
 pub fn store_key(key: &str) -> String {
     format!("shmlimit:{{{key}}}")
 }
 
-/// Puts the key and the arguments behind EVALSHA or EVAL and the script. An empty run id lets the script ask for it.
+/// Appends the key and the arguments to EVALSHA or EVAL and the script. With an empty run id, the script queries it.
 pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &LeaseRequest) {
     command
         .arg(1)
@@ -40,11 +40,11 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(request.grant_number);
 }
 
-/// Reads what the script answered.
+/// Parses the script's answer.
 ///
 /// # Errors
 ///
-/// What was not expected, in words.
+/// A description of an unexpected answer.
 pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
     let unexpected = || format!("{value:?}");
     let Value::Array(items) = value else {

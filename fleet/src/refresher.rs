@@ -16,20 +16,20 @@ use crate::store::client::{StoreClient, Timeouts};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 
-/// For how long at most the thread sleeps before it looks whether it is to stop.
+/// The longest that the thread sleeps before it checks whether to stop.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// How long it waits after it could not read the segment.
+/// How long it waits after failing to read the segment.
 const AFTER_DAMAGE: Duration = Duration::from_secs(1);
 
-/// For how long a process leaves duty to others after the store has denied it access.
+/// How long a process leaves duty to others after the store has denied it access.
 const AFTER_DENIAL: Duration = Duration::from_secs(1);
 
 /// Why no thread asks for leases.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RefresherError {
-    /// The segment has no store.
+    /// The segment was declared without a store.
     #[error("the segment was declared without a store: add [fleet] with a url to its declaration")]
     NoStore,
     /// The store's address or the credentials are wrong.
@@ -38,7 +38,7 @@ pub enum RefresherError {
     /// The segment cannot be read.
     #[error(transparent)]
     Segment(#[from] shmlimit::Error),
-    /// The system has no thread left.
+    /// The system could not start a thread.
     #[error("no thread could be started: {0}")]
     Thread(#[source] io::Error),
 }
@@ -51,7 +51,7 @@ pub struct RefresherCounts {
     pub round_trips: u64,
     /// Pipelines that were not.
     pub failures: u64,
-    /// Times that this process took duty.
+    /// How often this process took duty.
     pub duties: u64,
 }
 
@@ -74,11 +74,11 @@ impl Shared {
     }
 }
 
-/// A thread that asks the store for leases for a segment. Any number of processes may have one: a single process of the host
-/// has duty at a time, and when it ends or dies, another takes over.
+/// A thread that asks the store for leases for a segment. Any number of processes may have one. One process of the
+/// host has duty at a time; when it ends or dies, another takes over.
 ///
-/// It stops when it is dropped, or with its process. A child that is forked has no such thread, and starts its own; what it
-/// has inherited does nothing when it is dropped.
+/// The thread stops when this is dropped, or with its process. A forked child has no such thread and must start its
+/// own; dropping what it inherited does nothing.
 ///
 /// ```no_run
 /// use shmlimit::Segment;
@@ -99,23 +99,24 @@ pub struct Refresher {
 }
 
 impl Refresher {
-    /// Starts the thread, with the user and password of the environment.
+    /// Starts the thread, with the user and password from the environment.
     ///
     /// It does not wait for the store, which may be unreachable.
     ///
     /// # Errors
     ///
-    /// [`RefresherError`] where the segment has no store, its URL or the environment is wrong, or there is no thread.
+    /// [`RefresherError`] if the segment has no store, its URL or the environment is wrong, or the thread cannot be
+    /// started.
     pub fn start(segment: &Segment) -> Result<Self, RefresherError> {
         let credentials = Credentials::from_environment().map_err(StoreError::from)?;
         Self::start_with(segment, credentials, Timeouts::default())
     }
 
-    /// As [`start`](Self::start), with other credentials and timeouts.
+    /// Like [`start`](Self::start), with the given credentials and timeouts.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start).
+    /// See [`start`](Self::start).
     pub fn start_with(
         segment: &Segment,
         credentials: Credentials,
@@ -131,7 +132,7 @@ impl Refresher {
             shared: Arc::clone(&shared),
         };
         work.look_for_store()?;
-        // Signals are for the program's own threads; blocked before the thread begins, none reaches it.
+        // Signals are for the program's own threads. Blocking them before the thread starts keeps them away from it.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
         let thread = thread::Builder::new()
             .name("shmlimit-fleet".to_owned())
@@ -147,7 +148,7 @@ impl Refresher {
         })
     }
 
-    /// Whether the thread runs in this process.
+    /// Whether the thread is running in this process.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.process == process::id() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -164,11 +165,11 @@ impl Refresher {
         }
     }
 
-    /// What was wrong with the store at the last attempt; none where it answered all, and in a forked child, which has no such
-    /// thread.
+    /// What was wrong with the store at the last attempt. `None` if it answered everything, and in a forked child,
+    /// which has no such thread.
     #[must_use]
     pub fn problem(&self) -> Option<StoreError> {
-        // The child may have inherited the lock while the thread of its parent held it.
+        // A child may have inherited the lock while the thread of its parent held it.
         if self.process != process::id() {
             return None;
         }
@@ -176,13 +177,13 @@ impl Refresher {
         problem.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops the thread and waits for its end: for as long as an answer that it waits for may take.
+    /// Stops the thread and waits for its end, which may take as long as the answer it is waiting for.
     pub fn stop(mut self) {
         self.end();
     }
 
-    /// Has the thread run for as long as the process does. For programs that end soon: they wait for no answer then, and
-    /// what was asked and not answered is asked by the next process that has duty.
+    /// Lets the thread run as long as the process. For programs that end soon: they then do not wait for an answer,
+    /// and the next process that has duty repeats what was asked and not answered.
     pub fn detach(mut self) {
         self.thread = None;
     }
@@ -195,7 +196,7 @@ impl Refresher {
             return;
         }
         self.shared.is_stopping.store(true, Ordering::Relaxed);
-        // An error says that it panicked: its work is done by another process then.
+        // An error means that it panicked; another process does its work then.
         let _ = thread.join();
     }
 }
@@ -216,7 +217,7 @@ struct Work {
 }
 
 impl Work {
-    /// Makes a client of the store that is declared now, which stays where that is the same.
+    /// Creates a client for the store that is now declared, unless it has one already.
     fn look_for_store(&mut self) -> Result<(), RefresherError> {
         let options = self.fleet.options()?.ok_or(RefresherError::NoStore)?;
         let is_known = self
@@ -242,7 +243,7 @@ impl Work {
                     }
                 }
                 Ok(None) => {}
-                // The segment is gone, or this process cannot use it any more.
+                // The segment is gone, or this process can no longer use it.
                 Err(_) => thread::sleep(SLICE),
             }
         }
@@ -256,8 +257,8 @@ impl Work {
         }
     }
 
-    /// Asks for as long as this process has duty; answers whether it is to be left to others, because the store denies this
-    /// one access.
+    /// Asks as long as this process has duty. Returns true if duty should be left to others, because the store denies
+    /// this process access.
     fn serve(&mut self, duty: &Duty) -> bool {
         while !self.shared.is_stopping() && duty.is_held() {
             let asked = match duty.ask() {
@@ -276,10 +277,10 @@ impl Work {
         false
     }
 
-    /// Sends what was asked, and brings the answers into force; answers whether the store has denied access to all of it.
+    /// Sends requests and puts the answers into force. Returns whether the store has denied access to all of them.
     fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) -> bool {
-        // The segment is going away, or cannot be read now, or has an address that this client does not know: the requests
-        // stay, and are repeated.
+        // The segment is going away, cannot be read now, or has an address that this client does not understand: the
+        // requests stay, and are repeated.
         if let Err(error) = self.look_for_store() {
             if let RefresherError::Store(error) = error {
                 self.shared.note(Some(error));
@@ -298,7 +299,7 @@ impl Work {
                 &self.shared.failures
             };
             counter.fetch_add(1, Ordering::Relaxed);
-            // What is denied for some limits alone does not keep the others from their leases.
+            // A denial for some limits only does not keep the others from their leases.
             is_denied = match &answers {
                 Ok(answers) => answers
                     .iter()

@@ -6,7 +6,8 @@ use shmlimit::fleet::{LeasedLimit, LeasedRule};
 use shmlimit::{Weekday, Window};
 use thiserror::Error;
 
-/// The scripts count with doubles, which are exact for whole numbers up to 2^53; sums of two such numbers stay below.
+/// Scripts count with doubles, which are exact for whole numbers up to 2^53. Within this bound, the sum of two
+/// numbers is exact too.
 const MAX_EXACT: u128 = 1 << 52;
 
 const NANOS_PER_MICROSECOND: u64 = 1_000;
@@ -23,7 +24,7 @@ pub enum TermsError {
     /// The lease is too short or too long.
     #[error("a lease of {given_micros} us: it must be between 100 ms and 1 day")]
     Lease {
-        /// What was declared, in microseconds.
+        /// The declared lease, in microseconds.
         given_micros: u128,
     },
     /// The store's arithmetic is exact only up to 2^52.
@@ -34,15 +35,15 @@ pub enum TermsError {
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// What was declared.
+        /// The declared number.
         given: u64,
-        /// The largest that can be counted with the rest of the declaration.
+        /// The largest number that can be counted with the rest of the declaration.
         max: u64,
     },
-    /// Windows are cut by the store in microseconds.
+    /// The store cuts windows in microseconds.
     #[error("a window of {given_nanos} ns is no whole number of microseconds")]
     Window {
-        /// What was declared, in nanoseconds.
+        /// The declared window, in nanoseconds.
         given_nanos: u128,
     },
     /// The library is newer than this client.
@@ -58,11 +59,11 @@ pub enum TermsError {
 pub(crate) enum Windows {
     /// Multiples of this many microseconds since the Unix epoch.
     Length(u64),
-    /// Days that begin this many seconds east of UTC.
+    /// Days, at this offset in seconds east of UTC.
     Day(i32),
-    /// Weeks, the same, that begin this many days after Monday.
+    /// Weeks, at this offset, that begin this many days after Monday.
     Week(i32, u8),
-    /// Months, the same.
+    /// Months, at this offset.
     Month(i32),
 }
 
@@ -71,9 +72,9 @@ pub(crate) enum Windows {
 pub(crate) enum Kind {
     /// A level that falls with time.
     Backlog,
-    /// A count that starts again with each window.
+    /// A count that starts over with each window.
     Window,
-    /// Units that come back.
+    /// Units that are given back.
     Places,
 }
 
@@ -82,22 +83,23 @@ pub(crate) enum Kind {
 pub struct Terms {
     pub(crate) kind: Kind,
     pub(crate) burst: u64,
-    /// By how much a level falls in each quantum, in units times the period.
+    /// How much a level falls per quantum, in units times the period.
     pub(crate) units: u64,
-    /// What a unit is worth in a level.
+    /// How much one unit adds to a level.
     pub(crate) period: u64,
-    /// Microseconds.
+    /// In microseconds.
     pub(crate) quantum: u64,
-    /// Microseconds.
+    /// In microseconds.
     pub(crate) lease: u64,
     pub(crate) window: Option<Windows>,
     pub(crate) version: u64,
-    /// The declaration in words, which hosts are compared by.
+    /// The declaration as text, by which hosts are compared.
     fingerprint: String,
 }
 
 impl Terms {
-    /// Checks a declaration. Of two that differ, the one of the higher `version` is in force; of one version, the first.
+    /// Checks a declaration. If two hosts differ, the declaration with the higher `version` is in force; with equal
+    /// versions, the first.
     ///
     /// # Errors
     ///
@@ -116,7 +118,7 @@ impl Terms {
             quantum: 1,
             lease,
             window: None,
-            // Far above any version of a declaration, where the store's numbers end.
+            // Far above any version of a declaration, where the store's exact numbers end.
             version: version.min(saturated(MAX_EXACT)),
             fingerprint: declared.to_string(),
         };
@@ -171,7 +173,7 @@ impl Terms {
         }
     }
 
-    /// The finest quantum of time in which a burst and what a lease length replenishes are counted exactly.
+    /// Uses the finest quantum of time in which both a burst and what one lease replenishes are counted exactly.
     fn with_backlog(self, units: u64, period: u128, burst: u64) -> Result<Self, TermsError> {
         if units == 0 {
             return Err(TermsError::Zero("the rate"));
@@ -207,7 +209,7 @@ impl Terms {
         })
     }
 
-    /// The declaration in one line, which hosts are compared by.
+    /// The declaration on one line, by which hosts are compared.
     #[must_use]
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
@@ -241,7 +243,7 @@ impl fmt::Display for Terms {
     }
 }
 
-/// Names what two fingerprints differ in, as `burst=100 here, burst=200 in the store`.
+/// Describes how two fingerprints differ, as in `burst=100 here, burst=200 in the store`.
 #[must_use]
 pub fn difference(here: &str, in_force: &str) -> String {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();

@@ -20,7 +20,7 @@ fn take(segment: &Segment) -> bool {
     set.check(&request).expect("a decision").is_admitted()
 }
 
-/// What the child does: what it has inherited ends at once, and a thread of its own takes duty once the parent's is gone.
+/// The child's part: what it inherited stops at once, and its own thread takes duty once the parent's is gone.
 fn child(
     segment: &Segment,
     inherited: Refresher,
@@ -34,7 +34,7 @@ fn child(
     let Ok(own) = Refresher::start_with(segment, credentials, patient()) else {
         return false;
     };
-    // Until the parent has stopped its own.
+    // Wait until the parent has stopped its thread.
     let _ = parent_ended.read(&mut [0]);
     wait_for("duty", || own.counts().duties > 0);
     wait_for("units", || take(segment));
@@ -71,7 +71,7 @@ fn a_child_starts_a_thread_of_its_own_and_ends_no_other() {
         }
         ForkResult::Parent { child } => {
             drop(reader);
-            // The child's drop of what it inherited has not ended the parent's thread.
+            // Dropping what the child inherited has not stopped the parent's thread.
             let before = refresher.counts().round_trips;
             wait_for("another round trip", || {
                 take(&segment);

@@ -1,4 +1,4 @@
-//! Segments, their refreshers and a real store: what a fleet admits is what was declared, whatever dies.
+//! Segments, their refreshers and a real store: a fleet admits what was declared, whatever dies.
 
 mod scene;
 
@@ -22,7 +22,7 @@ use shmlimit_fleet::{Credentials, Refresher, Timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A "host": a segment of its own with a thread that asks the store.
+/// A "host": a segment of its own, with a thread that asks the store.
 struct Host {
     _directory: tempfile::TempDir,
     segment: Segment,
@@ -83,12 +83,12 @@ fn units(capacity: u64, window: Duration, burst: u64, lease: Duration) -> Limit 
         .fleet(FleetLease::new("org/units").lease(lease))
 }
 
-/// What the segment has counted as admitted, whichever process counted it.
+/// What the segment has counted as admitted, by any process.
 fn admitted(snapshot: &SegmentSnapshot) -> u64 {
     snapshot.sets[0].limits[0].counts.admitted
 }
 
-/// Takes until one is refused, at most so many; how many were admitted.
+/// Takes until one is refused, at most `max` times. Returns how many were admitted.
 fn take_all(set: &LimitSet, max: u64) -> u64 {
     (0..max).take_while(|_| take(set).is_ok()).count() as u64
 }
@@ -102,7 +102,7 @@ fn two_hosts_spend_one_window_between_them() {
     let declaration = declaration(&server.url(), limit);
     let hosts = [Host::start(&declaration), Host::start(&declaration)];
     let sets = hosts.each_ref().map(Host::set);
-    // A budget is debited afterwards, by one unit here.
+    // A budget is debited afterwards, here by one unit.
     let mut debited = [0_u64; 2];
     wait_for("all to be spent", || {
         for (set, debited) in sets.iter().zip(&mut debited) {
@@ -124,7 +124,7 @@ fn two_hosts_spend_one_window_between_them() {
         .map(|refresher| refresher.counts().round_trips)
         .sum();
     println!("{debited:?} in {trips} round trips");
-    // At most one debit crosses the line for each request that runs: here one on either host.
+    // At most one debit per running request crosses the line: here one on each host.
     assert!(debited.iter().sum::<u64>() <= 20_000 + 2, "{debited:?}");
     assert!(debited.iter().all(|&units| units > 2_000), "{debited:?}");
 }
@@ -157,11 +157,11 @@ fn admits_what_is_declared_over_both_hosts() {
     assert!(sum >= bound / 4.0, "{counts:?} of {bound}");
 }
 
-/// Name the roles of processes that a test has made of itself: a worker, by its segment, and a host, by its store.
+/// The variables that give a test's child its role: a worker by its segment, a host by its store.
 const WORKER: &str = "SHMLIMIT_FLEET_TEST_SEGMENT";
 const HOST: &str = "SHMLIMIT_FLEET_TEST_STORE";
 
-/// So many as a variable says, or a few: with eight hosts of 25 processes each it takes a machine for itself.
+/// The number in a variable, or a small default: eight hosts of 25 processes each need a whole machine.
 fn number(variable: &str, otherwise: usize) -> usize {
     let said = env::var(variable).ok();
     said.map_or(otherwise, |said| said.parse().expect("a number"))
@@ -171,7 +171,7 @@ fn processes_of_a_host() -> usize {
     number("SHMLIMIT_FLEET_PROCESSES", 3)
 }
 
-/// This program as one that does nothing but a role, until its input ends.
+/// This program, running only the test of that name, until its input ends.
 fn in_role(mut command: Command, role: &str) -> Command {
     command
         .args(["--exact", role, "--test-threads", "1"])
@@ -193,7 +193,7 @@ fn worker() {
     };
     let _refresher = Refresher::start_with(&segment, credentials, soon).expect("a thread");
     let set = segment.set("api").expect("declared");
-    // The parent closes it at the end, also where it fails.
+    // The parent closes the pipe at the end, even if it fails.
     let parent = thread::spawn(|| std::io::stdin().read(&mut [0]));
     while !parent.is_finished() {
         take_all(&set, 100);
@@ -206,7 +206,7 @@ fn spawn_worker(path: &Path) -> Child {
     command.env(WORKER, path).spawn().expect("a process")
 }
 
-/// Ended with the host, however that ends.
+/// Killed when the host ends, however it ends.
 struct Workers(Vec<Child>);
 
 impl Drop for Workers {
@@ -218,7 +218,7 @@ impl Drop for Workers {
     }
 }
 
-/// In a test's child: a host with its workers. Kills, and replaces, the one of each number that it reads.
+/// In a test's child: a host with its workers. Kills and replaces each worker whose number it reads.
 #[test]
 fn host() {
     let Some(url) = env::var_os(HOST) else { return };
@@ -236,7 +236,7 @@ fn host() {
     }
 }
 
-/// A host whose processes see a boot-time clock of their own, where the kernel lets a test have that.
+/// A host whose processes see a boot-time clock of their own, if the kernel permits a test to have one.
 struct Machine {
     path: PathBuf,
     process: Child,
@@ -365,7 +365,7 @@ fn host_in_an_outage(server: &Server, proxy: &Proxy, outage: Outage) -> Host {
     wait_for("a lease", || take(&set).is_ok() && left(&host) > 10);
     assert!(server.log().contains("Ready"));
     proxy.set_down(true);
-    // It is found when the lease is to be renewed.
+    // It is noticed when the lease is to be renewed.
     wait_for("the outage to be known", || {
         let is_out = out(&host);
         if !is_out && left(&host) > 20 {
@@ -397,7 +397,7 @@ fn deals_with_an_outage_as_is_declared() {
     let set = host.set();
     let begun = Instant::now();
     wait_for("the end of the lease", || take(&set).is_err());
-    // It has ended by itself, or is spent; neither comes back.
+    // The lease has ended or is spent; neither comes back.
     while begun.elapsed() < 3 * SECOND {
         let _ = take(&set);
     }
@@ -414,7 +414,7 @@ fn deals_with_an_outage_as_is_declared() {
         take_all(&set, 100);
         thread::yield_now();
     }
-    // Alone in the store, its fair share is the whole rate.
+    // As the only host in the store, its fair share is the whole rate.
     let share = admitted(&host.snapshot()) - before;
     let bound = 1_000.0 + 1_000.0 * (begun.elapsed() + 2 * SECOND).as_secs_f64();
     assert!(share > 1_000 && share as f64 <= bound, "{share} of {bound}");
@@ -426,8 +426,8 @@ fn deals_with_an_outage_as_is_declared() {
     proxy.set_down(false);
 }
 
-/// With a store that says nothing, who takes what is leased does not sleep for it: counted by the kernel, as times that the
-/// thread gave up the processor.
+/// While the store is silent, taking leased units does not sleep for it. Measured by the kernel's count of how often
+/// the thread gave up the processor.
 #[test]
 fn no_acquisition_waits_for_a_silent_store() {
     let Some(program) = server_program() else { return };
@@ -449,7 +449,7 @@ fn no_acquisition_waits_for_a_silent_store() {
     let taken = take_all(&set, 10_000);
     let slept = switches() - before;
     assert_eq!(taken, 10_000);
-    // The lock is shared with the thread that waits for the store: not while it waits.
+    // The lock is shared with the thread that waits for the store, but not held while it waits.
     println!("slept {slept} times in {taken} acquisitions");
     assert!(slept < 100, "{slept}");
     proxy.set_silent(false);
@@ -525,7 +525,7 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
         assert!(take(&second_set).is_none(), "an eleventh place");
     }
     assert!(permits.iter().all(|permit| !permit.reclaimed()));
-    // It renews nothing: one lease later its places are free, and its permits say so.
+    // The host renews nothing: one lease later its places are free, and its permits say so.
     proxy.set_down(true);
     wait_for("places of the host that is cut off", || {
         take(&second_set).is_some()

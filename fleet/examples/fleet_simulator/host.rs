@@ -1,4 +1,4 @@
-//! One host: a segment, its clock, and what its callers want.
+//! A host: its segment, its clock, and what its callers want.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,25 +14,25 @@ const PER_MILLION: u64 = 1_000_000;
 pub struct Host {
     segment: Segment,
     clock: VirtualClock,
-    /// Millionths by which its clock runs fast, and as many are slow where it is below the middle.
+    /// How fast its clock runs: millionths above 500 are a gain, below 500 a loss.
     rate: u64,
     duty: Duty,
     exchange: Exchange,
     set: LimitSet,
     request: Request,
-    /// Units that its callers want in a step.
+    /// Units that its callers want per step.
     pub demand: u64,
     pub is_cut_off: bool,
     /// It does nothing until then, in microseconds of the simulation.
     pub suspended_until: u64,
     pub admitted: u64,
     pub wanted: u64,
-    /// The pipeline that is not answered yet, by its number.
+    /// The pipeline that has not been answered yet, with its number.
     in_flight: Option<(u64, Pipeline)>,
 }
 
 impl Host {
-    /// `rate` is below 1,000: the clock is so many millionths off, from 500 slow to 500 fast.
+    /// The clock is off by `rate` - 500 millionths; `rate` is below 1,000.
     pub fn new(
         path: &Path,
         declaration: &Declaration,
@@ -72,12 +72,12 @@ impl Host {
         self.clock.advance_to(Duration::from_micros(now + gained - lost));
     }
 
-    /// Its callers take what they want, or as much as is leased; how much that was.
+    /// Lets its callers take what they want, or as much as is leased. Returns how much that was.
     pub fn take(&mut self) -> Result<u64, Failure> {
         self.wanted += self.demand;
         let mut admitted = 0;
         let mut cost = self.demand;
-        // As many single requests would: what is refused for being too much is tried in halves.
+        // Equivalent to many single requests: an amount that is refused as too much is halved and tried again.
         while cost > 0 && admitted < self.demand {
             self.request.set_cost("units", cost)?;
             if self.set.check(&self.request)?.is_admitted() {
@@ -91,7 +91,7 @@ impl Host {
         Ok(admitted)
     }
 
-    /// What is to be sent now, if anything is and nothing is on its way.
+    /// What is to be sent now, if anything, provided that no pipeline is on its way.
     pub fn ask(&mut self, number: u64) -> Result<Option<Pipeline>, Failure> {
         if self.in_flight.is_some() {
             return Ok(None);
@@ -108,11 +108,13 @@ impl Host {
         Ok(Some(pipeline))
     }
 
-    /// An answer, or its timeout, to a pipeline by its number; whether it was waited for.
+    /// Handles the answers or the timeout of a pipeline, given by its number. Returns whether they were still
+    /// expected.
     pub fn settle(&mut self, number: u64, answers: Answers) -> bool {
         match self.in_flight.take() {
             Some((waiting_for, pipeline)) if waiting_for == number => {
-                // Outages are what is simulated; the report shows anything else as units that were not admitted.
+                // Outages are part of the simulation; any other error shows in the report as units that were not
+                // admitted.
                 let _ = self.exchange.settle(&self.duty, &pipeline, answers);
                 true
             }
@@ -123,7 +125,7 @@ impl Host {
         }
     }
 
-    /// Microseconds until it asks of itself, if nothing is spent; none where it does not.
+    /// Microseconds until it asks on its own if nothing is spent; `None` if it does not.
     pub fn due_in(&self) -> Option<u64> {
         let due = self.duty.due_in()?;
         u64::try_from(due.as_micros()).ok()

@@ -1,14 +1,15 @@
-//! A fleet of thousands of hosts in one process, on clocks that are not real: the engine, the client and the store's rules are.
+//! A fleet of thousands of hosts in one process, on simulated clocks, with the real engine, client and rules of the
+//! store.
 //!
 //! ```sh
 //! cargo run --release --package shmlimit-fleet --example fleet_simulator -- --hosts 10000 --seeds 1
 //! ```
 //!
-//! Each host is a segment with a clock of its own, which runs a little fast or slow ([`host`]). What it asks for goes through
-//! a network that delays and loses ([`world`]) to the model of the store, which is compared with a real one elsewhere. In
-//! the course of a run a tenth of the hosts is cut off, some are suspended, and the store fails over. What was admitted is
-//! held against the declared limit, and beside an allocator that knows everything at once ([`omniscient`]). A seed
-//! reproduces a run.
+//! Each host is a segment with its own clock, which runs a little fast or slow ([`host`]). Its requests go through a
+//! network that delays and loses messages ([`world`]) to the model of the store, which is tested against a real one
+//! elsewhere. During a run, a tenth of the hosts is cut off, some are suspended, and the store fails over. What was
+//! admitted is checked against the declared limit, and compared with an allocator that knows everything at once
+//! ([`omniscient`]). A seed reproduces a run.
 
 mod host;
 mod omniscient;
@@ -65,7 +66,7 @@ struct Options {
     lose_writes: bool,
 }
 
-/// What one run simulates.
+/// The parameters of one run.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     hosts: u64,
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether no run went beyond what is promised.
+/// Returns whether all runs kept what is promised.
 fn run(options: &Options) -> Result<bool, Failure> {
     let mut is_kept = true;
     println!("{}", Report::HEADINGS);

@@ -1,6 +1,6 @@
-//! An allocator that sees all demand and all units at once, without a network: what no fleet can be better than.
+//! An allocator that sees all demand and all units at once, without a network: an upper bound for any fleet.
 
-/// A bucket that is divided among the hosts of each step, so that each gets what it wants up to a common level.
+/// A bucket that is divided among the hosts in each step, so that each gets what it wants up to a common level.
 pub struct Omniscient {
     burst: f64,
     per_step: f64,
@@ -18,12 +18,12 @@ impl Omniscient {
         }
     }
 
-    /// A window has turned: everything can be had again.
+    /// Refills the bucket because a window has turned.
     pub fn turn(&mut self) {
         self.available = self.burst;
     }
 
-    /// One step, in which each host wants so much.
+    /// Runs one step, in which each host wants the given amount.
     pub fn step(&mut self, demands: &[u64]) {
         let mut order: Vec<usize> = (0..demands.len()).collect();
         order.sort_by_key(|&host| demands[host]);

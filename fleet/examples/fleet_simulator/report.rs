@@ -1,34 +1,34 @@
-//! What a run has shown.
+//! The results of a run.
 
 use std::fmt;
 
-/// The least index of Jain among hosts that want more than they get, of what they were admitted.
+/// The lowest acceptable Jain index of what hosts were admitted, for hosts that want more than they get.
 const MIN_JAIN: f64 = 0.95;
 
-/// One run.
+/// The results of one run.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub seed: u64,
-    /// Units by which more was admitted than the limit allows, in the worst moment.
+    /// Units admitted beyond what the limit allows, at the worst moment.
     pub overshoot: u64,
     pub admitted: u64,
-    /// The same, of an allocator that knows everything.
+    /// The same for an allocator that knows everything.
     pub omniscient: u64,
-    /// Units that expired without being spent.
+    /// Units that expired unspent.
     pub expired: u64,
-    /// Units were counted in windows, of which those have more that spend faster.
+    /// Whether units were counted in windows, in which hosts that spend faster get more.
     pub is_window: bool,
     pub jain: f64,
     pub omniscient_jain: f64,
     pub round_trips: u64,
-    /// Attempts that came to nothing.
+    /// Failed attempts.
     pub failures: u64,
 }
 
 impl Report {
     pub const HEADINGS: &str = "    seed  overshoot      admitted  of possible   expired     Jain  (possible)  admitted/trip  failures  seconds";
 
-    /// Whether it is what is promised while the store keeps what it acknowledged.
+    /// Whether it keeps what is promised while the store keeps what it acknowledged.
     pub fn is_kept(&self) -> bool {
         self.overshoot == 0 && (self.is_window || self.jain >= MIN_JAIN)
     }
@@ -53,7 +53,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Jain's index: 1 where all are equal, 1 / n where one has everything.
+/// Jain's index: 1 if all are equal, 1 / n if one has everything.
 pub fn jain(amounts: &[u64]) -> f64 {
     let sum: f64 = amounts.iter().map(|&amount| amount as f64).sum();
     let squares: f64 = amounts.iter().map(|&amount| (amount as f64).powi(2)).sum();

@@ -1,4 +1,4 @@
-//! The course of time: hosts, the network, the store, and what goes wrong.
+//! The course of time: hosts, the network, the store, and failures.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,31 +16,31 @@ use crate::report::{Report, jain};
 use crate::{Failure, Settings};
 
 const SECOND: u64 = 1_000_000;
-/// Callers come in steps of this many microseconds.
+/// Callers arrive in steps of this many microseconds.
 const STEP: u64 = 50_000;
 const LEASE: u64 = 2 * SECOND;
-/// An answer that takes longer is not waited for.
+/// How long a host waits for an answer.
 const ANSWER_TIMEOUT: u64 = SECOND;
 /// The wall clock when a run begins: 2026-11-24.
 const START: u64 = 1_795_478_400 * SECOND;
-/// One host in so many wants a hundred times what the others do.
+/// One host in this many wants a hundred times as much as the others.
 const HEAVY: u64 = 10;
 
 /// What happens at an instant.
 enum Event {
     /// All callers take what they want.
     Step,
-    /// A host looks whether it is to ask.
+    /// A host checks whether it should ask.
     Look(usize),
-    /// A pipeline comes to the store.
+    /// A pipeline reaches the store.
     Arrive(usize, u64, Pipeline),
-    /// Its answers come back.
+    /// The answers to a pipeline return.
     Answer(usize, u64, Answers),
-    /// It is not waited for any longer.
+    /// The host stops waiting for a pipeline.
     GiveUp(usize, u64),
     CutOff(usize, bool),
     Suspend(usize),
-    /// What a replica has received.
+    /// The replica receives the store's state.
     Replicate,
     FailOver,
 }
@@ -56,17 +56,18 @@ pub struct World {
     random: Rng,
     now: u64,
     number: u64,
-    /// By instant, and in the order in which they were made.
+    /// By instant, then in order of creation.
     events: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: std::collections::HashMap<u64, Event>,
     omniscient: Omniscient,
-    /// The limit itself, as if every unit passed it: what is admitted in units times microseconds per unit.
+    /// The limit itself, as if every unit passed through it: the admitted units that have not drained yet.
     level: f64,
     drained_at: u64,
     overshoot: f64,
     round_trips: u64,
     failures: u64,
-    /// What each had been admitted when all were known to each other.
+    /// How much each host and each host of the omniscient allocator had been admitted once all hosts knew of one
+    /// another.
     warm: Option<Vec<(u64, u64)>>,
 }
 
@@ -97,7 +98,7 @@ impl World {
             .add_set(set);
         let mut hosts = Vec::new();
         for number in 0..settings.hosts {
-            // Also the light ones want more than there is for each.
+            // Light hosts also want more than there is for each.
             let per_second = if number % HEAVY == 0 {
                 120 * settings.units
             } else {
@@ -138,12 +139,12 @@ impl World {
         Ok(world)
     }
 
-    /// Of a rate, enough for what is leased and what is used meanwhile; otherwise what a window has.
+    /// For a rate, enough for what is leased and what is used in the meantime; otherwise the units of a window.
     fn burst(settings: Settings) -> u64 {
         settings.window.unwrap_or(2) * settings.units * settings.hosts
     }
 
-    /// What goes wrong, and when.
+    /// Schedules the failures.
     fn plan(&mut self) {
         let length = self.settings.seconds * SECOND;
         self.at(START, Event::Step);
@@ -230,7 +231,7 @@ impl World {
         Ok(())
     }
 
-    /// All callers of all hosts, in an order that changes.
+    /// Lets all callers of all hosts take, in a changing order.
     fn step(&mut self) -> Result<(), Failure> {
         let count = self.hosts.len();
         let first = self.any_host();
@@ -269,7 +270,7 @@ impl World {
         length.is_some_and(|length| self.now / length > instant / length)
     }
 
-    /// Holds what is admitted against the limit, at the instant at which it is.
+    /// Checks what was admitted against the limit, at the instant of the admission.
     fn note(&mut self, admitted: u64) {
         let drained = match self.settings.window {
             None => {
@@ -284,7 +285,7 @@ impl World {
         self.overshoot = self.overshoot.max(self.level - Self::burst(self.settings) as f64);
     }
 
-    /// Has a host ask, where it is to, and look again when it is to of itself.
+    /// Lets a host ask if it should, and schedules its next look.
     fn look(&mut self, index: usize) -> Result<(), Failure> {
         let host = &mut self.hosts[index];
         if host.suspended_until > self.now {
@@ -329,7 +330,7 @@ impl World {
         !self.settings.is_calm && self.random.u64(..200) == 0
     }
 
-    /// Half a millisecond to four, and now and then up to two hundred.
+    /// Half a millisecond to four, and occasionally up to two hundred.
     fn latency(&mut self) -> u64 {
         if self.random.u64(..100) == 0 {
             self.random.u64(..200_000)

@@ -1,8 +1,8 @@
-//! What hosts want, in powers of two: so what a fair level costs does not depend on their number.
+//! What hosts want, in powers of two, so that the cost of a fair level does not depend on the number of hosts.
 
 use std::collections::BTreeMap;
 
-/// Hosts and the sum of what they want, by the number of bits of what each wants.
+/// For each bit length of what a host wants: the number of hosts, and the sum of what they want.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
     buckets: BTreeMap<u32, (u64, u64)>,
@@ -46,7 +46,7 @@ impl Histogram {
         self.buckets.values().map(|(hosts, _)| hosts).sum()
     }
 
-    /// The level up to which each host gets what it wants where `supply` is divided among all; none where all get it.
+    /// The level up to which each host gets what it wants if `supply` is divided fairly; `None` if all wants are met.
     pub(super) fn fair_level(&self, supply: u64) -> Option<u64> {
         let wanted: u64 = self.buckets.values().map(|(_, sum)| sum).sum();
         if wanted <= supply {
@@ -54,7 +54,7 @@ impl Histogram {
         }
         let (mut below, mut above) = (0, self.hosts());
         for (hosts, sum) in self.buckets.values() {
-            // Those of a bucket are taken as if each wanted their mean.
+            // The hosts of a bucket are treated as if each wanted their mean.
             let at_mean = u128::from(below) * u128::from(*hosts) + u128::from(*sum) * u128::from(above);
             if at_mean >= u128::from(supply) * u128::from(*hosts) {
                 return Some((supply - below).div_ceil(above).max(1));

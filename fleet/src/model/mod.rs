@@ -1,7 +1,7 @@
 //! The store's side of the protocol in Rust: what the script does, on a clock that is passed in.
 //!
-//! It stands in for the server in the simulator, and is compared with a real one, reply by reply, in
-//! `fleet/tests/store/model.rs`. A change of the script is a change of this.
+//! It stands in for the server in the simulator, and `fleet/tests/store/model.rs` compares it with a real one, reply
+//! by reply. Every change of the script must be made here too.
 
 mod histogram;
 mod window;
@@ -22,7 +22,7 @@ const SLOTS: u64 = 16;
 const LOST: u64 = 65_536;
 const DAY: u64 = 86_400_000_000;
 
-/// What the store knows of one host.
+/// What the store knows about one host.
 #[derive(Clone, Debug, Default)]
 struct Host {
     sequence: u64,
@@ -43,7 +43,7 @@ struct Host {
     seen: u64,
 }
 
-/// What stands in the key of one limit.
+/// The content of one limit's key.
 #[derive(Clone, Debug)]
 struct Record {
     terms: Terms,
@@ -72,7 +72,7 @@ pub struct StoreModel {
     record: Option<Record>,
 }
 
-/// What a host reports, modulo 2^52, or by how much that has grown.
+/// What a host reports, modulo 2^52, or how much that has grown.
 #[derive(Clone, Copy, Default)]
 struct Reported {
     spent: u64,
@@ -82,7 +82,7 @@ struct Reported {
 /// The instants of one answer.
 #[derive(Clone, Copy)]
 struct Instant {
-    /// The store's clock without its steps backwards.
+    /// The store's clock, never going back.
     now: u64,
     utc: u64,
     window_end: i64,
@@ -95,7 +95,7 @@ impl StoreModel {
         Self::default()
     }
 
-    /// Units that are out or spent, as the store counts them at the last answer, rounded up, and the burst.
+    /// The units that were out or spent at the last answer, rounded up, and the burst.
     #[must_use]
     pub fn used_and_burst(&self) -> (u64, u64) {
         self.record.as_ref().map_or((0, 0), |record| {
@@ -104,7 +104,7 @@ impl StoreModel {
         })
     }
 
-    /// What a server with the run id `run` answers when its clock shows `utc`, in microseconds since the Unix epoch.
+    /// The answer of a server with the run id `run` when its clock shows `utc`, in microseconds since the Unix epoch.
     pub fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
         let record = self.record.get_or_insert_with(|| Record::new(terms, run, utc));
         record.answer(run, utc, terms, request)
@@ -136,7 +136,7 @@ impl Record {
     }
 
     fn answer(&mut self, run: &str, utc: u64, terms: &Terms, request: &LeaseRequest) -> StoreAnswer {
-        // The script writes nothing where it refuses the declaration.
+        // The script writes nothing if it refuses the declaration.
         let before = (self.terms.fingerprint() != terms.fingerprint()).then(|| self.clone());
         let mut now = utc + self.shift;
         if now < self.seen {
@@ -242,7 +242,7 @@ impl Record {
         self.drain(now / self.terms.quantum);
     }
 
-    /// Which declaration is in force from now on; an answer where the request's cannot be served by it.
+    /// Decides which declaration is in force from now on. Returns an answer if the request cannot be served under it.
     fn agree(&mut self, terms: &Terms, at: &mut Instant) -> Result<(), StoreAnswer> {
         let ruling = self.terms.clone();
         if ruling.fingerprint() == terms.fingerprint() {
@@ -327,7 +327,7 @@ impl Record {
         }
     }
 
-    /// How long what is used takes to be replenished.
+    /// How long it takes to replenish what is used.
     fn drained_in(&self) -> Duration {
         if self.terms.kind != Kind::Backlog {
             return Duration::ZERO;

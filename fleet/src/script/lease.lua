@@ -1,15 +1,16 @@
 -- One request of one host for its lease of one limit: settles what the host reports, then grants.
 --
--- KEYS[1]  the hash of the limit, the only key that is touched
--- ARGV     1 protocol, 2 run id of this server ('' to ask it), 3 version of the declaration, 4 the declaration as text,
---          5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted, 12 the greatest
---          number of a grant that the host knows of
+-- KEYS[1]: the hash of the limit, the only key that is accessed.
+--
+-- ARGV: 1 protocol, 2 run id of this server ('' to query it), 3 version of the declaration, 4 the declaration as
+-- text, 5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted, 12 the
+-- greatest grant number that the host knows.
 --
 -- The terms are ten words: kind ('backlog', 'window' or 'places'), burst, units per period, period in quanta,
--- microseconds of a quantum, lease in microseconds, what windows are ('none', 'length', 'day', 'week', 'month'), their
+-- microseconds per quantum, lease in microseconds, kind of window ('none', 'length', 'day', 'week', 'month'), its
 -- length in microseconds, seconds east of UTC, days from Monday to the start of a week.
 --
--- Numbers are whole and below 2^53, where doubles are exact; the client refuses declarations that are not. A level is
+-- Numbers are whole and below 2^53, where doubles are exact; the client rejects declarations that are not. A level is
 -- in units times the period: it falls by the units per period in each quantum, so nothing is rounded.
 --
 -- At every step: level + outstanding <= burst, unless hosts report more than they were granted.
@@ -18,7 +19,8 @@ local MAX = 9007199254740991
 local MODULUS = 4503599627370496
 local SLOTS = 16
 local SWEPT = 64
--- More grants than a store loses of one limit. By as many their numbers are set forward when it may have lost some.
+-- More grants of one limit than a store can lose. When it may have lost some, grant numbers are advanced by this
+-- many.
 local LOST = 65536
 local DAY = 86400000000
 
@@ -38,7 +40,7 @@ local function line(list)
     return table.concat(list, ' ')
 end
 
--- Numbers stand in one field, in this order; sweep is a cursor, and text.
+-- These numbers share one field, in this order. `sweep` is a cursor, stored as text.
 local NUMBERS = {
     'created', 'seen', 'shift', 'quarantine', 'level', 'drained', 'outstanding', 'window', 'grants', 'epoch', 'granted',
     'former_epoch',
@@ -70,7 +72,7 @@ local function use_terms(terms)
 end
 use_terms(stored.terms or ARGV[5])
 
--- The store's clock. A clock that was set back goes on from where it was.
+-- The store's clock. If it is set back, time continues from where it was.
 local time = redis.call('TIME')
 local utc = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local shift, seen = number('shift'), number('seen')
@@ -92,7 +94,7 @@ if stored.run and stored.run ~= run then
     grants = grants + LOST
 end
 
--- Where the wall-clock window that holds an instant begins, and where it ends.
+-- The begin and end of the wall-clock window that contains an instant.
 local function first_of_month(day)
     local shifted = day + 719468
     local of_era = shifted % 146097
@@ -127,7 +129,7 @@ local window = number('window')
 local window_end = 0
 local function turn_window()
     if kind ~= 'window' then return end
-    -- The window's number never goes back, whatever the wall clock does.
+    -- The window never goes back, whatever the wall clock does.
     local start, finish = window_at(utc)
     if start > window then
         window, level, outstanding, slots = start, 0, 0, {}
@@ -149,7 +151,7 @@ local function drain(to)
     drained = to
 end
 
--- What expired counts as spent from that moment; places are free again.
+-- Expired units count as spent from that moment; places are free again.
 local live = {}
 for i = 1, #slots, 2 do
     local expiry, expired = slots[i], slots[i + 1]
@@ -167,8 +169,8 @@ end
 slots = live
 drain(floor(now / quantum))
 
--- Another declaration: of a higher version, or when those of the one in force are gone, it comes into force and keeps what
--- was spent. Hosts of a lower version are served by the one in force.
+-- A different declaration comes into force if it has a higher version, or if all hosts of the one in force are gone;
+-- it keeps what was spent. Hosts with a lower version are served by the one in force.
 local in_force = { version = stored.version or ARGV[3], declared = stored.declared or ARGV[4] }
 in_force.terms = stored.terms or ARGV[5]
 local epoch_before, former_epoch, granted_all = number('epoch'), number('former_epoch'), number('granted')
@@ -217,28 +219,29 @@ local function slot_add(expiry, added)
     table.insert(slots, at, expiry)
 end
 
--- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, number of the grant, share, epoch,
--- granted in the epoch, wanted in the epoch and in the one before, what it counts for among the wants, last seen, refunded.
+-- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, grant number, share, epoch,
+-- granted in the epoch, wanted in the epoch and in the one before, how much it adds to the wants, last seen,
+-- refunded.
 local record = stored['host:' .. host] and numbers(stored['host:' .. host])
 local retention = DAY + 16 * lease
 if kind == 'backlog' and units > 0 then retention = retention + floor(burst * period / units) * quantum end
 if kind == 'window' then retention = retention + 31 * DAY end
 if not record then
-    -- A host with a history that a young key does not know: the store has lost what it acknowledged.
-    -- It starts with nothing left, so that what was lost is not spent a second time.
+    -- The host has a history that this young key does not know: the store has lost what it acknowledged. It starts
+    -- with nothing left, so that what was lost is not spent a second time.
     if sequence > 1 and now - created < retention and quarantine == 0 then
         quarantine = now + lease
         grants = grants + LOST
         if kind == 'backlog' then level = max(level, burst * period) end
     end
-    -- What a host has used before its first request was used of this limit: it is charged. Of one with a history that is
-    -- lost no one knows what of it was charged.
+    -- What a host has used before its first request was used of this limit, so it is charged. For a host whose
+    -- history is lost, nobody knows how much of it was charged.
     local is_first = sequence == 1
     record = { 0, 0, 0, is_first and 0 or spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, is_first and 0 or refunded }
 end
 
 local epoch = epoch_before
--- The number of no grant is given twice, whatever the store has lost.
+-- No grant number is given twice, whatever the store has lost.
 grants = max(grants, tonumber(ARGV[12]))
 local function save(with_host)
     local written = {
@@ -249,7 +252,7 @@ local function save(with_host)
         }),
         'slots', line(slots), 'wants', line(wants), 'former_wants', line(former),
     }
-    -- What seldom changes.
+    -- These seldom change.
     local words = {
         protocol = ARGV[1], version = in_force.version, declared = in_force.declared, terms = in_force.terms, run = run,
     }
@@ -266,7 +269,7 @@ local function save(with_host)
     redis.call('PEXPIRE', key, text(floor(retention / 1000)))
 end
 
--- How long what is used takes to be replenished. What is leased may come back unused, so that refunds must not count on it.
+-- How long it takes to replenish what is used. Leased units may come back unused, so refunds must not count on them.
 local function drained_in()
     if kind ~= 'backlog' then return 0 end
     return math.ceil(level / units) * quantum
@@ -299,7 +302,7 @@ if report >= MODULUS / 2 or refund >= MODULUS / 2 then
 end
 local kept = 0
 if was > 0 and expiry <= now then
-    -- Already charged, when it expired.
+    -- Already charged when it expired.
     was = 0
     if kind ~= 'places' then off = record[2] end
 elseif was > 0 then
@@ -307,8 +310,8 @@ elseif was > 0 then
     slot_add(expiry, -was)
     kept = kind == 'places' and min(held, was) or min(held, max(0, was - report))
 end
--- What the host held when it asked is not leased to it any more, and it could spend it until then. How much of it, it says
--- in its next request, and is granted nothing before.
+-- What the host held when it asked is no longer leased to it, but it could spend it until now. Its next request says
+-- how much it did spend, and it is granted nothing before that.
 local lapsed = held > kept
 if kind ~= 'places' then
     local absorbed = min(report, off)
@@ -318,7 +321,7 @@ if kind ~= 'places' then
 end
 if lapsed then kept = 0 end
 
--- What this host wants among all that want, in the present epoch and the last one in which any was granted to.
+-- What this host wants among all that want something, in the current epoch and the last one with a request.
 epoch = floor(now / lease)
 if epoch ~= epoch_before then
     former, former_epoch = wants, epoch_before
@@ -354,15 +357,15 @@ end
 if kind == 'places' then
     granted_before, most, most_before = kept, kept + wanted, 0
 else
-    -- No more than one host could be granted in an epoch. What it has been granted is a part: of two that want without end, the
-    -- one that has less is not to be taken for content.
+    -- At most what one host could be granted in an epoch. What it has already been granted is included: of two hosts
+    -- with unlimited wants, the one that has less must not look satisfied.
     local replenished = kind == 'backlog' and floor(floor(lease / quantum) * units / period) or 0
     most = max(most, min(burst + replenished, granted_before + wanted))
 end
 counted = max(most, most_before)
 count(wants, counted, 1)
 
--- The level up to which each host gets what it wants, if what there is in this epoch is divided so.
+-- The level up to which each host gets what it wants, if the supply of this epoch is divided fairly.
 local epoch_left = (epoch + 1) * lease - now
 local available = max(0, floor((burst * period - level - outstanding * period - kept * period) / period))
 local supply = granted_all + available
@@ -387,7 +390,7 @@ if wanted_all > supply then
     for exponent = 1, 53 do
         local here, sum = hosts[exponent] or 0, sums[exponent] or 0
         if here > 0 then
-            -- Those of a bucket are taken as if each wanted their mean.
+            -- The hosts of a bucket are treated as if each wanted their mean.
             if below * here + sum * above >= supply * here then
                 fair = max(1, math.ceil((supply - below) / above))
                 break
@@ -400,14 +403,15 @@ end
 local granted = 0
 if not lapsed and wanted > 0 then
     local limit = max(0, fair - granted_before)
-    -- What there is by now is a part of what there is in this epoch, so no host gets more than that part of its own at once:
-    -- otherwise those that ask first take all, and those that ask later find what is left over.
+    -- Only a part of this epoch's supply is available yet, so no host gets more than that part of its share at once.
+    -- Otherwise the first to ask would take everything and leave only remainders to the others.
     if kind == 'backlog' and fair < MAX and available > 0 then
         limit = math.ceil(limit / math.ceil((supply - granted_all) / available))
     end
-    -- Places do not come back with the next epoch: what the estimate left goes to the hosts that ask at its end.
+    -- Places do not come back with the next epoch, so what the estimate left over goes to the hosts that ask at its
+    -- end.
     if kind == 'places' and epoch_left * 4 <= lease then limit = MAX end
-    -- A window's end is shared out in ever smaller leases, so that little of it is left where no one spends it.
+    -- The end of a window is handed out in ever smaller leases, so that little of it is left where nobody spends it.
     if kind == 'window' then limit = min(limit, max(1, math.ceil(available / (2 * active)))) end
     granted = min(wanted, available, limit)
 end
@@ -425,7 +429,7 @@ elseif kind == 'backlog' then
 else
     share = floor(max(0, burst - level) / active)
 end
--- Leases of a sixteenth of a lease's time expire together, earlier than each would.
+-- Expiry is rounded down to sixteenths of a lease, so that leases close together expire together.
 if total > 0 then
     local step = max(1, floor(lease / SLOTS))
     if lease_end == now + lease then
@@ -444,7 +448,7 @@ record = {
 }
 local written = { 'host:' .. host, line(record) }
 
--- Once an epoch a few hosts that have not come for long are forgotten.
+-- Once per epoch, a few hosts that have not been seen for long are forgotten.
 if epoch ~= epoch_before then
     local scanned = redis.call('HSCAN', key, stored.sweep or '0', 'MATCH', 'host:*', 'COUNT', SWEPT)
     for i = 1, #scanned[2], 2 do

@@ -1,4 +1,4 @@
-//! Where the store is: the URL of a declaration.
+//! The address of the store: the URL of a declaration.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,48 +8,48 @@ use thiserror::Error;
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
-/// Why a URL does not say where a store is.
+/// Why a URL is not a valid address of a store.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// It has another scheme than a store's.
+    /// It does not have a store's scheme.
     #[error(
         "a store's URL begins with redis://, rediss:// (TLS), redis+sentinel://, rediss+sentinel://, redis+cluster:// \
          or rediss+cluster://, or valkey in place of redis"
     )]
     Scheme,
-    /// It holds a user or a password.
+    /// It contains a user or a password.
     #[error(
         "a store's URL holds no user and no password: they come from SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD \
          or SHMLIMIT_FLEET_PASSWORD_FILE"
     )]
     Secret,
-    /// A host is missing, or a port is no number.
+    /// A host is missing, or a port is not a number.
     #[error("{0:?} in a store's URL is not HOST or HOST:PORT")]
     Host(String),
-    /// Of a sentinel's URL.
+    /// A sentinel's URL lacks the name of the primary.
     #[error(
         "the URL of sentinels ends with the name of the primary: redis+sentinel://HOST:PORT,HOST:PORT/NAME"
     )]
     Primary,
-    /// The number of a database.
+    /// The number of the database is invalid.
     #[error("{0:?} in a store's URL is not the number of a database")]
     Database(String),
-    /// What follows the question mark.
+    /// An option after the question mark is unknown.
     #[error(
         "{0:?} in a store's URL: only protocol=resp2, protocol=resp3 and sentinel_auth=yes can follow the question mark"
     )]
     Option(String),
 }
 
-/// One server, or one that knows others.
+/// A server, or a sentinel that knows servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// How the servers stand to each other.
+/// How the servers are organized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single(Node),
@@ -57,7 +57,7 @@ pub(crate) enum Topology {
     Cluster(Vec<Node>),
 }
 
-/// Where the store is.
+/// The address of a store.
 ///
 /// ```
 /// use shmlimit_fleet::StoreAddress;
@@ -137,7 +137,7 @@ impl FromStr for StoreAddress {
                 "protocol=resp2" => address.is_resp3 = false,
                 "protocol=resp3" => address.is_resp3 = true,
                 "sentinel_auth=yes" => address.sentinels_authenticate = true,
-                // Its value may be a secret that other clients take there.
+                // The value may be a secret that other clients expect there.
                 _ => {
                     let name = option.split('=').next().unwrap_or_default();
                     return Err(AddressError::Option(name.to_owned()));

@@ -1,26 +1,26 @@
-//! What the store answers.
+//! The store's answers.
 
 use std::time::Duration;
 
 use shmlimit::fleet::LeaseReply;
 
-/// A grant, perhaps of nothing, and what only the client looks at.
+/// A grant, possibly of nothing, and what only the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What is installed in the segment.
+    /// The part that is installed in the segment.
     pub reply: LeaseReply,
-    /// Units of those that the host held when it asked which are still leased to it: all or none.
+    /// How many of the units that the host held when it asked are still leased to it: all or none.
     pub kept: u64,
     /// The store's clock when it answered, in microseconds since the Unix epoch.
     pub store_time: u64,
 }
 
-/// What the store answers to one request.
+/// The store's answer to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAnswer {
     /// The host's lease from now on.
     Granted(Grant),
-    /// Nothing is granted for so long, because what the store knows may be older than what it acknowledged.
+    /// Nothing is granted for a while, because the store's data may be older than what it acknowledged.
     Quarantine {
         /// How long nothing is granted.
         remaining: Duration,
@@ -32,14 +32,14 @@ pub enum StoreAnswer {
         /// The declaration in force, as text.
         in_force: String,
     },
-    /// The host has asked with a higher sequence before.
+    /// The host has sent a request with a higher sequence number before.
     Stale {
-        /// The last sequence that the store has seen of the host.
+        /// The last sequence number that the store has seen from the host.
         last: u64,
     },
-    /// The host reports less spent or refunded than it reported before.
+    /// The host reports less spent or refunded than it did before.
     SpentFell {
-        /// Units spent that it reported before, modulo 2^52.
+        /// The units that it had reported as spent, modulo 2^52.
         before: u64,
     },
     /// The key holds something that no fleet has written.
@@ -49,7 +49,7 @@ pub enum StoreAnswer {
     },
     /// The key was written by another version of this protocol.
     Protocol {
-        /// The version that was found.
+        /// The version found.
         found: String,
     },
 }

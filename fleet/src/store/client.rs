@@ -1,4 +1,4 @@
-//! The connection to the store: one for all limits of a segment.
+//! The connection to the store, one for all limits of a segment.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::terms::Terms;
 
-/// What servers say that cannot be written to for a while, also in the middle of an error of a script.
+/// What servers say that cannot be written to for a while, possibly within the error of a script.
 const OUTAGES: &[&str] = &[
     "READONLY",
     "LOADING",
@@ -29,20 +29,21 @@ const OUTAGES: &[&str] = &[
     "BUSY",
 ];
 
-/// How often a request to a cluster is sent again, to another server or after a pause.
+/// How many times a request to a cluster is resent, to another server or after a pause.
 const CLUSTER_RETRIES: u32 = 2;
 
 /// How long the network may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To connect to one server and to authenticate.
+    /// To connect to one server and authenticate.
     pub connect: Duration,
-    /// To send requests and to receive all answers. To learn from sentinels where the primary is, both together.
+    /// To send requests and receive all answers. Looking up the primary through sentinels may take both timeouts
+    /// together.
     pub answer: Duration,
 }
 
 impl Default for Timeouts {
-    /// A second for either.
+    /// A second for each.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(1),
@@ -51,14 +52,14 @@ impl Default for Timeouts {
     }
 }
 
-/// A client of one store, which connects when it first asks, and again after each failure.
+/// A client of one store. It connects at the first request, and again after each failure.
 pub struct StoreClient {
     address: StoreAddress,
     credentials: Credentials,
     timeouts: Timeouts,
     sha: String,
     link: Option<Link>,
-    /// The sentinel that is asked first: one that answered.
+    /// The sentinel to ask first: one that answered before.
     first_sentinel: usize,
 }
 
@@ -76,10 +77,10 @@ impl std::fmt::Debug for StoreClient {
 enum Link {
     Server {
         connection: Box<Connection>,
-        /// Of the server's process: another one may have lost what this one acknowledged.
+        /// Identifies the server's process: another one may have lost what this one acknowledged.
         run: String,
     },
-    /// Each server of a cluster is asked for its run id by the script.
+    /// The script queries the run id of each server of a cluster.
     Cluster(Box<ClusterConnection>),
 }
 
@@ -97,18 +98,18 @@ impl StoreClient {
         }
     }
 
-    /// Where the store is.
+    /// The address of the store.
     #[must_use]
     pub fn address(&self) -> &StoreAddress {
         &self.address
     }
 
-    /// How long it may take to be answered so many requests, or to give up, as far as timeouts say: the names of servers are
-    /// resolved by the system in its own time.
+    /// The longest that it may take to get answers to that many requests, or to give up, according to the timeouts.
+    /// Not included is the resolution of server names, which the system does in its own time.
     pub(crate) fn longest_exchange(&self, requests: usize) -> Duration {
         let Timeouts { connect, answer } = self.timeouts;
         match &self.address.topology {
-            // To connect, to learn which server it is, and to exchange requests and answers.
+            // To connect, to identify the server, and to exchange requests and answers.
             Topology::Single(_) => connect + 2 * answer,
             Topology::Sentinel { .. } => 2 * connect + 3 * answer,
             Topology::Cluster(nodes) => {
@@ -119,12 +120,12 @@ impl StoreClient {
         }
     }
 
-    /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers: one for each
-    /// request, in their order.
+    /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers, one for each
+    /// request, in order.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] where no request was answered. What is wrong with one of them is among the answers.
+    /// [`StoreError`] if no request was answered. Errors of single requests are among the answers.
     pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Answers {
         let mut link = match self.link.take() {
             Some(link) => link,
@@ -149,7 +150,7 @@ impl StoreClient {
                     .and_then(|value| read_answer(&value).map_err(|reason| self.unexpected(&reason)))
             })
             .collect();
-        // A server that answers, and cannot be written to, is not the primary any more: it is looked for again.
+        // A server that answers but cannot be written to is no longer the primary: look it up again.
         if !answers
             .iter()
             .any(|answer| answer.as_ref().is_err_and(StoreError::is_outage))
@@ -159,7 +160,7 @@ impl StoreClient {
         Ok(answers)
     }
 
-    /// Ends the connection; the next request makes another.
+    /// Closes the connection; the next request opens another.
     pub fn disconnect(&mut self) {
         self.link = None;
     }
@@ -252,8 +253,9 @@ impl StoreClient {
         })
     }
 
-    /// Where sentinels say that the primary is, which is asked of one after the other as long as there is time; and which of
-    /// them is to be asked first the next time. Whether it still is the primary, the first script finds: it writes.
+    /// The address of the primary according to the sentinels, asked one after the other while time is left, and which
+    /// sentinel to ask first next time. The first script finds out whether it still is the primary, because it
+    /// writes.
     fn primary(&self, sentinels: &[Node], name: &str) -> (Result<Node, RedisError>, usize) {
         let until = Instant::now() + self.timeouts.connect + self.timeouts.answer;
         let mut failure = (
@@ -287,7 +289,7 @@ impl StoreClient {
         }
         let client = self.server(sentinel, settings)?;
         let mut connection = client.get_connection_with_timeout(self.timeouts.connect.min(left))?;
-        // A timeout of zero is none.
+        // A timeout of zero would mean none.
         let left = left.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
         let answer = Some(self.timeouts.answer.min(left));
         connection.set_read_timeout(answer)?;
@@ -368,10 +370,10 @@ impl StoreClient {
     }
 }
 
-/// TLS needs one provider of cryptography for the process: the one that the program has chosen, or this.
+/// TLS needs one cryptography provider per process: the one that the program has chosen, or this.
 fn install_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // An error says that another thread has just installed one.
+        // An error means that another thread has just installed one.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
@@ -399,7 +401,7 @@ fn ask_server(
     let mut results: Results = pipeline.ignore_errors().query(connection)?;
     for (result, (request, terms)) in results.iter_mut().zip(requests) {
         if is_missing_script(result) {
-            // Which also keeps it for the next EVALSHA.
+            // EVAL also caches the script for the next EVALSHA.
             let mut command = redis::cmd("EVAL");
             command.arg(LEASE_SCRIPT);
             add_arguments(&mut command, run, terms, request);

@@ -1,4 +1,4 @@
-//! User and password of the store: from the environment only.
+//! User and password of the store, which come from the environment only.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::{env, fmt, fs, io};
 
 use thiserror::Error;
 
-/// The variable with the user's name, for servers with access control lists.
+/// The variable with the user name, for servers with access control lists.
 pub const USERNAME: &str = "SHMLIMIT_FLEET_USERNAME";
 /// The variable with the password.
 pub const PASSWORD: &str = "SHMLIMIT_FLEET_PASSWORD";
@@ -19,28 +19,28 @@ pub const CA_FILE: &str = "SHMLIMIT_FLEET_CA_FILE";
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// Both ways of giving the password are used.
+    /// Both ways to give the password are used.
     #[error("{PASSWORD} and {PASSWORD_FILE} are both set: set one of them")]
     Both,
-    /// A variable holds bytes that are no UTF-8.
+    /// A variable is not valid UTF-8.
     #[error("{0} is not valid UTF-8")]
     NotText(&'static str),
-    /// There is a user, and no password.
+    /// There is a user but no password.
     #[error("{USERNAME} is set without a password: set {PASSWORD} or {PASSWORD_FILE}")]
     NoPassword,
-    /// A file that a variable names cannot be read.
+    /// A file named by a variable cannot be read.
     #[error("{variable} names {path}, which cannot be read: {kind}")]
     File {
         /// The variable.
         variable: &'static str,
         /// The path that it names.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         kind: io::ErrorKind,
     },
 }
 
-/// User, password and certificates. What is secret is not printed.
+/// User, password and certificates. `Debug` does not show secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub(crate) username: Option<String>,
@@ -64,32 +64,32 @@ impl Credentials {
     ///
     /// # Errors
     ///
-    /// [`CredentialsError`] where variables contradict one another or a file cannot be read.
+    /// [`CredentialsError`] if variables contradict one another or a file cannot be read.
     pub fn from_environment() -> Result<Self, CredentialsError> {
         Self::read(|name| env::var_os(name))
     }
 
-    /// Without user and password, whatever the environment says.
+    /// No user and no password, whatever the environment says.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// For servers without access control lists.
+    /// Sets the password. On its own, this is for servers without access control lists.
     #[must_use]
     pub fn with_password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// For servers with access control lists.
+    /// Sets the user, for servers with access control lists.
     #[must_use]
     pub fn with_username(mut self, username: impl Into<String>) -> Self {
         self.username = Some(username.into());
         self
     }
 
-    /// Certificates in PEM format that are trusted instead of the system's.
+    /// Sets certificates in PEM format to trust instead of the system's.
     #[must_use]
     pub fn with_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(pem.into());
@@ -140,7 +140,7 @@ impl Credentials {
         })
     }
 
-    /// A text of the server or the network without the password, should it quote what it was sent.
+    /// Removes the password from a text of the server or the network, in case it quotes what was sent.
     pub(crate) fn scrub(&self, text: &str) -> String {
         match &self.password {
             Some(password) if !password.is_empty() => text.replace(password.as_str(), "(password)"),

@@ -6,7 +6,7 @@ use crate::store::address::AddressError;
 use crate::store::credentials::CredentialsError;
 use crate::terms::TermsError;
 
-/// Why the store gave no answer. No text holds a password.
+/// Why the store gave no answer. No message contains a password.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -16,7 +16,7 @@ pub enum StoreError {
     /// User and password could not be read.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// The limit is not one that the store can count.
+    /// The store cannot count the limit.
     #[error("limit {key}: {source}")]
     Terms {
         /// The limit's key in the store.
@@ -35,7 +35,7 @@ pub enum StoreError {
         /// What differs.
         difference: String,
     },
-    /// The key holds what no fleet has written, or another version of this client.
+    /// The key holds something that was not written by a fleet, or was written by another version of this client.
     #[error(
         "the key of limit {key} holds something else ({found}): declare another key, or remove what it holds"
     )]
@@ -45,7 +45,7 @@ pub enum StoreError {
         /// What it holds.
         found: String,
     },
-    /// The store knows later requests of this host.
+    /// The store has seen later requests of this host.
     #[error(
         "the store has answered later requests of this host for limit {key}: the segment was copied or restored; it goes on \
          as another host"
@@ -54,54 +54,54 @@ pub enum StoreError {
         /// The limit's key in the store.
         key: String,
     },
-    /// No answer, or the answer that there is no service now. It is asked again later.
+    /// The store did not answer, or said that it is out of service. It is asked again later.
     #[error("the store at {at} cannot be reached: {reason}")]
     Unreachable {
-        /// The address that was declared.
+        /// The declared address.
         at: String,
         /// What the network or the server said.
         reason: String,
     },
-    /// The server does not accept the user, the password, or the commands for this user.
+    /// The server does not accept the user or password, or does not allow this user the commands.
     #[error(
         "the store at {at} denies access: {reason}; it needs the user of SHMLIMIT_FLEET_USERNAME with the password of \
          SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE, who may use EVALSHA, EVAL, INFO, and hashes with \
          keys shmlimit:*"
     )]
     AccessDenied {
-        /// The address that was declared.
+        /// The declared address.
         at: String,
         /// What the server said.
         reason: String,
     },
-    /// The server has no scripts.
+    /// The server does not support scripts.
     #[error(
         "the store at {at} runs no scripts ({reason}): it must be Redis 5 or later, Valkey, or compatible with them"
     )]
     NoScripts {
-        /// The address that was declared.
+        /// The declared address.
         at: String,
         /// What the server said.
         reason: String,
     },
-    /// An answer that this protocol does not have.
+    /// An answer that is not part of the protocol.
     #[error("the store at {at} answered what was not expected: {reason}")]
     Unexpected {
-        /// The address that was declared.
+        /// The declared address.
         at: String,
-        /// What it answered.
+        /// What the server answered.
         reason: String,
     },
 }
 
 impl StoreError {
-    /// Whether time can heal it: an outage, not a mistake.
+    /// Whether time alone can fix it: an outage rather than a mistake.
     #[must_use]
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
 
-    /// Whether it is the user or the password of this process that is wrong: those of another may be right.
+    /// Whether the user or password of this process is wrong. Another process may have the right ones.
     #[must_use]
     pub fn is_denial(&self) -> bool {
         matches!(self, Self::AccessDenied { .. } | Self::Credentials(_))

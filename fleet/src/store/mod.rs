@@ -1,4 +1,4 @@
-//! The store: where it is, the connection to it, and what it answers.
+//! The store: its address, the connection to it, and its answers.
 
 pub mod address;
 pub mod answer;

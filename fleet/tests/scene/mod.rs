@@ -1,4 +1,4 @@
-//! Real servers for tests: on loopback ports, with a password, in directories of their own, ended with the test.
+//! Real servers for tests: on loopback ports, with a password, in their own directories, stopped with the test.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -13,12 +13,12 @@ use std::{env, fs, thread};
 use shmlimit_fleet::{Credentials, StoreAddress, StoreClient, Timeouts};
 use tempfile::TempDir;
 
-/// After which a test that waits fails.
+/// How long a test waits before it fails.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub const PASSWORD: &str = "of-the-test-only";
 
-/// Waits for what must come, and fails the test where it does not.
+/// Waits for something that must happen, and fails the test if it does not.
 pub fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_there() {
@@ -27,7 +27,7 @@ pub fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     }
 }
 
-/// The program of a server; says that the test is skipped where there is none.
+/// The program of a server. If there is none, prints that the test is skipped.
 pub fn server_program() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let programs = ["redis-server", "valkey-server"];
@@ -42,8 +42,8 @@ pub fn server_program() -> Option<PathBuf> {
     found
 }
 
-/// A port at which no process listens, below those that the kernel gives to connections: none of another test has it by the
-/// time that a server wants it, or wants it again.
+/// A port that nobody listens on, below those that the kernel assigns to connections, so that no other test takes it
+/// before the server does, or while the server restarts.
 pub fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(10_000..30_000);
@@ -57,7 +57,7 @@ pub fn free_port() -> u16 {
 pub struct Server {
     program: PathBuf,
     pub port: u16,
-    /// Of a cluster: where servers talk to each other.
+    /// In a cluster, the port on which servers talk to each other.
     pub bus: u16,
     directory: TempDir,
     arguments: Vec<String>,
@@ -66,12 +66,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// With a password, without persistence.
+    /// Starts a server with a password, without persistence.
     pub fn start(program: &Path) -> Self {
         Self::start_with(program, &["--requirepass", PASSWORD])
     }
 
-    /// With further lines of configuration as arguments.
+    /// Starts a server with further configuration lines as arguments.
     pub fn start_with(program: &Path, arguments: &[&str]) -> Self {
         let mut server = Self::prepare(
             program,
@@ -85,13 +85,13 @@ impl Server {
             if server.comes_up() {
                 return server;
             }
-            // Something else has come to listen there meanwhile.
+            // Something else has started to listen there in the meantime.
             server.arguments.truncate(given);
             server.port = free_port();
         }
     }
 
-    /// With a password, and everything that it acknowledges on the disk.
+    /// Starts a server with a password that syncs everything it acknowledges to disk.
     pub fn start_durable(program: &Path) -> Self {
         let arguments = [
             "--requirepass",
@@ -104,7 +104,7 @@ impl Server {
         Self::start_with(program, &arguments)
     }
 
-    /// On a port that speaks TLS only; none where the server was built without it.
+    /// Starts a server on a TLS-only port; `None` if the server was built without TLS.
     pub fn start_with_tls(program: &Path, arguments: &[String]) -> Option<Self> {
         let mut server = Self::prepare(program, arguments.to_vec());
         let port = server.port.to_string();
@@ -115,7 +115,7 @@ impl Server {
         server.comes_up().then_some(server)
     }
 
-    /// One of a cluster, which knows no other yet.
+    /// Starts a node of a cluster, which does not know the others yet.
     pub fn start_cluster_node(program: &Path, arguments: &[&str]) -> Self {
         let bus = free_port();
         let bus_text = bus.to_string();
@@ -126,7 +126,7 @@ impl Server {
         server
     }
 
-    /// That watches a primary by the name of `limits`.
+    /// Starts a sentinel that watches a primary under the name `limits`.
     pub fn start_sentinel(program: &Path, primary: &Self, password: &str) -> Self {
         let mut server = Self::prepare(program, Vec::new());
         let configuration = server.directory.path().join("sentinel.conf");
@@ -146,7 +146,7 @@ impl Server {
         server
     }
 
-    /// Of a sentinel: whether it has found the replica of what it watches.
+    /// Whether a sentinel has found the replica of what it watches.
     pub fn knows_a_replica(&self) -> bool {
         let client = redis::Client::open(self.url()).expect("valid");
         let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(10)) else {
@@ -194,7 +194,8 @@ impl Server {
         self.child = Some(child);
     }
 
-    /// Waits until it listens: itself, and not another that happens to have the port for a moment. False where it has ended.
+    /// Waits until the server itself listens, not another process that happens to have the port for a moment. Returns
+    /// false if the server has exited.
     fn comes_up(&mut self) -> bool {
         let (port, mut has_ended) = (self.port, false);
         let child = self.child.as_mut().expect("started");
@@ -210,7 +211,7 @@ impl Server {
         i32::try_from(child.id()).expect("a process id")
     }
 
-    /// Ends it at once, as a failure of the machine does.
+    /// Kills the server at once, like a failure of the machine.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -218,7 +219,7 @@ impl Server {
         }
     }
 
-    /// Starts it again on the same port.
+    /// Restarts the server on the same port.
     pub fn restart(&mut self) {
         self.kill();
         self.spawn();
@@ -233,7 +234,7 @@ impl Server {
         client(&self.url(), PASSWORD)
     }
 
-    /// A connection of the crate itself, for what only a test does.
+    /// A connection of the `redis` crate, for what only a test does.
     pub fn connection(&self) -> redis::Connection {
         let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", self.port);
         let client = redis::Client::open(url).expect("valid");
@@ -250,8 +251,8 @@ impl Server {
     }
 }
 
-/// Whether a process listens at a port: a listening socket is in the kernel's table by its inode, and among the process's
-/// descriptors.
+/// Whether a process listens on a port: the kernel's table lists listening sockets by inode, and the process's
+/// descriptors refer to those.
 fn listens(pid: u32, port: u16) -> bool {
     const LISTENING: &str = "0A";
     let table = fs::read_to_string("/proc/net/tcp").expect("the kernel's table of sockets");
@@ -284,7 +285,7 @@ pub fn client(url: &str, password: &str) -> StoreClient {
     StoreClient::new(address, Credentials::none().with_password(password), patient())
 }
 
-/// Far longer than anything takes, on whatever machine.
+/// Far longer than anything takes, on any machine.
 pub fn patient() -> Timeouts {
     Timeouts {
         connect: Duration::from_secs(30),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What becomes of the bytes.
+/// What happens to the bytes.
 #[derive(Debug, Default)]
 struct Weather {
     delay_millis: AtomicU64,
@@ -69,18 +69,18 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Each piece of bytes comes later by this.
+    /// Delays each chunk of bytes.
     pub fn set_delay(&self, delay: Duration) {
         let millis = u64::try_from(delay.as_millis()).expect("short");
         self.weather.delay_millis.store(millis, Ordering::Relaxed);
     }
 
-    /// Connections stay, and nothing comes through.
+    /// Keeps connections open but lets nothing through.
     pub fn set_silent(&self, is_silent: bool) {
         self.weather.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
-    /// Connections are cut, and no other is made.
+    /// Cuts connections and accepts no new ones.
     pub fn set_down(&self, is_down: bool) {
         self.weather.is_down.store(is_down, Ordering::Relaxed);
         if is_down {

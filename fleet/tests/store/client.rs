@@ -1,4 +1,4 @@
-//! The client with a real server: what it grants, to which host, and what it says where something is wrong.
+//! The client with a real server: what it grants to which host, and its errors.
 
 use std::time::{Duration, Instant};
 
@@ -38,12 +38,12 @@ fn grants_what_there_is_and_no_more() {
     let mut client = server.client();
     let limit = thousand();
     assert_eq!(grant(&mut client, &request(&limit, 1, 1, 600)).reply.granted, 600);
-    // What is out to one host is no other's.
+    // What is leased to one host is not available to another.
     let second = grant(&mut client, &request(&limit, 2, 1, 600));
     assert_eq!(second.reply.granted, 400);
     assert!(second.reply.remaining > LONG / 2 && second.reply.remaining <= LONG);
     assert_eq!(grant(&mut client, &request(&limit, 3, 1, 1)).reply.granted, 0);
-    // The first has spent 100 and keeps 200: what it returns is there for others.
+    // The first has spent 100 and keeps 200; what it returns is available to others.
     let returned = LeaseRequest {
         spent: 100,
         held: 200,
@@ -94,13 +94,13 @@ fn writes_off_what_a_dead_host_had_and_charges_its_report_once() {
     assert_eq!(lost.granted, 600);
     let begun = Instant::now();
     let mut sequence = 0;
-    // What expired counts as spent: it does not come back.
+    // Expired units count as spent and do not come back.
     while begun.elapsed() < lost.remaining * 2 {
         sequence += 1;
         let taken = grant(&mut client, &request(&limit, 2, sequence, 1_000)).reply;
         assert!(taken.granted <= 400);
     }
-    // It lives, and had spent 250 of them: nothing is charged for that again.
+    // The host is alive, and had spent 250 of them: these are not charged again.
     let report = LeaseRequest {
         spent: 250,
         ..request(&limit, 1, 2, 1_000)
@@ -116,7 +116,7 @@ fn writes_off_what_a_dead_host_had_and_charges_its_report_once() {
             ..request(&limit, 1, sequence, 1_000)
         };
         answer = grant(&mut client, &request).reply.granted;
-        // The other host's part expires in the meantime, and is charged.
+        // The other host's units expire in the meantime, and are charged.
         if begun.elapsed() > Duration::from_secs(2) {
             break;
         }
@@ -145,18 +145,18 @@ fn writes_off_what_a_dead_host_had_and_charges_its_report_once() {
     assert!((600..=1_000).contains(&units), "{units}");
 }
 
-/// Hosts that ask in turn, one of which wants a hundred times as much as the others: each gets the same.
+/// Hosts that ask in turn, one of which wants a hundred times as much as the others, all get the same.
 #[test]
 fn divides_evenly_among_hosts_that_want_more_than_they_get() {
     let Some(program) = server_program() else { return };
     let server = Server::start(&program);
     let mut client = server.client();
-    // 10,000 a second, and eight hosts: one of them wants 100 times what the seven others want.
+    // 10,000 per second and eight hosts, of which one wants 100 times as much as each of the others.
     let limit = backlog(10_000, Duration::from_secs(1), 5_000, Duration::from_millis(400));
     let wants = [200_000_u64, 2_000, 2_000, 2_000, 2_000, 2_000, 2_000, 2_000];
     let mut granted = [0_u64; 8];
     let mut sequences = [0_u64; 8];
-    // From the third epoch on each is known to the others, and what was there in the beginning is spent.
+    // From the third epoch on, the hosts know of one another and the initial units are spent.
     let mut before = [0_u64; 8];
     let mut counted = Duration::ZERO;
     let begun = Instant::now();
@@ -200,7 +200,7 @@ fn leaves_to_small_wants_what_they_want() {
     let server = Server::start(&program);
     let mut client = server.client();
     let limit = thousand();
-    // All are known to the store before there is anything to divide.
+    // All hosts are known to the store before there is anything to divide.
     let all = grant(&mut client, &request(&limit, 9, 1, 1_000));
     assert_eq!(all.reply.granted, 1_000);
     for (host, wanted) in [(1, 10), (2, 100_000), (3, 100_000)] {
@@ -233,7 +233,7 @@ fn returns_places_and_frees_those_of_the_dead() {
     let first = grant(&mut client, &request(&limit, 1, 1, 10)).reply;
     assert_eq!(first.granted, 10);
     assert_eq!(grant(&mut client, &request(&limit, 2, 1, 5)).reply.granted, 0);
-    // It dies: after one lease its places are there again, with a higher number.
+    // It dies: after one lease its places are available again, with a higher number.
     let mut sequence = 1;
     let begun = Instant::now();
     let second = loop {
@@ -246,7 +246,7 @@ fn returns_places_and_frees_those_of_the_dead() {
     };
     assert_eq!(second.granted, 5);
     assert!(second.grant_number > first.grant_number);
-    // The first was paused and comes back: it holds nothing any more.
+    // The first host was only paused and comes back: it no longer holds anything.
     let back = LeaseRequest {
         held: 10,
         ..request(&limit, 1, 2, 0)
@@ -269,7 +269,7 @@ fn names_what_another_declaration_differs_in() {
         difference(&other.to_string(), &in_force),
         "burst=2000 here, burst=1000 in the store"
     );
-    // What is declared anew with a higher version comes into force, and hosts of the former one are served by it.
+    // The same declaration with a higher version comes into force, and hosts with the former one are served under it.
     let terms = Terms::new(&other, 1).expect("countable");
     let answered = client
         .ask(&[(request(&other, 2, 1, 1_500), terms)])
@@ -399,7 +399,7 @@ fn starts_with_nothing_left_where_a_store_has_lost_everything() {
     assert_eq!(grant_after_quarantine(&mut client, &spent).reply.granted, 0);
 }
 
-/// Waits for the end of a quarantine, which there must be.
+/// Waits for the end of a quarantine, which must occur.
 fn grant_after_quarantine(client: &mut StoreClient, request: &LeaseRequest) -> Grant {
     let begun = Instant::now();
     let mut quarantined = 0;
@@ -435,14 +435,14 @@ fn grant_numbers_rise_over_a_store_that_has_lost_everything() {
     assert!(last > Some(first));
     server.restart();
     client.disconnect();
-    // The one that comes first does not know of the last number.
+    // The first host to come does not know the last number.
     let back = LeaseRequest {
         grant_number: first,
         ..request(&limit, 1, 2, 1)
     };
     let after = number(grant_after_quarantine(&mut client, &back));
     assert!(Some(after) > last, "{after} after {last:?}");
-    // One that knows of more than the store sets it forward.
+    // A host that knows a greater number than the store moves the store's forward.
     let knowing = LeaseRequest {
         grant_number: after + 1_000_000,
         ..request(&limit, 2, 2, 1)
@@ -549,7 +549,7 @@ fn takes_servers_that_do_not_answer_or_are_none_for_an_outage() {
     let mut nothing = client(&format!("redis://127.0.0.1:{port}"), PASSWORD);
     let error = ask(&mut nothing, &request(&thousand(), 1, 1, 1)).expect_err("nothing listens");
     assert!(error.is_outage(), "{error:?}");
-    // It accepts, and says nothing.
+    // It accepts connections and says nothing.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("redis://{}", listener.local_addr().expect("an address"));
     let soon = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! The store: its script, the client that asks it, and the servers that it may consist of.
+//! The store: its script, its client, and the kinds of servers it may run on.
 
 mod client;
 mod model;

@@ -1,7 +1,7 @@
-//! The model of the store beside a real server: the same random traces, and every reply equal.
+//! Compares the model of the store with a real server: random traces must get equal replies.
 //!
-//! The server runs the script that is shipped, but for its clock, which the trace gives: so that windows turn, leases
-//! expire and the clock is set back without waiting for it.
+//! The server runs the shipped script, except that the trace sets its clock, so that windows turn, leases expire and
+//! the clock goes back without waiting.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const SEEDS: u64 = 12;
 /// 2026-11-28T22:00:00Z, two days and two hours before a month ends.
 const START: u64 = 1_795_903_200_000_000;
 
-/// The script with the clock of the trace, and the hash that the server gives it.
+/// The hash of the script with the trace's clock.
 struct Script {
     sha: String,
 }
@@ -52,7 +52,7 @@ impl Script {
     }
 }
 
-/// A host as it should be: it spends no more than it holds, and only while its lease lasts.
+/// A well-behaved host: it spends no more than it holds, and only while its lease lasts.
 struct Host {
     id: u64,
     sequence: u64,
@@ -60,7 +60,7 @@ struct Host {
     refunded: u64,
     held: u64,
     expiry: u64,
-    /// What was asked and not answered yet, and what was held then.
+    /// The request that has not been answered yet.
     asked: Option<LeaseRequest>,
     demand: u64,
     grant_number: u64,
@@ -142,7 +142,7 @@ fn rules() -> Vec<LeasedRule> {
     ]
 }
 
-/// Level and outstanding units, as they stand in the server.
+/// The level and the outstanding units in the server.
 fn accounts(connection: &mut Connection, key: &str) -> (u64, u64) {
     let account: Option<String> = redis::cmd("HGET")
         .arg(store_key(key))
@@ -154,7 +154,7 @@ fn accounts(connection: &mut Connection, key: &str) -> (u64, u64) {
     (number(4).unwrap_or(0), number(6).unwrap_or(0))
 }
 
-/// How often each answer was seen: a trace that never comes to one says nothing of it.
+/// How often each answer was seen: traces that never produce an answer do not test it.
 #[derive(Debug, Default)]
 struct Seen {
     granted: usize,
@@ -183,7 +183,8 @@ impl Seen {
     }
 }
 
-/// Runs one trace; `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other declarations.
+/// Runs one trace. `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other
+/// declarations.
 fn trace(
     connection: &mut Connection,
     script: &Script,
@@ -207,8 +208,9 @@ fn trace(
     let mut admitted = 0;
     let mut hosts: Vec<Host> = (0..2 + random.u64(..6))
         .map(|id| {
-            // Some have a history that the store does not know, at whose end numbers begin anew: by that it knows them for
-            // hosts of before. Of one that says so in its first request, it takes as much for a fall and grants it nothing.
+            // Some hosts have a history that the store does not know, near the end of the numbers, so that these wrap
+            // around. A sequence number above 1 tells the store that they existed before. A host that reports such a
+            // history in its first request looks as if its numbers had fallen, and is granted nothing.
             let history = id.min(random.u64(..3)) * ((1 << 52) - 100);
             let is_known = history > 0 && !(is_rough && random.bool());
             Host {
@@ -248,8 +250,8 @@ fn trace(
                 _ => {}
             }
         }
-        // A store that learns of hosts of before when others have leases already grants nothing for a while, and counts more
-        // as used than there is.
+        // If the first host with an unknown history came after others had leases, the store would grant nothing for a
+        // while and count more as used than there is, so such a host goes first.
         let number = match hosts.iter().position(|host| host.sequence > 0) {
             Some(known) if step == 0 => known,
             _ => random.usize(..hosts.len()),
@@ -257,7 +259,7 @@ fn trace(
         let host = &mut hosts[number];
         admitted += host.spend(now, &mut random);
         if step > 0 && random.u64(..200) == 0 {
-            // A host that dies: another begins in its place.
+            // The host dies, and another starts in its place.
             *host = Host {
                 id: host.id + 1_000,
                 sequence: 0,
@@ -278,7 +280,7 @@ fn trace(
             request.spent = request.spent.wrapping_sub(1_000_000);
         }
         if step > 0 && random.u64(..6) == 0 {
-            continue; // lost on its way: it is repeated later
+            continue; // lost on its way, and repeated later
         }
         let terms = Terms::new(&request.declared, version).expect("countable");
         let real = script.answer(connection, &run, now, &terms, &request);
@@ -304,7 +306,7 @@ fn trace(
             host.install(now, grant);
         }
         if let StoreAnswer::Declared { .. } = &real {
-            // As a host that is deployed anew.
+            // Like a host that is deployed anew.
             host.asked = None;
         }
     }
@@ -390,7 +392,7 @@ fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
     let mut sequences = [0_u64; 2];
     for turn in 0..160_u64 {
         let millis = 125 * turn;
-        // The second asks half as often, and always when the first has just asked.
+        // The second asks half as often, and always just after the first.
         for host in 0..=usize::from(turn.is_multiple_of(2)) {
             sequences[host] += 1;
             let request = LeaseRequest {
@@ -399,7 +401,7 @@ fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
                 version: 0,
                 host: host as u64 + 1,
                 sequence: sequences[host],
-                // What was granted is spent at once.
+                // Grants are spent at once.
                 spent: granted[host],
                 refunded: 0,
                 held: 0,

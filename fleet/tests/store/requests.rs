@@ -1,4 +1,4 @@
-//! What a host asks a store for.
+//! Requests of hosts to a store.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub fn backlog(capacity: u64, window: Duration, burst: u64, lease: Duration) -> 
     }
 }
 
-/// The first limit of a fleet, of which nothing was spent.
+/// A request for the fleet's first limit, with nothing spent.
 pub fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> LeaseRequest {
     LeaseRequest {
         key: "org/tokens".to_owned(),

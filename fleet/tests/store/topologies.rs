@@ -1,4 +1,4 @@
-//! TLS, a cluster of three servers, and a primary with a replica and a sentinel, in which the primary fails.
+//! TLS, a cluster of three servers, and a primary that fails, with a replica and a sentinel.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn granted(answer: &Result<StoreAnswer, StoreError>) -> u64 {
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A certificate for 127.0.0.1 that signs itself; none where there is no openssl.
+/// A self-signed certificate for 127.0.0.1; `None` if there is no openssl.
 fn certificate(directory: &Path) -> Option<()> {
     let made = Command::new("openssl")
         .args([
@@ -171,7 +171,8 @@ fn asks_each_server_of_a_cluster_for_its_limits() {
     assert_eq!(keys, 40);
 }
 
-/// Sentinels that take connections and say nothing hold no one up: another is asked, and without another the store is out.
+/// Sentinels that accept connections but say nothing block nobody: another is asked, and if there is none, the store
+/// is down.
 #[test]
 fn gives_a_silent_sentinel_up() {
     let Some(program) = server_program() else { return };
@@ -192,15 +193,15 @@ fn gives_a_silent_sentinel_up() {
     let error = alone.join().expect("no panic").expect_err("silent");
     assert!(error.is_outage(), "{error:?}");
     let both = format!("127.0.0.1:{},127.0.0.1:{}", silent.port, sentinel.port);
-    // The second has the time that is left, which is plenty.
+    // The second gets the remaining time, which is plenty.
     let beside = ask(both, DEADLINE, Duration::from_secs(2));
     wait_for("an answer", || beside.is_finished());
     let answered = beside.join().expect("no panic").expect("an answer");
     assert_eq!(granted(&answered[0]), 10);
 }
 
-/// The primary is killed: the sentinel makes a primary of the replica, and the client finds it. Nothing is granted for one
-/// lease then, and not more than there is afterwards.
+/// The primary is killed, the sentinel promotes the replica, and the client finds it. Then nothing is granted for one
+/// lease, and afterwards no more than there is.
 #[test]
 fn follows_a_sentinel_to_the_new_primary() {
     let Some(program) = server_program() else { return };
@@ -260,6 +261,6 @@ fn follows_a_sentinel_to_the_new_primary() {
         }
     };
     assert!(quarantined > 0 && outages > 0, "{quarantined} and {outages}");
-    // What the first grant was is written off: its host never reported.
+    // The first grant is written off, because its host never reported.
     assert_eq!(after, 400);
 }

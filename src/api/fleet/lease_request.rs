@@ -175,8 +175,8 @@ pub struct LeaseReply {
     pub share: u64,
     /// Grows with each grant of this limit in the store. Fencing numbers are this x 2^32 + a number within the grant.
     pub grant_number: u64,
-    /// For limits whose units come back evenly: how long it takes to replenish what the store counts as used or
-    /// leased. Units that are later reported as unused are refunded accordingly; with zero, only what time cannot
-    /// have replenished.
+    /// For limits whose units come back evenly: how long it takes to replenish what the store counts as used. Leased
+    /// units are not included, because they may come back unused. Units that are later reported as unused are
+    /// refunded accordingly; with zero, only what time cannot have replenished.
     pub drained_in: Duration,
 }
