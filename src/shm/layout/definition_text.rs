@@ -1,8 +1,8 @@
-//! The definition text of a set: two places for it, of which the generation's lowest bit says which is in force.
+//! The definition text of a set. There are two places for it; the generation's lowest bit says which is in force.
 //!
-//! The text that is in force is never written to, so the process that dies while the other is being written has changed
-//! nothing that counts. What it has written is of a generation that never was, and its checksum says so: it is not taken
-//! for the text that had been in that place before.
+//! The text in force is never written to, so a process that dies while writing the other has changed nothing that
+//! counts. What it has written belongs to a generation that never came into force, and its checksum says so: it
+//! cannot be mistaken for the text that was in that place before.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::geometry::SetGeometry;
 use super::records::{CHECKSUM_SEED, DirectoryEntry, checksum_step};
 use crate::shm::file::region::{OutOfRegion, Region, load_acquire};
 
-/// A definition that was in force.
+/// A definition that is or was in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Definition {
     pub(crate) generation: u64,
@@ -39,7 +39,7 @@ fn place_of(generation: u64) -> usize {
     (generation & 1) as usize
 }
 
-/// The checksum of a definition text, as that of a generation.
+/// The checksum of a generation's definition text.
 fn text_checksum(generation: u64, text: &[u8]) -> u64 {
     let seed = checksum_step(CHECKSUM_SEED, generation);
     let length = checksum_step(seed, text.len() as u64);
@@ -47,7 +47,7 @@ fn text_checksum(generation: u64, text: &[u8]) -> u64 {
         .fold(length, |hash, byte| checksum_step(hash, u64::from(*byte)))
 }
 
-/// Writes the definition of a generation that is not in force yet. There is room for the text.
+/// Writes the definition of a generation that is not in force yet. There must be room for the text.
 pub(crate) fn write_definition(
     region: &Region,
     set: &SetGeometry,
@@ -74,7 +74,7 @@ pub(crate) fn write_definition(
     Ok(())
 }
 
-/// The definition that is in force. Others may follow it while it is read.
+/// The definition in force. It may be superseded while it is read.
 pub(crate) fn read_definition_in_force(
     region: &Region,
     set: &SetGeometry,
@@ -83,15 +83,15 @@ pub(crate) fn read_definition_in_force(
     loop {
         let generation = load_acquire(&entry.generation);
         let read = read_definition(region, set, entry, generation)?;
-        // Where it could not be read, two may have come into force meanwhile.
+        // If it could not be read, two more may have come into force in the meantime.
         if read.is_ok() || load_acquire(&entry.generation) == generation {
             return Ok(read);
         }
     }
 }
 
-/// The definition of a generation that is in force, or was before the present one: of the latter, unless the next one has
-/// been begun in its place.
+/// The definition of the generation in force, or of the one before it, unless its place is already being written for
+/// the next.
 pub(crate) fn read_definition(
     region: &Region,
     set: &SetGeometry,

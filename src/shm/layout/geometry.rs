@@ -1,4 +1,4 @@
-//! Sizes and offsets of a segment, from what is declared. All arithmetic is checked.
+//! Sizes and offsets of a segment, computed from the declaration. All arithmetic is checked.
 
 use super::records::{
     ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow,
@@ -6,36 +6,36 @@ use super::records::{
 };
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
-/// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
+/// The largest segment: a terabyte. The participants' lock bytes begin there.
 pub(in crate::shm) const MAX_BYTES: u64 = 1 << 40;
 
-/// The shards that one set may have.
+/// The most shards a set may have.
 pub(crate) const MAX_SHARDS: u64 = 1024;
 
-/// The rows that one shard may have: their numbers must fit where a permit keeps them.
+/// The most rows a shard may have: their numbers must fit where a permit keeps them.
 pub(in crate::shm) const MAX_ROWS: u64 = 1 << 31;
 
-/// What one set needs.
+/// The sizes that one set needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetShape {
-    /// Bytes kept for each of the two definition texts.
+    /// Bytes reserved for each of the two definition texts.
     pub(crate) definition_room: u64,
     pub(crate) limits: u64,
     /// Words of state of all limits together.
     pub(crate) state_words: u64,
-    /// Permits of one shard that may hold something at the same time.
+    /// How many permits of one shard may hold something at the same time.
     pub(crate) holds: u64,
-    /// Words that each hold needs for amounts.
+    /// Words for amounts in each hold.
     pub(crate) held_amounts: u64,
-    /// Labels of holds that one shard keeps: one for each hold, or none.
+    /// Labels of holds in each shard: one per hold, or none.
     pub(crate) labels: u64,
-    /// Requests of one shard that may wait at the same time.
+    /// How many requests of one shard may wait at the same time.
     pub(crate) tickets: u64,
     /// Shards with a lock of their own.
     pub(crate) shards: u64,
-    /// Buckets of each shard's table of keys; zero where the set is not keyed.
+    /// Buckets of each shard's table of keys; zero if the set is not keyed.
     pub(crate) buckets: u64,
-    /// Words kept of each key for people.
+    /// Words per key that hold its name, for people to read.
     pub(crate) name_words: u64,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct SetGeometry {
     pub(crate) shards: Vec<ShardGeometry>,
 }
 
-/// Where what belongs to one lock lies, in bytes from the start of the file.
+/// Where the parts of one shard lie, in bytes from the start of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardGeometry {
     pub(crate) shape: SetShape,
@@ -60,9 +60,9 @@ pub(crate) struct ShardGeometry {
     pub(crate) counters_offset: u64,
     pub(crate) tags_offset: u64,
     pub(crate) rows_offset: u64,
-    /// One, where the set is not keyed.
+    /// One, if the set is not keyed.
     pub(crate) rows: u64,
-    /// Bytes from one row to the next, and of its head.
+    /// Bytes from one row to the next, and of a row's head.
     pub(crate) row_stride: u64,
     pub(crate) row_head: u64,
     pub(crate) names_offset: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Geometry {
     pub(crate) total_size: u64,
 }
 
-/// The sizes asked for do not fit a segment.
+/// The requested sizes do not fit a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge;
 
@@ -119,7 +119,7 @@ impl SetGeometry {
 }
 
 impl ShardGeometry {
-    /// The same, in a region that holds nothing else.
+    /// The same shard, in a region that contains nothing else.
     pub(crate) fn moved_to_the_start(&self) -> Self {
         let start = self.extent_offset;
         Self {

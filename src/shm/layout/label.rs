@@ -1,26 +1,26 @@
-//! What the requests of holds are labelled with: for people to read, and nothing is decided by it.
+//! The labels of the requests that holds were taken for. They are for people to read; nothing is decided by them.
 //!
-//! A label is written under the lock, when its hold is committed, and outside of the journal: a process that is killed
-//! before the stamp is there leaves a hold without a label. Those who look take no lock. They read the stamp, the text,
-//! and the stamp again; one of another serial number is that of a former hold in the same place.
+//! A label is written under the lock, when its hold is committed, and outside of the journal: a process that is
+//! killed before the stamp is there leaves a hold without a label. Readers take no lock. They read the stamp, the
+//! text, and the stamp again; a stamp with another serial number belongs to a former hold in the same place.
 
 use std::sync::atomic::{Ordering, fence};
 
 use super::records::{HoldLabel, LABEL_WORDS};
 use crate::shm::file::region::load_acquire;
 
-/// The most bytes of a label.
+/// The longest label, in bytes.
 pub(crate) const MAX_LABEL_BYTES: usize = 8 * LABEL_WORDS;
 
-/// Bits of a stamp that are the lowest of the hold's serial number. How long the label is lies above them.
+/// How many of the lowest bits of the hold's serial number a stamp has. The label's length is above them.
 const SERIAL_BITS: u32 = 56;
 
-/// What is in a label's stamp.
+/// The contents of a label's stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     /// The lowest bits of the hold's serial number.
     serial: u64,
-    /// Of the text.
+    /// The length of the text.
     bytes: usize,
 }
 
@@ -42,12 +42,12 @@ impl Stamp {
 }
 
 impl HoldLabel {
-    /// Writes the label of the hold with that serial number; what is longer than a label may be is left out. The caller
-    /// has the lock, and the hold is its own.
+    /// Writes the label of the hold with that serial number; a text that is too long is cut off. The caller must have
+    /// the lock and own the hold.
     pub(crate) fn write(&self, serial: u64, text: &str) {
         let text = text.get(..MAX_LABEL_BYTES.min(text.len())).unwrap_or_default();
         self.stamp.store(0, Ordering::Relaxed);
-        // Killed from here on, there is no label; those who look meanwhile see that it changes.
+        // Killed from here on, the hold has no label; concurrent readers see that it is changing.
         fence(Ordering::Release);
         let mut chunks = text.as_bytes().chunks(8);
         for word in &self.text {
@@ -60,7 +60,7 @@ impl HoldLabel {
         self.stamp.store(stamp.to_word(), Ordering::Release);
     }
 
-    /// Makes `copy`, which is in private memory, the same; empty where this one is being written.
+    /// Copies this label to `copy`, which is in private memory. The copy is empty if this label is being written.
     pub(crate) fn copy_to(&self, copy: &Self) {
         let stamp = load_acquire(&self.stamp);
         for (word, copied) in self.text.iter().zip(&copy.text) {
@@ -72,7 +72,8 @@ impl HoldLabel {
             .store(if is_unchanged { stamp } else { 0 }, Ordering::Relaxed);
     }
 
-    /// The label of the hold with that serial number, if this is its label and is text. Of a copy, which does not change.
+    /// The label of the hold with that serial number, if this is its label and is text. For a copy, which does not
+    /// change.
     pub(crate) fn read(&self, serial: u64) -> Option<String> {
         let word = self.stamp.load(Ordering::Relaxed);
         let stamp = Stamp::from_word(word);
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_made_while_another_label_is_written_has_one_of_them_whole_or_none() {
-        // Interpreted, each takes milliseconds.
+        // Under Miri each round takes milliseconds.
         const ROUNDS: u64 = if cfg!(miri) { 100 } else { 20_000 };
         let region = Region::private(4096).expect("memory");
         let [label, copy] = labels(&region) else {

@@ -1,5 +1,5 @@
-//! Holds `shm-layout.md` and the code together: every record, field, offset, size and constant that the document
-//! states is the one that the code has, and the other way round.
+//! Keeps `shm-layout.md` and the code in step: every record, field, offset, size and constant that the document
+//! states is the one in the code, and the other way round.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Row<'a> {
     field: &'a str,
 }
 
-/// The cells of a table row; none for any other line.
+/// The cells of a table row; `None` for any other line.
 fn cells(line: &str) -> Option<Vec<&str>> {
     let inner = line.strip_prefix('|')?.strip_suffix('|')?;
     Some(inner.split('|').map(str::trim).collect())
@@ -36,7 +36,7 @@ fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }
 
-/// The tables below headings such as "### `Header`: 512 bytes".
+/// The tables under headings such as "### `Header`: 512 bytes".
 fn documented_records() -> Vec<Record<'static>> {
     let mut records: Vec<Record<'_>> = Vec::new();
     let mut is_in_record = false;
@@ -80,7 +80,7 @@ fn documented_records() -> Vec<Record<'static>> {
     records
 }
 
-/// Two-column or wider tables of the document whose first cell is code: the second cell by the first.
+/// The second cell by the first, for all tables of the document with at least two columns whose first cell is code.
 fn documented_values() -> BTreeMap<&'static str, &'static str> {
     DOCUMENT
         .lines()
@@ -182,8 +182,8 @@ fn packed_words_are_packed_as_documented() {
     assert_eq!(ParticipantId::from_word(5 << 16), None);
 }
 
-/// A change of these numbers is a change of the format: old files are refused. They also change in the document, with
-/// an entry in the history of formats.
+/// If these numbers change, so does the format, and old files are refused. Update the document too, with an entry in
+/// the history of formats.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn the_fingerprints_are_the_documented_ones() {

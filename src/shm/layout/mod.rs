@@ -1,4 +1,4 @@
-//! What lies where in a segment.
+//! The layout of a segment.
 
 pub(crate) mod definition_text;
 pub(crate) mod geometry;

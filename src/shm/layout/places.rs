@@ -1,4 +1,4 @@
-//! One place of the table of holds, or of that of tickets.
+//! One place in the table of holds, or in that of tickets.
 
 use std::mem::offset_of;
 use std::num::NonZeroU64;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::records::{Hold, Ticket, TicketLimit};
 use super::row::RowReference;
 
-/// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
+/// A permit's hold. The serial number, which is never zero, tells it from a later hold in the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldReference {
     pub(crate) index: u64,
     pub(crate) serial: NonZeroU64,
 }
 
-/// One place of the table of holds.
+/// One place in the table of holds.
 #[derive(Clone, Copy)]
 pub(crate) struct HoldPlace<'a> {
     pub(super) head: &'a Hold,
@@ -23,13 +23,13 @@ pub(crate) struct HoldPlace<'a> {
 
 pub(super) const HOLD_WORDS: usize = size_of::<Hold>() / 8;
 
-/// One place of the table of tickets.
+/// One place in the table of tickets.
 #[derive(Clone, Copy)]
 pub(crate) struct TicketPlace<'a> {
     pub(super) words: &'a [AtomicU64],
 }
 
-/// What a ticket says of one limit.
+/// The part of a ticket about one limit.
 #[derive(Clone, Copy)]
 pub(crate) struct TicketLimitPlace<'a> {
     words: &'a [AtomicU64],
@@ -39,7 +39,7 @@ pub(super) const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
 pub(super) const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
 
 impl<'a> HoldPlace<'a> {
-    /// Participant slot and generation, packed; zero where the place is free.
+    /// Participant slot and generation, packed; zero if the place is free.
     #[inline]
     pub(crate) fn owner(self) -> &'a AtomicU64 {
         &self.head.owner
@@ -56,25 +56,25 @@ impl<'a> HoldPlace<'a> {
         &self.head.taken_at
     }
 
-    /// Of a free place: the next one, plus one.
+    /// In a free place: the next free one, plus one.
     #[inline]
     pub(crate) fn next_free(self) -> &'a AtomicU64 {
         &self.head.expired_or_next
     }
 
-    /// On the segment clock: when the hold was taken or last renewed.
+    /// When the hold was taken or last renewed, on the segment clock.
     #[inline]
     pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
         &self.head.renewed_at
     }
 
-    /// Of a hold in use: bit i says that the lease of limit i ran out.
+    /// In a used place: bit i says that the lease of limit i has run out.
     #[inline]
     pub(crate) fn expired(self) -> &'a AtomicU64 {
         &self.head.expired_or_next
     }
 
-    /// The latest mark that was left here.
+    /// The latest mark left here.
     #[inline]
     pub(crate) fn returned(self) -> &'a AtomicU64 {
         &self.head.returned
@@ -92,7 +92,7 @@ impl<'a> HoldPlace<'a> {
         RowReference::from_word(self.row_word().load(Ordering::Relaxed))
     }
 
-    /// What is held of each limit that gives back.
+    /// The amount held of each limit that gives back.
     #[inline]
     pub(crate) fn amounts(self) -> &'a [AtomicU64] {
         self.amounts
@@ -104,7 +104,7 @@ impl<'a> HoldPlace<'a> {
 }
 
 impl<'a> TicketPlace<'a> {
-    /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
+    /// Participant slot and generation, packed; zero if the place is free or the ticket was given up.
     pub(crate) fn owner(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, owner) / 8]
     }
@@ -136,17 +136,17 @@ impl<'a> TicketPlace<'a> {
         &self.words[offset_of!(Ticket, granted_at) / 8]
     }
 
-    /// On the segment clock: from here on the ticket is not granted.
+    /// From here on the ticket is not granted; on the segment clock.
     pub(crate) fn deadline(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, deadline) / 8]
     }
 
-    /// When its owner looked at it last, on the segment clock.
+    /// When its owner last looked at it, on the segment clock.
     pub(crate) fn looked_at(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, looked_at) / 8]
     }
 
-    /// The hold that was granted, plus one.
+    /// The granted hold, plus one.
     pub(crate) fn hold(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, hold) / 8]
     }
@@ -155,12 +155,12 @@ impl<'a> TicketPlace<'a> {
         &self.words[offset_of!(Ticket, hold_serial) / 8]
     }
 
-    /// The limits that are asked for, and the waiter futex.
+    /// Which limits are asked for, and which futex the owner waits on.
     pub(crate) fn request(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, request) / 8]
     }
 
-    /// The row whose queue it is in, or whose limits it was granted.
+    /// The row in whose queue it is, or whose limits it was granted.
     pub(crate) fn row(self) -> RowReference {
         RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
     }
@@ -169,7 +169,7 @@ impl<'a> TicketPlace<'a> {
         self.words[offset_of!(Ticket, row) / 8].store(row.to_word(), Ordering::Relaxed);
     }
 
-    /// What is asked of the limit at `index`; `None` where the set has none.
+    /// What is asked of the limit at `index`; `None` if the set has no such limit.
     pub(crate) fn limit(self, index: usize) -> Option<TicketLimitPlace<'a>> {
         let start = TICKET_WORDS + TICKET_LIMIT_WORDS * index;
         Some(TicketLimitPlace {

@@ -3,13 +3,14 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// Asks for the cache line of a word, and does not wait for it. Does nothing where this is not known how to.
+/// Asks for a word's cache line without waiting for it. Does nothing on architectures for which this is not
+/// implemented.
 #[inline]
 pub(crate) fn prefetch(word: &AtomicU64) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch is a hint. It reads nothing into the program, and would not fault even where the address
+        // SAFETY: a prefetch is a hint. It reads nothing into the program, and would not fault even if the address
         // were not that of a live word, as this one is.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast()) };
     }

@@ -1,4 +1,4 @@
-//! The records of a segment, byte by byte. `shm-layout.md` is the specification; a test holds the two together.
+//! The records of a segment, byte by byte. `shm-layout.md` is the specification; a test keeps the two in step.
 #![allow(unsafe_code)]
 
 use std::mem::offset_of;
@@ -14,25 +14,26 @@ pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
 /// The number of this format. It has nothing to do with the version of the crate.
 pub(crate) const FORMAT: u64 = 3;
 
-/// A feature that a reader may ignore: all tell the time by the system's clock, none by the processor's counter.
+/// A feature that a reader may ignore: everybody tells the time by the system's clock, nobody by the processor's
+/// counter.
 pub(crate) const SYSTEM_CLOCK: u64 = 1;
 
-/// Features that a reader may ignore, those that this build knows.
+/// The features known to this build that a reader may ignore.
 pub(crate) const COMPATIBLE_FEATURES: u64 = SYSTEM_CLOCK;
 
 /// A feature that a reader must know: the limits of sets without keys have room for leases.
 pub(crate) const LEASES: u64 = 1;
 
-/// Features that a reader must know to touch the segment at all, those that this build knows.
+/// The features known to this build without which a reader must not touch the segment.
 pub(crate) const INCOMPATIBLE_FEATURES: u64 = LEASES;
 
-/// Reads differently on a host of the other byte order.
+/// Reads differently on a host with the other byte order.
 pub(crate) const BYTE_ORDER: u64 = 0x0102_0304_0506_0708;
 
 /// Bytes of a machine word; the size of `pthread_mutex_t` depends on it.
 pub(crate) const WORD_SIZE: u64 = size_of::<usize>() as u64;
 
-/// Which C library's `pthread_mutex_t` lies in the segment.
+/// The C library whose `pthread_mutex_t` is in the segment.
 pub(crate) const C_LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
 
 /// The process-shared robust mutex.
@@ -47,22 +48,23 @@ pub(crate) const CLOCK_BOOT_TIME: u64 = libc::CLOCK_BOOTTIME as u64;
 /// Records, tables and extents start at multiples of a cache line.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// Bytes kept for the header, so that the tables start on a page of their own.
+/// Bytes reserved for the header, so that the tables start on a page of their own.
 pub(crate) const HEADER_SPACE: u64 = 4096;
 
-/// The participants that a segment may be declared with.
+/// The most participants a segment may be declared with.
 pub(crate) const MAX_PARTICIPANTS: u64 = 4096;
 
-/// The limits that one set may hold.
+/// The most limits a set may have.
 pub(crate) const MAX_LIMITS: usize = 16;
 
-/// The sets that one segment may hold.
+/// The most sets a segment may have.
 pub(crate) const MAX_SETS: u64 = 1024;
 
-/// In a set's `poisoned` word: no process has looked at the set since a cold start voided its lock.
+/// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
 pub(crate) const SET_UNCHECKED: u64 = 3;
 
-/// In a set's `poisoned` word: the process that took the lock from a dead one released it before it had recovered the set.
+/// In a set's `poisoned` word: a process took the lock from a dead one and released it before it had recovered the
+/// set.
 pub(crate) const SET_UNRECOVERED: u64 = 4;
 
 /// Marks a segment that was retired; any value but zero does.
@@ -80,8 +82,9 @@ pub(crate) const LABEL_WORDS: usize = 8;
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
-/// Words that one operation may change and journal. A change of tier or of capacities of a key may use all of them: see
-/// [`MAX_MIGRATED_WORDS`](crate::engine::definition::plan::MAX_MIGRATED_WORDS). The count must stay below [`CHANGE_MARKER`](crate::shm::lock::journal::CHANGE_MARKER).
+/// How many words one operation may change and journal. A change of a key's tier or capacities may use all of them:
+/// see [`MAX_MIGRATED_WORDS`](crate::engine::definition::plan::MAX_MIGRATED_WORDS). The count must stay below
+/// [`CHANGE_MARKER`](crate::shm::lock::journal::CHANGE_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
 
 /// One field of a record: its name, offset and size in bytes.
@@ -96,7 +99,7 @@ pub(crate) struct Field {
 ///
 /// # Safety
 ///
-/// Every byte of the type belongs to an atomic, and the alignment is at most [`ALIGNMENT`].
+/// Every byte of the type must belong to an atomic, and the alignment must be at most [`ALIGNMENT`].
 pub(crate) unsafe trait SharedRecord: FromBytes + IntoBytes + Sync + 'static {
     const NAME: &'static str;
     const FIELDS: &'static [Field];
@@ -110,7 +113,7 @@ macro_rules! shared_records {
             #[repr(C)]
             pub(crate) struct $record { $($(#[$field_doc])* pub(crate) $field: $type,)* }
 
-            // SAFETY: the fields below are atomics, arrays of atomics, or records of the same make, as their types
+            // SAFETY: the fields below are atomics, arrays of atomics, or records of the same kind, as their types
             // say; `IntoBytes` is only derivable without padding; nothing is aligned to more than eight bytes.
             unsafe impl SharedRecord for $record {
                 const NAME: &'static str = stringify!($record);
@@ -135,7 +138,7 @@ shared_records! {
         magic: AtomicU64,
         /// [`FORMAT`].
         format: AtomicU64,
-        /// [`fingerprint`] of the records this file was made with.
+        /// [`fingerprint`] of the records that this file was made with.
         fingerprint: AtomicU64,
         incompatible_features: AtomicU64,
         compatible_features: AtomicU64,
@@ -156,16 +159,16 @@ shared_records! {
         participants_offset: AtomicU64,
         sets: AtomicU64,
         directory_offset: AtomicU64,
-        /// Over every word from `format` to here.
+        /// Of every word from `format` to here.
         checksum: AtomicU64,
-        /// The boot whose processes may be alive; stored last by a cold start.
+        /// The boot whose processes may be alive. A cold start stores it last.
         boot_id: [AtomicU64; 2],
         pid_namespace: AtomicU64,
         time_namespace: AtomicU64,
         /// Device and inode of the file itself: a copy has others.
         device: AtomicU64,
         inode: AtomicU64,
-        /// Added, wrapping, to the boot-time clock: the segment clock.
+        /// Added to the boot-time clock, wrapping, this gives the segment clock.
         clock_offset: AtomicU64,
         cold_starts: AtomicU64,
         /// Not zero: attached processes must stop using the segment. See [`RETIRED`].
@@ -178,64 +181,65 @@ shared_records! {
         /// Generation and phase; see [`ParticipantState`](crate::shm::process::participant::ParticipantState).
         state: AtomicU64,
         pid: AtomicU64,
-        /// Clock ticks between boot and the start of the process, as `/proc/PID/stat` has it.
+        /// Clock ticks from boot to the start of the process, as in `/proc/PID/stat`.
         start_time: AtomicU64,
         /// Nanoseconds since the Unix epoch.
         joined_utc: AtomicU64,
         /// Up to 24 bytes of the process's name, padded with zeros.
         name: [AtomicU64; 3],
-        /// Of the program in execution: an exec keeps the process and its start time, but not this.
+        /// Identifies the program image: an exec keeps the process and its start time, but not this.
         image: AtomicU64,
-        /// Advanced when a ticket that waits by it was granted, or has to look again.
+        /// Advanced when a ticket whose owner waits on it was granted or has to look again.
         process_futex: AtomicU64,
-        /// A random number of the copy of the library: a process may have several.
+        /// A random number of this copy of the library: a process may contain several.
         copy: AtomicU64,
         /// How many tickets were written into `wake_list`.
         wake_count: AtomicU64,
-        /// The PID namespace that `pid` is of, by its inode; zero where the process could not tell.
+        /// The inode of the PID namespace of `pid`; zero if the process could not tell.
         pid_namespace: AtomicU64,
-        /// When a grant of the process lapsed last, on the segment clock.
+        /// When a grant of the process last lapsed, on the segment clock.
         lapsed_at: AtomicU64,
         reserved: [AtomicU64; 3],
         /// The tickets that the process futex was advanced for: see [`wake_list`](crate::shm::wake::wake_list).
         wake_list: [AtomicU64; WAKE_LIST],
     }
 
-    /// Where a set lies. What follows from the definition here is compared with it at attach.
+    /// Where a set lies. The parts that follow from the definition are compared with it at attach.
     struct DirectoryEntry {
         extent_offset: AtomicU64,
         extent_size: AtomicU64,
-        /// Bytes kept for each of the two definition texts.
+        /// Bytes reserved for each of the two definition texts.
         definition_room: AtomicU64,
         limits: AtomicU64,
         state_words: AtomicU64,
-        /// Of each shard.
+        /// Per shard.
         holds: AtomicU64,
         held_amounts: AtomicU64,
-        /// Of each shard.
+        /// Per shard.
         tickets: AtomicU64,
-        /// Shards with a lock of their own: more than one only where the set is keyed.
+        /// Shards with a lock of their own: more than one only if the set is keyed.
         shards: AtomicU64,
-        /// Buckets of each shard's table of keys; zero where the set is not keyed.
+        /// Buckets of each shard's table of keys; zero if the set is not keyed.
         buckets: AtomicU64,
-        /// Words kept of each key for people.
+        /// Words per key that hold its name, for people to read.
         name_words: AtomicU64,
-        /// Counts the definitions that were in force; its lowest bit says which text is.
+        /// Counts the definitions that have been in force; its lowest bit says which text is.
         generation: AtomicU64,
         definition_sizes: [AtomicU64; 2],
-        /// Each begins with the generation that its text is of.
+        /// Each checksum starts with its text's generation.
         definition_checksums: [AtomicU64; 2],
-        /// Of each shard: as many as holds, or none.
+        /// Per shard: as many as holds, or none.
         labels: AtomicU64,
         reserved: [AtomicU64; 7],
     }
 
-    /// Room for one lock of either kind: a process-shared robust mutex, whatever the C library makes of it, or one word.
+    /// Room for one lock of either kind: a process-shared robust mutex, whatever it looks like in the C library, or
+    /// one word.
     struct LockArea {
         words: [AtomicU64; 8],
     }
 
-    /// What moves in one part of a set.
+    /// The changing state of one part of a set.
     struct SetControl {
         lock: LockArea,
         /// Sequence number and count of journalled words, packed.
@@ -244,15 +248,15 @@ shared_records! {
         last_seen: AtomicU64,
         /// Not zero: recovery could not restore the set's invariants.
         poisoned: AtomicU64,
-        /// The ticket that is served next, plus one; zero where no request waits.
+        /// The ticket to be served next, plus one; zero if nobody waits.
         queue_head: AtomicU64,
-        /// The hold to take next from the free list, plus one; zero where the list is empty.
+        /// The head of the free list of holds, plus one; zero if the list is empty.
         free_hold: AtomicU64,
-        /// Holds that were never taken start here.
+        /// Holds from here on have never been taken.
         untouched_hold: AtomicU64,
         /// The serial number of the latest hold.
         hold_serial: AtomicU64,
-        /// Permits out that hold something.
+        /// Live permits that hold something.
         active: AtomicU64,
         admitted: AtomicU64,
         refused_rate: AtomicU64,
@@ -270,7 +274,7 @@ shared_records! {
         /// Requests that named limits the set does not have.
         unknown_names: AtomicU64,
         active_high_water: AtomicU64,
-        /// The participant that recovered the lock last, packed as in a hold.
+        /// The participant that last recovered the lock, packed as in a hold.
         last_recoverer: AtomicU64,
         /// The segment time of the latest reset, stored before its marker.
         reset_instant: AtomicU64,
@@ -278,13 +282,13 @@ shared_records! {
         reset_scope: AtomicU64,
         /// Refused for want of a free ticket.
         refused_queue_full: AtomicU64,
-        /// Requests admitted after they had waited.
+        /// Requests admitted after waiting.
         waited: AtomicU64,
         /// The ticket that came last, plus one.
         queue_tail: AtomicU64,
-        /// The ticket to use next from the free list, plus one; zero where the list is empty.
+        /// The head of the free list of tickets, plus one; zero if the list is empty.
         free_ticket: AtomicU64,
-        /// Tickets that were never used start here.
+        /// Tickets from here on have never been used.
         untouched_ticket: AtomicU64,
         /// The number of the latest ticket.
         ticket_serial: AtomicU64,
@@ -293,28 +297,28 @@ shared_records! {
         queued_high_water: AtomicU64,
         /// Requests that waited and were refused when their time was up.
         timed_out: AtomicU64,
-        /// Requests that were given up while they waited, or before what they were granted was claimed.
+        /// Requests that were given up while they waited, or before their grant was claimed.
         cancelled: AtomicU64,
-        /// Whether holds and tickets were given back without the lock, and where they are still to be searched for,
-        /// packed. The lowest bit is set without the lock. Never journalled.
+        /// Whether holds and tickets were given back without the lock, and where to search for them, packed. The
+        /// lowest bit is set without the lock. Never journalled.
         marks: AtomicU64,
         /// Amounts taken back because their lease had run out.
         expired: AtomicU64,
-        /// The generation of the definition that the shard's states and counts are of.
+        /// The generation of the definition that the shard's states and counts belong to.
         generation: AtomicU64,
-        /// While they are being migrated to the next one: limits done, row by row.
+        /// While they are being migrated to the next one: how many limits are done, row by row.
         migrated: AtomicU64,
         /// When the latest definition came into force here, on the segment clock.
         applied_at: AtomicU64,
-        /// The row that a reset in progress covers, plus one; zero where it covers all.
+        /// The row that a reset in progress covers, plus one; zero if it covers all.
         reset_row: AtomicU64,
-        /// Rows of the table of keys that are in use.
+        /// Rows in use in the table of keys.
         keys: AtomicU64,
-        /// Of a set that is not keyed: until when nothing is admitted, on the segment clock.
+        /// In a set without keys: until when nothing is admitted, on the segment clock.
         throttled_until: AtomicU64,
-        /// Rows that were given to another key, and were replenished.
+        /// Replenished rows that were given to another key.
         evicted_unused: AtomicU64,
-        /// Rows that were given to another key, and were not replenished: what their keys had used is forgotten.
+        /// Rows that were given to another key without being replenished: what their keys had used is forgotten.
         evicted_in_use: AtomicU64,
         /// Times a process found the lock taken and had to wait for it; counted without the lock.
         lock_waits: AtomicU64,
@@ -327,13 +331,13 @@ shared_records! {
         /// Requests refused because too little was leased of a limit that hosts share.
         refused_lease: AtomicU64,
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
-        /// belong into bucket i - 1, and the last one all that are longer.
+        /// belong in bucket i - 1, and the last one all longer waits.
         wait_times: [AtomicU64; WAIT_BUCKETS],
-        /// How long they had waited, all together, in nanoseconds.
+        /// The sum of their waiting times, in nanoseconds.
         wait_time: AtomicU64,
         /// Grants that were undone because they were not collected in time.
         lapsed: AtomicU64,
-        /// No grant lapses before this, on the segment clock; zero where none is known. Never journalled.
+        /// No grant lapses before this, on the segment clock; zero if none is known. Never journalled.
         lapse_at: AtomicU64,
         reserved: [AtomicU64; 6],
     }
@@ -345,7 +349,7 @@ shared_records! {
         old: AtomicU64,
     }
 
-    /// What was counted of one limit.
+    /// The counters of one limit.
     struct LimitCounters {
         /// Requests admitted that named or implied the limit.
         admitted: AtomicU64,
@@ -356,9 +360,9 @@ shared_records! {
         settled: AtomicU64,
         /// Units given back at settle.
         refunded: AtomicU64,
-        /// Units used above what was reserved.
+        /// Units used beyond what was reserved.
         overdraft: AtomicU64,
-        /// Permits dropped without a settle; counted without the lock.
+        /// Permits dropped without being settled; counted without the lock.
         unsettled: AtomicU64,
         /// Units given back for dead holders.
         reclaimed: AtomicU64,
@@ -366,22 +370,22 @@ shared_records! {
         high_water: AtomicU64,
         /// The segment time of the latest reset: what was reserved before it is not refunded.
         reset_at: AtomicU64,
-        /// Requests admitted that left the limit near its capacity.
+        /// Requests that were admitted and left the limit near its capacity.
         near: AtomicU64,
-        /// Requests that a limit in shadow would have refused.
+        /// Requests that a shadow limit would have refused.
         would_refuse: AtomicU64,
-        /// Permits that came back with the word that the work had failed.
+        /// Permits returned with the report that the work had failed.
         failed: AtomicU64,
         reserved: [AtomicU64; 3],
     }
 
     /// The head of a key's row in a keyed table; the states of its limits follow.
     struct KeyRow {
-        /// Of the key, by the seed of the segment; zero where the row was never used.
+        /// The key's fingerprint under the segment's seed; zero if the row was never used.
         fingerprint: [AtomicU64; 2],
-        /// Moved on when the row is given to another key, and when it is reset.
+        /// Advanced when the row is given to another key, and when it is reset.
         generation: AtomicU64,
-        /// When it was decided on last, on the segment clock.
+        /// When a decision was last made on it, on the segment clock.
         used_at: AtomicU64,
         /// Requests admitted and refused, packed.
         counts: AtomicU64,
@@ -389,75 +393,76 @@ shared_records! {
         row_references: AtomicU64,
     }
 
-    /// The head of a hold; the amounts held follow, a word for each limit that gives back.
+    /// The head of a hold; the amounts held follow, one word for each limit that gives back.
     struct Hold {
-        /// Participant slot and generation, packed; zero where the hold is free.
+        /// Participant slot and generation, packed; zero if the hold is free.
         owner: AtomicU64,
         serial: AtomicU64,
         /// On the segment clock.
         taken_at: AtomicU64,
-        /// When it was taken or last renewed, on the segment clock: its leases count from here. Never journalled.
+        /// When it was taken or last renewed, on the segment clock: its leases run from here. Never journalled.
         renewed_at: AtomicU64,
-        /// In use: bit i says that the lease of limit i ran out and its amount was given back. Free: the next free
-        /// hold, plus one.
+        /// In use: bit i says that the lease of limit i has run out and its amount was given back. Free: the next
+        /// free hold, plus one.
         expired_or_next: AtomicU64,
-        /// Twice the serial number of the latest permit here that was given back without the lock, plus one where its
+        /// Twice the serial number of the latest permit that was given back here without the lock, plus one if its
         /// work had failed. Never journalled.
         returned: AtomicU64,
         /// The row whose limits are held.
         row: AtomicU64,
     }
 
-    /// What the request was labelled with that a hold was taken for. Never journalled.
+    /// The label of the request that a hold was taken for. Never journalled.
     struct HoldLabel {
-        /// Whose label it is and how long, packed; zero while it is written. See [`label`](super::label).
+        /// Which hold the label belongs to and how long it is, packed; zero while it is being written. See
+        /// [`label`](super::label).
         stamp: AtomicU64,
         /// Up to 64 bytes of UTF-8, padded with zeros.
         text: [AtomicU64; LABEL_WORDS],
     }
 
-    /// A place in the queue of waiters; what it asks for of each limit follows.
+    /// A place in the queue of waiters; what it asks of each limit follows.
     struct Ticket {
-        /// Participant slot and generation, packed; zero where the ticket is free, or was given up.
+        /// Participant slot and generation, packed; zero if the ticket is free or was given up.
         owner: AtomicU64,
         /// Number and phase, packed.
         state: AtomicU64,
-        /// Advanced when the ticket was granted, or has to look again.
+        /// Advanced when the ticket was granted or has to look again.
         waiter_futex: AtomicU64,
-        /// The ticket behind, plus one; of a free ticket, the next free one.
+        /// The ticket behind, plus one; for a free ticket, the next free one.
         next: AtomicU64,
-        /// The ticket before, plus one.
+        /// The ticket in front, plus one.
         previous: AtomicU64,
         /// On the segment clock.
         enqueued_at: AtomicU64,
         /// When it was granted, on the segment clock.
         granted_at: AtomicU64,
-        /// The hold that it was granted, plus one; zero where it holds nothing.
+        /// The granted hold, plus one; zero if nothing is held.
         hold: AtomicU64,
         hold_serial: AtomicU64,
-        /// The limits that it asks for, and by which waiter futex its owner waits.
+        /// Which limits it asks for, and which futex its owner waits on.
         request: AtomicU64,
-        /// The row whose queue it is in.
+        /// The row in whose queue it is.
         row: AtomicU64,
-        /// On the segment clock: from here on it is not granted. The end of time where it waits as long as it takes.
+        /// On the segment clock: from here on it is not granted. The end of time if it waits without limit.
         deadline: AtomicU64,
-        /// When its owner looked at it last, on the segment clock.
+        /// When its owner last looked at it, on the segment clock.
         looked_at: AtomicU64,
     }
 
     /// What a ticket asks of one limit.
     struct TicketLimit {
         cost: AtomicU64,
-        /// How the limit stood just after the grant, in two words whose meaning is the limit's.
+        /// How the limit stood just after the grant, in two words whose meaning depends on the limit.
         mark: [AtomicU64; 2],
     }
 }
 
-/// The words of the header that never change once it is published, from `format` to before `checksum`.
+/// The words of the header that never change once it is published: `format` up to, but not including, `checksum`.
 pub(crate) const CHECKED_HEADER_WORDS: std::ops::Range<usize> =
     offset_of!(Header, format) / 8..offset_of!(Header, checksum) / 8;
 
-/// FNV-1a (Fowler, Noll, Vo) over words, which is enough against damage; malice is out of scope for a file whose
+/// FNV-1a (Fowler, Noll, Vo) over words. That is enough against damage; malice is out of scope for a file whose
 /// writers share one trust domain.
 pub(crate) const fn checksum_step(hash: u64, value: u64) -> u64 {
     let mut hash = hash;
@@ -474,7 +479,7 @@ pub(crate) const fn checksum_step(hash: u64, value: u64) -> u64 {
 pub(crate) const CHECKSUM_SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// A number that changes with every offset, size and alignment of the format, so that builds that disagree refuse
-/// one another. What only the C library's mutex is made of plays no part where the locks are of another kind.
+/// each other. What depends only on the C library's mutex is left out if the locks are of another kind.
 pub(crate) const fn fingerprint(has_mutexes: bool) -> u64 {
     let mut hash = CHECKSUM_SEED;
     let mut record = 0;

@@ -1,20 +1,20 @@
-//! The state of one key's limits, and how what was decided on it names it: by its number, and by a generation that tells
-//! it from what the row was before.
+//! The state of one key's limits. Decisions refer to a row by its number and by a generation, which tells it from
+//! what the row was before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::records::KeyRow;
 
-/// The limits of one key, or of a set that is not keyed.
+/// The limits of one key, or of a set without keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) index: u64,
     pub(super) head: Option<&'a KeyRow>,
-    /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
+    /// The states of all limits, one after the other. Empty if the key has no row: it then reads as never used.
     pub(super) state: &'a [AtomicU64],
 }
 
-/// The rows of one request: one, or where limits count networks of several lengths, one for each length.
+/// The rows of one request: usually one. If limits count networks of several prefix lengths, one for each length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows<'a> {
     first: Row<'a>,
@@ -32,7 +32,7 @@ impl<'a> From<Row<'a>> for Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// By length, the shortest first.
+    /// One row for each prefix length, the shortest first.
     pub(crate) fn of_levels(rows: &'a [Row<'a>]) -> Self {
         let (first, others) = rows
             .split_first()
@@ -49,7 +49,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The row whose queue its requests wait in.
+    /// The row in whose queue its requests wait.
     #[inline(always)]
     pub(crate) fn first(self) -> Row<'a> {
         self.first
@@ -61,7 +61,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A row, and its generation when something was decided on it. Of a set that is not keyed, zeros.
+/// A row, and its generation when a decision was made on it. All zeros for a set without keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowReference {
     /// Below 2^31.
@@ -85,25 +85,25 @@ impl RowReference {
 }
 
 impl<'a> Row<'a> {
-    /// Of a key that has no row.
+    /// The row of a key that has none.
     pub(crate) const ABSENT: Self = Self {
         index: u64::MAX,
         head: None,
         state: &[],
     };
 
-    /// Whether it is a row of a table of keys.
+    /// Whether it belongs to a table of keys.
     pub(crate) fn is_keyed(self) -> bool {
         self.head.is_some()
     }
 
-    /// Whether it is that of a key that has no row.
+    /// Whether it stands for a key that has no row.
     #[inline]
     pub(crate) fn is_absent(self) -> bool {
         self.index == Self::ABSENT.index
     }
 
-    /// The words of the states from `start`; fewer where the row has not so many.
+    /// The words of the states from `start`; none if the row does not have that many.
     #[inline]
     pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
         self.state.get(start..start + words).unwrap_or_default()
@@ -115,7 +115,7 @@ impl<'a> Row<'a> {
         self.state
     }
 
-    /// Copies the words of the states; what the row lacks is copied as never used.
+    /// Copies the words of the states; words that the row lacks are copied as never used.
     pub(crate) fn copy_state(self, target: &[AtomicU64]) {
         for (index, word) in target.iter().enumerate() {
             let own = self.state.get(index);
@@ -151,13 +151,14 @@ impl<'a> Row<'a> {
         self.head.map(|head| &head.row_references)
     }
 
-    /// What was decided on the row in another generation is void: it was another key's, or has been reset.
+    /// Decisions made on the row in another generation are void: it belonged to another key then, or has been reset
+    /// since.
     #[inline]
     pub(crate) fn generation(self) -> Option<&'a AtomicU64> {
         self.head.map(|head| &head.generation)
     }
 
-    /// The row as what is decided on it now names it.
+    /// The reference that a decision made on the row now would keep.
     #[inline]
     pub(crate) fn reference(self) -> RowReference {
         RowReference {
@@ -168,8 +169,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The word of the generation, and what it becomes when the row is given to a key, which begins in the tier
-    /// `default`: what was decided before is void.
+    /// The word of the generation, and its new value when the row is given to a key, which starts in the default
+    /// tier: earlier decisions become void.
     pub(crate) fn next_generation(self) -> Option<(&'a AtomicU64, u64)> {
         let next = self.reference().generation.wrapping_add(1);
         Some((self.generation()?, u64::from(next)))

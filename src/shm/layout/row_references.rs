@@ -1,11 +1,11 @@
 //! What keeps a row from being given to another key, in one word: the ends of its queue, and how many holds and
-//! granted tickets name it.
+//! granted tickets refer to it.
 
 /// The word `row_references` of a key's row.
 ///
 /// | bits | meaning |
 /// |---|---|
-/// | 0 to 19 | the ticket that is served next, plus one; zero where no request waits |
+/// | 0 to 19 | the ticket to be served next, plus one; zero if nobody waits |
 /// | 20 to 39 | the ticket that came last, plus one |
 /// | 40 to 63 | holds, and tickets that were granted and not claimed |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

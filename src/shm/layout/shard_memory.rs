@@ -1,4 +1,4 @@
-//! What belongs to one lock in a region.
+//! The parts of one shard in a region.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -13,25 +13,25 @@ use crate::shm::file::region::{Mapped, MappedRecord, OutOfRegion, Region, split_
 use crate::shm::lock::journal::{Journal, JournalOverflow};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
-/// What belongs to one lock, located once.
+/// The parts of one shard, located once.
 #[derive(Debug)]
 pub(crate) struct ShardMemory {
     /// The number of the shard in its set.
     pub(crate) index: u32,
     pub(crate) geometry: ShardGeometry,
-    /// When this process may look for dead holders again, on the boot-time clock.
+    /// When this process may next look for dead holders, on the boot-time clock.
     pub(crate) next_probe: AtomicU64,
     control: MappedRecord<SetControl>,
     entries: Mapped<JournalEntry>,
     extent: Mapped<AtomicU64>,
     counters: Mapped<LimitCounters>,
-    /// Of a keyed table: tags of its buckets, and the names of its keys.
+    /// In a keyed table: the tags of its buckets, and the names of its keys.
     tags: Mapped<AtomicU64>,
     names: Mapped<AtomicU64>,
     name_words: usize,
     rows: Mapped<AtomicU64>,
     row_count: u64,
-    /// Words from one row to the next, of its head, and of the states of all its limits.
+    /// Words from one row to the next, of a row's head, and of the states of all its limits.
     row_stride: usize,
     row_head: usize,
     state_words: usize,
@@ -56,7 +56,7 @@ const ROWS_OF_TAG_WORD: u64 = BUCKET_ROWS / BUCKET_TAG_WORDS;
 const MAX_NOTED_ROWS: usize = JOURNAL_ENTRIES * ROWS_OF_TAG_WORD as usize;
 
 impl ShardMemory {
-    /// The part of that number.
+    /// Locates the shard with number `index`.
     pub(crate) fn locate(
         region: &Arc<Region>,
         geometry: &ShardGeometry,
@@ -111,8 +111,9 @@ impl ShardMemory {
         Journal::new(&self.control().journal, &self.entries, &self.extent)
     }
 
-    /// Changes two words, which is all that an operation changes, also where it had [begun](crate::shm::lock::journal::LoneChange) to change one. Given by
-    /// themselves, so that the caller keeps them in registers. The caller holds the lock.
+    /// Changes two words, which is all that the operation changes, even if it had
+    /// [begun](crate::shm::lock::journal::LoneChange) to change just one. Takes the values one by one, so that the
+    /// caller can keep them in registers. The caller must hold the lock.
     #[cold]
     pub(crate) fn change_both(
         &self,
@@ -126,20 +127,20 @@ impl ShardMemory {
         transaction.commit()
     }
 
-    /// What was counted of the limit at `index`.
+    /// The counters of the limit at `index`.
     #[inline]
     pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
-        // There is one for each limit.
+        // Every limit has counters.
         self.find_counters(index).unwrap_or(&self.counters[0])
     }
 
-    /// As [`counters`](Self::counters), with nothing in place of what is not there.
+    /// The counters of the limit at `index`; `None` if there are none.
     #[inline(always)]
     pub(crate) fn find_counters(&self, index: usize) -> Option<&LimitCounters> {
         self.counters.get(index)
     }
 
-    /// Rows of limits: one where the set is not keyed.
+    /// How many rows of limits there are: one if the set is not keyed.
     pub(crate) fn row_count(&self) -> u64 {
         self.row_count
     }
@@ -149,7 +150,7 @@ impl ShardMemory {
         self.row_head > 0
     }
 
-    /// The row of a set that is not keyed; that of no key in one that is.
+    /// The row of a set without keys; in a keyed set, the row of a key that has none.
     #[inline(always)]
     pub(crate) fn only_row(&self) -> Row<'_> {
         if self.is_keyed() {
@@ -190,8 +191,8 @@ impl ShardMemory {
         self.state_words
     }
 
-    /// The rows that the latest operation on the shard changed anything of, and some that operations before it did: at
-    /// most 160 journal entries times the 4 rows that one word of tags is of, however large the table is.
+    /// The rows in which the shard's latest operation changed anything, and some that earlier operations did: at most
+    /// 160 journal entries times the 4 rows that share a word of tags, however large the table is.
     pub(crate) fn noted_rows(&self) -> BTreeSet<u64> {
         let geometry = &self.geometry;
         let row_of = |offset: u64, start: u64, row_bytes: u64| {
@@ -216,7 +217,6 @@ impl ShardMemory {
         rows
     }
 
-    /// All rows.
     pub(crate) fn all_rows(&self) -> impl Iterator<Item = Row<'_>> {
         (0..self.row_count).filter_map(|index| self.row(index))
     }
@@ -234,7 +234,7 @@ impl ShardMemory {
         self.tags.get(start..)?.first_chunk()
     }
 
-    /// What is kept of the key of a row for people; empty where nothing is.
+    /// The name kept of a row's key, for people to read; empty if none is.
     pub(crate) fn name(&self, row: u64) -> &[AtomicU64] {
         let start = row as usize * self.name_words;
         self.names.get(start..start + self.name_words).unwrap_or_default()
@@ -257,7 +257,7 @@ impl ShardMemory {
         Some(HoldPlace { head, amounts })
     }
 
-    /// The first amount of a hold, without the rest of it.
+    /// The first amount of a hold, without locating the rest of it.
     #[inline(always)]
     pub(crate) fn first_amount(&self, index: u64) -> Option<&AtomicU64> {
         if index >= self.hold_capacity || self.hold_amounts == 0 {
@@ -266,7 +266,7 @@ impl ShardMemory {
         self.holds.get(index as usize * self.hold_stride + HOLD_WORDS)
     }
 
-    /// Holds that were ever taken: what lies beyond is zero.
+    /// How many holds have ever been taken: what lies beyond is zero.
     pub(crate) fn touched_holds(&self) -> u64 {
         self.control()
             .untouched_hold
@@ -301,7 +301,7 @@ impl ShardMemory {
         region.mapped_words(geometry.tickets_offset.saturating_add(offset), 1)
     }
 
-    /// Tickets that were ever used: what lies beyond is zero.
+    /// How many tickets have ever been used: what lies beyond is zero.
     pub(crate) fn touched_tickets(&self) -> u64 {
         self.control()
             .untouched_ticket
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn however_large_the_table_no_more_rows_are_looked_at_than_an_operation_can_change() {
-        // Interpreted, a table takes minutes to be filled.
+        // Under Miri, filling a table takes minutes.
         let buckets = if cfg!(miri) { 256 } else { 4096 };
         let (_region, memory) = shard(buckets);
         for step in [1, 8, 512, 4097] {

@@ -1,8 +1,8 @@
-//! What happens where a segment is not of this boot, these namespaces and this file.
+//! What happens if a segment is not of this boot, these namespaces and this file.
 //!
-//! A lock may only be made anew while no process can be inside it: under the attach byte, when no participant's byte is
-//! locked and, where the process table speaks of the recorded processes, none of them is alive with the file mapped.
-//! Every operation that takes a lock is one of a participant, so then no process holds any.
+//! A lock may only be made anew while nobody can be inside it: under the attach byte, when no participant's byte is
+//! locked and none of the recorded processes that the process table knows is alive with the file mapped. Every
+//! operation that takes a lock belongs to a participant, so then nobody holds any.
 
 use std::fs::File;
 use std::io;
@@ -24,19 +24,20 @@ use crate::shm::layout::records::{Header, SET_UNCHECKED, SET_UNRECOVERED, SetCon
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 
-/// How far the clocks may be apart of a segment that may be of this boot: the wall clock is set by less, as a rule.
+/// How far a plausible clock may be off, for a segment that may be of this boot. The wall clock is usually adjusted
+/// by less.
 const CLOCK_TOLERANCE: u64 = NANOS_PER_SECOND;
 
-/// The latest that the wall clock is believed to show where holds are numbered by it, in microseconds: in the year 2112. As many
-/// numbers again are left below 2^53, up to which JSON has them exactly.
+/// The latest wall-clock time at which hold numbers may start, in microseconds: in the year 2112. That leaves as many
+/// numbers again below 2^53, up to which JSON represents them exactly.
 const LATEST_FIRST_SERIAL: u64 = 1 << 52;
 
-/// Starts a segment cold where it has to be: one of another boot, another namespace or another file, and one with a
-/// lock that no process is left to release. The caller holds the attach lock.
+/// Starts a segment cold if it has to be: if it is of another boot, another namespace or another file, or has a lock
+/// that nobody is left to release. The caller must hold the attach lock.
 ///
 /// # Errors
 ///
-/// [`OpenError::ForeignNamespace`] and [`OpenError::ForeignBoot`] where it would have to be, and processes use it.
+/// [`OpenError::ForeignNamespace`] and [`OpenError::ForeignBoot`] if it would have to be, but processes are using it.
 pub(crate) fn start_cold_if_needed(
     verified: &Verified,
     header: &Header,
@@ -53,7 +54,7 @@ pub(crate) fn start_cold_if_needed(
     let is_same_place = match origin.likeness(lock_kind, place) {
         Likeness::Same => true,
         Likeness::Another => false,
-        // The kernel that has the locks of its participants is the one that runs.
+        // The kernel that has the locks of its participants is the running one.
         Likeness::Unknown => {
             has_participants || has_plausible_clock(verified, header).map_err(|place| damaged(path, place))?
         }
@@ -76,7 +77,7 @@ pub(crate) fn start_cold_if_needed(
             ColdStartFailure::OutOfRegion(place) => damaged(path, place),
             ColdStartFailure::System(source) => io_error("initialise the locks of", path, source),
         }),
-        // Perhaps its owner comes to its end: until then, operations say that the lock is stuck.
+        // Perhaps the lock's owner is about to end; until then, operations report that the lock is stuck.
         (true, true) => Ok(()),
         (true, false) => {
             ensure_same_namespaces(header, lock_kind, place, path)?;
@@ -87,7 +88,7 @@ pub(crate) fn start_cold_if_needed(
     }
 }
 
-/// Whether some lock will never be taken, because its owner is none that the kernel or another process finds dead.
+/// Whether some lock can never be taken, because neither the kernel nor another process will find its owner dead.
 fn has_lost_lock(verified: &Verified) -> Result<bool, OutOfRegion> {
     let kind = verified.creation_options.lock_kind;
     for control in controls(verified) {
@@ -103,8 +104,8 @@ fn controls(verified: &Verified) -> impl Iterator<Item = Result<&SetControl, Out
     shards.map(|shard| verified.region.record(shard.control_offset))
 }
 
-/// The second opinion on a participant whose byte is not locked. Only for processes of this boot and this namespace does
-/// the process table say anything; of a copied file, they are about the original.
+/// A second opinion on a participant whose byte is not locked. The process table only knows processes of this boot
+/// and this namespace; for a copied file, its records are about the original.
 fn is_alive_with_file_mapped(
     record: &ParticipantRecord,
     origin: SegmentOrigin,
@@ -118,16 +119,16 @@ fn is_alive_with_file_mapped(
     }
     let (recorded, own) = (record.identity, CopyIdentity::own());
     if own.is_same_process(recorded) {
-        // This process has the file mapped at this moment, but what it executed before has not, and this copy of the
-        // library knows that it joined without a lock.
+        // This process has the file mapped right now, but what it executed earlier has not, and this copy of the
+        // library knows that it is joining without a lock.
         return recorded.image == own.image && recorded.copy != own.copy;
     }
     process_opinion(recorded.pid, recorded.start_time) == ProcessOpinion::Alive
         && maps_file(recorded.pid, file.inode).unwrap_or(true)
 }
 
-/// Notes the boot in a segment of this boot whose processes did not know it, so that the next boot is found to be another. The first
-/// half first: while the second is zero, the boot is not known.
+/// If the segment is of this boot but its processes did not know the boot, records it, so that the next boot is
+/// recognised as another. The first half goes first: while the second is zero, the boot is unknown.
 fn note_boot(header: &Header, place: Place) {
     if load_acquire(&header.boot_id[1]) == 0 && place.boot_id[1] != 0 {
         header.boot_id[0].store(place.boot_id[0], Ordering::Release);
@@ -147,28 +148,28 @@ fn latest_seen(verified: &Verified) -> Result<u64, OutOfRegion> {
     Ok(latest)
 }
 
-/// The segment clock as the boot-time clock has it.
+/// The segment clock according to the boot-time clock.
 fn time_by_boot(header: &Header) -> u64 {
     boot_nanos().wrapping_add(header.clock_offset.load(Ordering::Relaxed))
 }
 
-/// The segment clock as the wall clock has it.
+/// The segment clock according to the wall clock.
 fn time_by_wall_clock(header: &Header) -> u64 {
     let elapsed = utc_nanos().saturating_sub(header.created_utc.load(Ordering::Relaxed));
     header.created_at.load(Ordering::Relaxed).saturating_add(elapsed)
 }
 
-/// Whether a segment may be of this boot by what its clock shows here: nothing that it has seen already is still to come, and
-/// it is not ahead of the wall clock.
+/// Whether a segment may be of this boot, judged by what its clock would show here: nothing it has seen lies in the
+/// future, and it is not ahead of the wall clock.
 fn has_plausible_clock(verified: &Verified, header: &Header) -> Result<bool, OutOfRegion> {
     let shown = time_by_boot(header).saturating_add(CLOCK_TOLERANCE);
     let latest = time_by_wall_clock(header).saturating_add(2 * CLOCK_TOLERANCE);
     Ok(latest_seen(verified)? <= shown && shown <= latest)
 }
 
-/// The number that the holds of a shard go on from when a segment begins another life: that of the latest hold, or the wall clock
-/// in microseconds where that is larger. So they are larger than those of any former life whose file is gone, as long as a
-/// shard gives less than a million a second.
+/// The number that a shard's holds continue from when a segment starts another life: that of the latest hold, or the
+/// wall clock in microseconds if that is larger. So they exceed the numbers of any former life whose file is gone, if
+/// a shard hands out fewer than a million a second.
 pub(crate) fn next_life_serial(latest: u64) -> u64 {
     latest.max((utc_nanos() / 1_000).min(LATEST_FIRST_SERIAL))
 }
@@ -178,20 +179,20 @@ enum ColdStartFailure {
     System(io::Error),
 }
 
-/// Voids the locks and owners of another life of the file. In another boot, or by another clock, the segment clock goes
-/// on by the wall-clock time that passed; where it is not known whether it is another, by that clock of the two which is
-/// behind, so that no limit is replenished early.
+/// Voids the locks and owners of a former life of the file. In another boot, or under another clock, the segment
+/// clock advances by the wall-clock time that has passed. If it is unknown whether the boot is another, the segment
+/// clock continues from whichever of the two clocks is behind, so that no limit is replenished early.
 ///
-/// What was held is left for the ordinary reclaim, which finds its owners dead; what was being changed is undone by
-/// the next process that takes the set's lock. Each step can be repeated, and the boot id is stored last, its first
-/// half at the very end: a process that dies on the way leaves a segment that the next one starts cold again.
+/// What was held is left to the ordinary reclaim, which finds its owners dead; what was being changed is undone by
+/// whoever next takes the set's lock. Every step can be repeated, and the boot id is stored last, its first half at
+/// the very end: a process that dies on the way leaves a segment that the next one starts cold again.
 fn cold_start(
     verified: &Verified,
     header: &Header,
     place: Place,
     identity: FileIdentity,
 ) -> Result<(), ColdStartFailure> {
-    // Only the second half of the boot id tells also after a cold start that was cut short.
+    // Only the second half of the boot id is meaningful after an interrupted cold start.
     let clock = match load_acquire(&header.boot_id[1]) {
         _ if header.time_namespace.load(Ordering::Relaxed) != place.time_namespace => Likeness::Another,
         0 | UNKNOWN_BOOT => Likeness::Unknown,
@@ -200,12 +201,12 @@ fn cold_start(
         _ => Likeness::Another,
     };
     header.boot_id[0].store(0, Ordering::Release);
-    // From here on it is one that was cut short, also where its boot was not known.
+    // Marks an interrupted cold start from here on, even if the boot was unknown.
     let _ = header.boot_id[1].compare_exchange(0, UNKNOWN_BOOT, Ordering::Release, Ordering::Relaxed);
     let latest = latest_seen(verified).map_err(ColdStartFailure::OutOfRegion)?;
     for control in controls(verified) {
         let control = control.map_err(ColdStartFailure::OutOfRegion)?;
-        // With the lock goes the word that its owner died. A set that is poisoned already stays so.
+        // The lock takes with it the information that its owner died. A set that is already poisoned stays so.
         for sound in [0, SET_UNRECOVERED] {
             let _ =
                 control

@@ -1,8 +1,9 @@
-//! Whether a process is past its last instruction, long before the kernel has taken its memory apart.
+//! Whether a process has executed its last instruction, long before the kernel has dismantled its memory.
 //!
-//! A killed process keeps its file locks until its memory is given back: a tenth of a second for each gigabyte that was
-//! written, or longer. The kernel takes the memory away from each thread before that, at once, and a thread without memory
-//! never runs code of its program again. So a lock need not stay with a process of which each thread is found so.
+//! A killed process keeps its file locks until its memory is freed, which takes a tenth of a second or more for each
+//! gigabyte that was written. But the kernel detaches each thread from the memory well before that, and a thread
+//! without memory never runs code of its program again. So if every thread is found in that state, the process need
+//! not keep a lock.
 
 use std::fs;
 
@@ -12,10 +13,10 @@ use nix::unistd::Pid;
 
 use super::host::{TaskStatus, shows_own_namespace, task_status};
 
-/// Whether no thread of the process runs code of its program any more. False where that is not known: where `/proc` is
-/// hidden, is another namespace's, or says nothing of memory.
+/// Whether no thread of the process will run code of its program again. False if that is unknown: if `/proc` is
+/// hidden, is another namespace's, or says nothing about memory.
 ///
-/// The process is named as in the PID namespace of this one. One that did not know when it started is not looked up.
+/// `pid` is as seen from this process's PID namespace. A process that did not know when it started is not looked up.
 pub(crate) fn is_past_its_end(pid: u64, start_time: u64) -> bool {
     let Some(id) = i32::try_from(pid).ok().filter(|id| *id > 0) else {
         return false;
@@ -25,16 +26,16 @@ pub(crate) fn is_past_its_end(pid: u64, start_time: u64) -> bool {
     }
     let is_that_process = |status: &TaskStatus| start_time != 0 && status.start_time == start_time;
     let process = || task_status(&id.to_string()).filter(is_that_process);
-    // The first look is enough nearly always: a process that is only slow or stopped has its memory.
+    // The first look nearly always suffices: a process that is only slow or stopped has its memory.
     process().is_some_and(|first| first.has_ended())
         && shows_own_namespace()
         && task_status("self").is_some_and(|own| !own.has_ended())
         && have_all_ended(id, || process().map(|status| status.threads))
 }
 
-/// Whether each thread of a process has ended. They are listed, each is found to have ended, and after that they are counted
-/// and found once more. As all of them were there when they were counted, a count that is theirs says that the process had no
-/// others at that instant; and where no thread runs, none is started.
+/// Whether every thread of a process has ended. Lists them, finds each ended, then counts them and finds each ended
+/// again. All of them were still there when they were counted, so if the count matches, the process had no others at
+/// that instant; and if no thread runs, none can be started.
 fn have_all_ended(process: i32, count: impl Fn() -> Option<u64>) -> bool {
     let directory = format!("/proc/{process}/task");
     let Ok(entries) = fs::read_dir(&directory) else {

@@ -1,10 +1,11 @@
 //! Tells a process from the children it forks, for the price of one load.
 //!
-//! A page marked `MADV_WIPEONFORK` (Linux 4.14) holds the identity of the process. A child finds zero there and
-//! gives itself a new one.
+//! A page marked `MADV_WIPEONFORK` (Linux 4.14) holds the identity of the process. A child finds zero there and gives
+//! itself a new identity.
 //!
-//! Here is also what takes the place of the standard library's cells and mutexes wherever a forked child may come: those stay
-//! locked for ever in a child that was forked while another thread had them.
+//! This file also has replacements for the standard library's cells and mutexes, for use wherever a forked child may
+//! come: those of the standard library stay locked for ever in a child that was forked while another thread had them
+//! locked.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -33,12 +34,12 @@ pub(crate) struct IdentityPage {
     words: &'static Words,
 }
 
-/// What lies in the page; zeros in a child that has not looked yet.
+/// The contents of the page: zeros in a child that has not looked yet.
 #[derive(Debug)]
 #[repr(C)]
 struct Words {
     identity: AtomicU64,
-    /// What readings of the clocks may be compared with one another: those of one era.
+    /// The era of the clocks: only readings of the same era may be compared.
     clock_era: AtomicU64,
 }
 
@@ -48,11 +49,11 @@ const PAGE_SIZE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl IdentityPage {
-    /// The page of this process; made on first use.
+    /// This process's page, made on first use.
     ///
     /// # Errors
     ///
-    /// What the kernel says where it cannot wipe a page on fork.
+    /// The kernel's error, if it cannot wipe a page on fork.
     pub(crate) fn get() -> Result<Self, Errno> {
         static PAGE: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
         let known = PAGE.load(Ordering::Acquire);
@@ -74,13 +75,14 @@ impl IdentityPage {
         } else {
             known
         };
-        // SAFETY: what was published is a page that is readable, writable, zeroed, aligned to more than eight bytes and
-        // never unmapped, so a reference for the life of the process is sound; it is only ever used as these atomics.
+        // SAFETY: what was published is a page that is readable, writable, zeroed, aligned to more than eight bytes
+        // and never unmapped, so a reference for the life of the process is sound; it is only ever used as these
+        // atomics.
         let words = unsafe { &*words };
         Ok(Self { words })
     }
 
-    /// Who is asking.
+    /// The identity of the calling process.
     #[inline]
     pub(crate) fn current(self) -> ProcessIdentity {
         match self.words.identity.load(Ordering::Relaxed) {
@@ -89,13 +91,14 @@ impl IdentityPage {
         }
     }
 
-    /// The era of the clocks as it was noted last: zero in a process that has not asked for it since it was forked.
+    /// The era of the clocks as last noted: zero in a process that has not asked for it since it was forked.
     #[inline]
     pub(crate) fn clock_era_so_far(self) -> u64 {
         self.words.clock_era.load(Ordering::Relaxed)
     }
 
-    /// The era of the clocks; never zero. Another one after a fork, and after a [new one](Self::begin_clock_era) was begun.
+    /// The era of the clocks; never zero. It changes with a fork, and when a [new one](Self::begin_clock_era) is
+    /// begun.
     pub(crate) fn clock_era(self) -> u64 {
         match self.clock_era_so_far() {
             0 => assign(&self.words.clock_era),
@@ -103,7 +106,7 @@ impl IdentityPage {
         }
     }
 
-    /// The clocks of this process show another time from now on.
+    /// Begins a new era: this process's clocks show another time from now on.
     pub(crate) fn begin_clock_era(self) {
         let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
         self.words.clock_era.store(fresh, Ordering::Relaxed);
@@ -129,7 +132,7 @@ impl IdentityPage {
     }
 }
 
-/// Gives a word of the page that is zero a number that no ancestor has used; answers what is there then.
+/// Gives a zero word of the page a number that no ancestor has used. Returns the word's value.
 #[cold]
 fn assign(word: &AtomicU64) -> u64 {
     let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -140,8 +143,8 @@ fn assign(word: &AtomicU64) -> u64 {
     }
 }
 
-/// A value that every process has one of its own of: made at its first use. A forked child that uses it gets a fresh one,
-/// whatever state the fork caught its parent's in; that one is left alone.
+/// A value that every process has its own of, made on first use. A forked child that uses it gets a fresh one,
+/// whatever state its parent's was in at the fork; the parent's is left alone.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T> {
     latest: AtomicPtr<Owned<T>>,
@@ -169,7 +172,7 @@ impl<T: Send + Sync> PerProcess<T> {
     ///
     /// # Errors
     ///
-    /// As [`IdentityPage::get`].
+    /// Those of [`IdentityPage::get`].
     pub(crate) fn get(&self) -> Result<&T, Errno>
     where
         T: Default,
@@ -177,18 +180,19 @@ impl<T: Send + Sync> PerProcess<T> {
         self.get_or(|_| T::default())
     }
 
-    /// This process's value, which is made of what the process that forked this one had, if that had one: whatever state
-    /// the fork caught it in.
+    /// This process's value. `make` gets the value of the process that forked this one, if it had one, in whatever
+    /// state the fork caught it.
     ///
     /// # Errors
     ///
-    /// As [`IdentityPage::get`].
+    /// Those of [`IdentityPage::get`].
     fn get_or(&self, make: impl Fn(Option<&T>) -> T) -> Result<&T, Errno> {
         let process = IdentityPage::get()?.current();
         loop {
             let latest = self.latest.load(Ordering::Acquire);
-            // SAFETY: the pointer is null or came out of `Box::into_raw` below and was published with release after the value
-            // was complete. What was published is freed by `drop` alone, which nothing that borrows `self` outlives.
+            // SAFETY: the pointer is null or came out of `Box::into_raw` below and was published with release
+            // ordering after the value was complete. What was published is freed only by `drop`, which nothing that
+            // borrows `self` outlives.
             let owned = unsafe { latest.as_ref() };
             if let Some(owned) = owned.filter(|owned| owned.process == process) {
                 return Ok(&owned.value);
@@ -215,7 +219,7 @@ impl<T> Drop for PerProcess<T> {
         let owned = unsafe { latest.as_ref() };
         let is_own = |owned: &Owned<T>| IdentityPage::get().is_ok_and(|page| page.current() == owned.process);
         if owned.is_some_and(is_own) {
-            // SAFETY: the box was made by `get_or` in this very process, and nothing borrows it any more. That of a parent
+            // SAFETY: the box was made by `get_or` in this very process, and nothing borrows it any more. A parent's
             // stays: another thread may have been in the middle of using it.
             drop(unsafe { Box::from_raw(latest) });
         }
@@ -228,8 +232,8 @@ impl<T> Default for PerProcess<T> {
     }
 }
 
-/// A mutex that no fork leaves locked. A forked child has what its parent had in it, unless another thread just had the lock:
-/// then it begins with nothing.
+/// A mutex that no fork leaves locked. A forked child finds what its parent had in it, unless another thread held the
+/// lock at the fork: then it starts with the default value.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessMutex<T> {
     own: PerProcess<Mutex<T>>,
@@ -242,12 +246,12 @@ impl<T: Clone + Default + Send> ProcessMutex<T> {
         }
     }
 
-    /// Waits for the lock. A thread that panicked under it counts as having left what it found: users change it by steps
-    /// each of which leaves it whole.
+    /// Waits for the lock. A panic under the lock does not matter: users change the value in steps, each of which
+    /// leaves it consistent.
     ///
     /// # Errors
     ///
-    /// As [`IdentityPage::get`].
+    /// Those of [`IdentityPage::get`].
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, T>, Errno> {
         let own = self
             .own
@@ -256,7 +260,7 @@ impl<T: Clone + Default + Send> ProcessMutex<T> {
     }
 }
 
-/// What a mutex that was copied by a fork holds; nothing where it was locked.
+/// The contents of a mutex copied by a fork; the default value if it was locked.
 fn inherited<T: Clone + Default>(mutex: &Mutex<T>) -> T {
     match mutex.try_lock() {
         Ok(value) => value.clone(),
@@ -292,7 +296,7 @@ mod tests {
         }
     }
 
-    /// What the child does, and whether it ended by itself within a minute and found all right.
+    /// Runs `look` in a child. Returns whether it ended by itself within a minute and returned true.
     fn is_right_in_child(look: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls what is to be shown to work there, and leaves without running destructors.
         match unsafe { fork() }.expect("a child") {
@@ -355,7 +359,7 @@ mod tests {
             let had = copy.lock().map(|found| found.len());
             let before = count(&value);
             drop(copy);
-            // Its own copy is gone, its parent's stays.
+            // The child's own copy is gone; its parent's stays.
             had == Ok(1) && before == 3 && count(&value) == 2
         }));
         drop(mutex);

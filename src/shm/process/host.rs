@@ -1,4 +1,4 @@
-//! What the kernel says of this boot, its namespaces and its processes.
+//! What the kernel says about this boot, its namespaces and its processes.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,22 +10,21 @@ use nix::unistd::Pid;
 
 use super::fork_identity::IdentityPage;
 
-/// The boot and the namespaces in which process ids, thread ids and the boot-time clock of this process mean what
-/// they mean.
+/// The boot and the namespaces that give this process's process ids, thread ids and boot-time clock their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The two halves of the kernel's random boot id; zeros where the kernel does not say, as in a unit of systemd with
+    /// The two halves of the kernel's random boot id; zeros if the kernel does not say, as in a systemd unit with
     /// `ProcSubset=pid`.
     pub(crate) boot_id: [u64; 2],
-    /// Inode of the PID namespace; zero where the kernel does not say.
+    /// Inode of the PID namespace; zero if the kernel does not say.
     pub(crate) pid_namespace: u64,
-    /// Inode of the time namespace; zero where the kernel has none or does not say.
+    /// Inode of the time namespace; zero if the kernel has none or does not say.
     pub(crate) time_namespace: u64,
 }
 
 impl Place {
-    /// Where this process runs. Zeros stand for what this kernel does not have; that it cannot be read just now, for want
-    /// of a descriptor or of memory, is an error: a segment would be taken for one of another boot.
+    /// Where this process runs. What this kernel does not have is zero. If something just cannot be read now, for
+    /// want of a descriptor or memory, that is an error: the segment would be taken for one of another boot.
     pub(crate) fn current() -> io::Result<Self> {
         let time_namespace = namespace("/proc/self/ns/time")?;
         note_time_namespace(time_namespace);
@@ -37,13 +36,13 @@ impl Place {
     }
 }
 
-/// The PID namespace of this process, which it never changes; zero where the kernel does not say.
+/// The PID namespace of this process, which it never changes; zero if the kernel does not say.
 pub(super) fn pid_namespace() -> io::Result<u64> {
     namespace("/proc/self/ns/pid")
 }
 
-/// Begins another era of the clocks where this process was in another time namespace before. A single thread may go from one to
-/// another, so no other one reads the clock meanwhile.
+/// Begins another era of the clocks if this process was in another time namespace before. Only a single-threaded
+/// process can change its time namespace, so no other thread reads the clock meanwhile.
 fn note_time_namespace(inode: u64) {
     static LATEST: AtomicU64 = AtomicU64::new(0);
     if LATEST.swap(inode, Ordering::Relaxed) != inode
@@ -66,7 +65,7 @@ fn namespace(path: &str) -> io::Result<u64> {
     Ok(if_there(fs::metadata(path))?.map_or(0, |metadata| metadata.ino()))
 }
 
-/// None where there is no such file.
+/// `None` if there is no such file.
 fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -102,7 +101,7 @@ pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
     match status {
         // A process that could not tell when it started may be this one.
         Some(status) if start_time != 0 && status.start_time != start_time => ProcessOpinion::Dead,
-        // The first thread of a process may end before the others, and shows as a zombie then.
+        // The first thread of a process may end before the others, and then shows as a zombie.
         Some(status) if status.is_zombie && status.threads <= 1 => ProcessOpinion::Dead,
         Some(_) if start_time != 0 => ProcessOpinion::Alive,
         _ => match kill(Pid::from_raw(id), None) {
@@ -112,7 +111,7 @@ pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
     }
 }
 
-/// When this process started, in clock ticks since boot; zero where `/proc` does not say.
+/// When this process started, in clock ticks since boot; zero if `/proc` does not say.
 pub(crate) fn own_start_time() -> u64 {
     task_status("self").map_or(0, |status| status.start_time)
 }
@@ -122,9 +121,9 @@ pub(super) fn shows_own_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
 }
 
-/// Whether a process maps the file of that inode; `None` where the kernel does not let this process see.
+/// Whether a process maps the file with that inode; `None` if the kernel does not let this process see.
 ///
-/// Devices are not compared, because some file systems show others here than to `fstat`.
+/// Devices are not compared, because some file systems show a different one here than to `fstat`.
 pub(crate) fn maps_file(pid: u64, inode: u64) -> Option<bool> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     if maps.is_empty() {
@@ -138,7 +137,7 @@ pub(crate) fn maps_file(pid: u64, inode: u64) -> Option<bool> {
     }))
 }
 
-/// The name of this process, as the kernel has it.
+/// This process's name in the kernel.
 pub(crate) fn own_name() -> String {
     fs::read_to_string("/proc/self/comm").map_or_else(|_| String::new(), |name| name.trim_end().to_owned())
 }
@@ -154,30 +153,31 @@ pub(crate) fn process_of_thread(thread: u32) -> Option<u32> {
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-/// What the kernel says of a process or a thread.
+/// What the kernel says about a process or a thread.
 pub(super) struct TaskStatus {
     is_zombie: bool,
     is_exiting: bool,
     has_memory: bool,
-    /// Of the whole process.
+    /// Threads of the whole process.
     pub(super) threads: u64,
     pub(super) start_time: u64,
 }
 
 impl TaskStatus {
-    /// Whether the thread never runs code of its program again. Two things say so, the kernel's own flag and the memory that
-    /// it has no more, so that neither is believed where a kernel or a sandbox shows something else in its place.
+    /// Whether the thread will never run code of its program again. Both the kernel's own flag and the loss of its
+    /// memory must say so, so that neither is believed alone if a kernel or a sandbox shows something else in its
+    /// place.
     pub(super) fn has_ended(&self) -> bool {
         self.is_exiting && !self.has_memory
     }
 }
 
-/// `task` is the number of a process, `self`, or the path to a thread from a process's number on.
+/// `task` is a process id, `self`, or a thread's path below `/proc`.
 pub(super) fn task_status(task: &str) -> Option<TaskStatus> {
     /// The kernel's `PF_EXITING`.
     const EXITING: u64 = 4;
     let bytes = fs::read(format!("/proc/{task}/stat")).ok()?;
-    // The second field is the name in parentheses, which may itself hold spaces and parentheses.
+    // The second field is the name in parentheses, which may itself contain spaces and parentheses.
     let after_name = bytes.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(bytes.get(after_name + 1..)?).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

@@ -1,9 +1,9 @@
 //! A file lock that lives exactly as long as the process image that took it.
 //!
-//! The kernel releases the lock of an open file when nothing refers to the open file any more. So one page of the file
-//! is mapped through it, and its descriptor is closed: code that closes every descriptor it does not know cannot lose
-//! the lock, a forked child does not get the page (`MADV_DONTFORK`) and cannot keep it, and death and exec end the
-//! mapping and with it the lock.
+//! The kernel releases an open file's lock when nothing refers to the open file any more. So one page of the file is
+//! mapped through it, and its descriptor is closed. Code that closes every descriptor it does not know cannot lose
+//! the lock; a forked child does not get the page (`MADV_DONTFORK`) and cannot keep the lock; and death and exec end
+//! the mapping, and the lock with it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -28,19 +28,20 @@ pub(crate) struct ImageLock {
 }
 
 impl ImageLock {
-    /// Keeps the locks that were taken through `file`, until this process ends, executes another program, or
-    /// [`release`](Self::release)s them. The descriptor is closed, and then `is_locked` is asked, by another open file, whether
-    /// they are there yet: `None` where they are not, because this file system does not keep what is only mapped.
+    /// Keeps the locks that were taken through `file` until this process ends, executes another program, or
+    /// [`release`](Self::release)s them. Closes the descriptor, and then calls `is_locked`, which goes through
+    /// another open file, to see whether they are still there: `None` if not, because this file system does not keep
+    /// the locks of what is only mapped.
     ///
-    /// A child that another thread forks during this call, or since the file was opened, may inherit the descriptor or
-    /// the mapping, and then keeps the locks until it ends or executes another program.
+    /// A child that another thread forks during this call, or since the file was opened, may inherit the descriptor
+    /// or the mapping. It then keeps the locks until it ends or executes another program.
     pub(crate) fn keep(
         file: File,
         process: ProcessIdentity,
         is_locked: impl FnOnce() -> Result<bool, Errno>,
     ) -> Result<Option<Self>, Errno> {
-        // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours, and without any permission
-        // nothing can be read or written through it.
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours, and without any
+        // permission nothing can be read or written through it.
         let page = unsafe { mmap(None, PAGE, ProtFlags::PROT_NONE, MapFlags::MAP_SHARED, &file, 0) }?;
         let kept = Self {
             process: AtomicU64::new(process.as_u64()),
@@ -56,8 +57,8 @@ impl ImageLock {
         Ok(is_kept?.then_some(kept))
     }
 
-    /// Keeps what `fresh` keeps, in its place. Only for a child of the process that kept something here before, which
-    /// has nothing of that; and only by one thread at a time.
+    /// Takes over what `fresh` keeps. Only for a child of the process that kept something here before, which has
+    /// nothing of that; and only by one thread at a time.
     pub(crate) fn replace(&self, fresh: Self) {
         let page = fresh.page.swap(std::ptr::null_mut(), Ordering::Relaxed);
         self.page.store(page, Ordering::Relaxed);
@@ -65,7 +66,7 @@ impl ImageLock {
             .store(fresh.process.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// Releases the locks, if they are those of `process`, the calling process.
+    /// Releases the locks, if they belong to `process`, the calling process.
     pub(crate) fn release(&self, process: ProcessIdentity) {
         if self.process.load(Ordering::Acquire) != process.as_u64() {
             return;
@@ -73,8 +74,8 @@ impl ImageLock {
         let page = self.page.swap(std::ptr::null_mut(), Ordering::Relaxed);
         if let Some(page) = NonNull::new(page) {
             // SAFETY: the page was mapped by `keep` in this very process, as was just compared, and the swap has made
-            // this the only call that unmaps it. Nothing refers to memory without permissions. It cannot fail for
-            // a whole mapping.
+            // this the only call that unmaps it. Nothing refers to memory without permissions. It cannot fail for a
+            // whole mapping.
             let _ = unsafe { munmap(page, PAGE.get()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Processes: which take part in a segment, and which are alive.
+//! Processes: which of them participate in a segment, and which are alive.
 
 pub(super) mod attachments;
 pub(crate) mod background_thread;

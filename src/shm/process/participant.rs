@@ -1,8 +1,8 @@
 //! Which processes are attached, and which are dead.
 //!
-//! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
-//! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be, and only of
-//! processes of the same PID namespace.
+//! A participant is one copy of the library in one image of one process. It owns its slot through the file lock on
+//! the slot's byte, which lives exactly as long as the image. The process table is only consulted if the lock cannot
+//! be, and only about processes of the same PID namespace.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -39,7 +39,7 @@ use crate::shm::wake::wake_list::WakeList;
 const SLOT_BITS: u32 = 16;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
-/// A slot in one of its lives: what every hold is owned by.
+/// One life of a slot: the owner of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ParticipantId {
     pub(crate) slot: u64,
@@ -52,7 +52,7 @@ impl ParticipantId {
         (self.generation << SLOT_BITS) | (self.slot + 1)
     }
 
-    /// The owner that a word names; `None` for a free hold or a word that names no slot.
+    /// The owner named by a word; `None` for a free hold or a word that names no slot.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let slot = (word & SLOT_MASK).checked_sub(1)?;
         Some(Self {
@@ -62,14 +62,14 @@ impl ParticipantId {
     }
 }
 
-/// What a participant is doing with its slot.
+/// The state of a participant's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No one's.
+    /// Nobody's.
     Free,
     /// Being filled in.
     Joining,
-    /// A process's.
+    /// Owned by a process.
     Live,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct ParticipantState {
 }
 
 impl ParticipantState {
-    /// Generations wrap here, so that a generation fits an owner word.
+    /// Generations wrap here, so that they fit an owner word.
     const GENERATION_MASK: u64 = (1 << (64 - SLOT_BITS)) - 1;
 
     pub(crate) fn from_word(word: u64) -> Self {
@@ -110,7 +110,7 @@ impl ParticipantState {
     }
 }
 
-/// A participant as its record says, for display.
+/// A participant's record, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParticipantRecord {
     pub(crate) id: ParticipantId,
@@ -124,7 +124,7 @@ pub(crate) struct ParticipantRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct ParticipantTable {
     pub(crate) region: Arc<Region>,
-    /// How participants exclude one another.
+    /// How participants exclude each other.
     pub(crate) lock_kind: LockKind,
     pub(crate) offset: u64,
     pub(crate) count: u64,
@@ -153,34 +153,33 @@ impl ParticipantTable {
         processes.len() as u64
     }
 
-    /// The process futex of a participant. The process that has the slot now is advanced, which does no more than make
-    /// it look.
+    /// The process futex of a participant. If another process has the slot now, advancing this only makes it look.
     pub(crate) fn process_futex(&self, id: ParticipantId) -> Option<&AtomicU64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(&record.process_futex)
     }
 
-    /// When a grant of a participant lapsed last, on the segment clock. The process that has the slot now is passed
-    /// over for what it waited with before, which does no more than make it look.
+    /// When a grant of a participant last lapsed, on the segment clock. If another process has the slot now, its
+    /// earlier tickets are passed over, which only makes it look.
     pub(crate) fn lapsed_at(&self, id: ParticipantId) -> Option<&AtomicU64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(&record.lapsed_at)
     }
 
-    /// The tickets that the process futex of a participant was advanced for.
+    /// The tickets that a participant's process futex was advanced for.
     pub(crate) fn wake_list(&self, id: ParticipantId) -> Option<WakeList<'_>> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(WakeList::new(&record.wake_count, &record.wake_list))
     }
 
-    /// The process futex of a participant, for a caller that may outlive this.
+    /// The process futex of a participant, for a caller that may outlive the table.
     pub(crate) fn mapped_process_futex(&self, id: ParticipantId) -> Result<Mapped<AtomicU64>, OutOfRegion> {
         let record = id.slot.saturating_mul(size_of::<Participant>() as u64);
         let offset = record.saturating_add(offset_of!(Participant, process_futex) as u64);
         self.region.mapped_words(self.offset.saturating_add(offset), 1)
     }
 
-    /// The process of a participant, where the slot still is its own.
+    /// The process of a participant, if the slot still belongs to it.
     pub(crate) fn identity_of(&self, id: ParticipantId) -> Option<CopyIdentity> {
         let record = self.read(id.slot)?;
         let is_current = record.id == id && record.phase == Phase::Live;
@@ -201,8 +200,8 @@ impl ParticipantTable {
         Some(read(slot, record))
     }
 
-    /// Whether the owner of something is alive. `is_locked` says whether any open file has a byte's lock, or that this
-    /// cannot be asked: then the process table decides, as far as it knows.
+    /// Whether an owner is alive. `is_locked` says whether any open file has a byte locked, or that it cannot tell:
+    /// then the process table decides, as far as it knows.
     pub(crate) fn is_alive(
         &self,
         id: ParticipantId,
@@ -215,7 +214,7 @@ impl ParticipantTable {
             return false;
         }
         is_locked(ByteRange::participant(id.slot)).unwrap_or_else(|| {
-            // Until it is live, the record names no process. That of another namespace is another process here.
+            // Until it is live, the record names no process. A pid of another namespace means another process here.
             let process = record.identity;
             record.phase != Phase::Live
                 || !process.is_of_namespace(pid_namespace().unwrap_or(0))
@@ -223,8 +222,8 @@ impl ParticipantTable {
         })
     }
 
-    /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while no process
-    /// is alive, under the attach lock.
+    /// Frees every slot in a new generation, so that whatever is owned is owned by the dead. Only while no process is
+    /// alive, under the attach lock.
     pub(crate) fn clear(&self) -> Result<(), OutOfRegion> {
         for record in self.records()? {
             let state = ParticipantState::from_word(record.state.load(Ordering::Relaxed));
@@ -237,8 +236,9 @@ impl ParticipantTable {
         Ok(())
     }
 
-    /// Takes a slot for this copy of the library: one whose byte is free, so that its last owner is dead. Answers with
-    /// the lock on the byte. `file` has no other use; by `witness`, another open file, it is seen that the lock is kept.
+    /// Takes a slot for this copy of the library: one whose byte is not locked, so that its last owner is dead.
+    /// Returns the lock on the byte, too. `file` has no other use; `witness`, another open file, is used to check
+    /// that the lock is kept.
     fn join(
         &self,
         file: File,
@@ -276,12 +276,12 @@ impl ParticipantTable {
             generation,
             phase: Phase::Live,
         };
-        // Readers that see the phase see the fields stored before.
+        // Readers that see the phase also see the fields stored before it.
         record.state.store(live.to_word(), Ordering::Release);
         Ok((ParticipantId { slot, generation }, lock))
     }
 
-    /// Why there is none to be had.
+    /// Why no slot could be had.
     fn no_slot(&self, file: &File, path: &Path) -> Error {
         self.locked_by_reader(file, path).unwrap_or_else(|| {
             Error::Open(OpenError::TooManyParticipants {
@@ -292,8 +292,8 @@ impl ParticipantTable {
         })
     }
 
-    /// That no slot is to be had, some because a process has a lock for reading on their bytes; `file` is any open file of the
-    /// segment.
+    /// The error if no slot is to be had because, for some of them, a process has a read lock on their bytes. `file`
+    /// is any open file of the segment.
     pub(crate) fn locked_by_reader(&self, file: &File, path: &Path) -> Option<Error> {
         let mut of_reader = None;
         for byte in (0..self.count).map(ByteRange::participant) {
@@ -309,7 +309,7 @@ impl ParticipantTable {
     }
 }
 
-/// Makes a slot free if it still is in `state`: the process that joins in it meanwhile moves its generation on.
+/// Frees a slot if it is still in `state`: a process that joins in it meanwhile advances its generation.
 fn free(record: &Participant, state: ParticipantState) -> bool {
     let free = ParticipantState {
         phase: Phase::Free,
@@ -365,18 +365,18 @@ fn load_name(record: &Participant) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Where the process is whose death would serve another.
+/// Where a process is whose death somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watchable {
     /// It has that id in the PID namespace of this process.
     Here(u64),
-    /// In another PID namespace, in which its id means nothing to this process.
+    /// In another PID namespace, so its id means nothing to this process.
     Elsewhere,
-    /// The slot is free, or has a new life already: the process that had it before is gone.
+    /// The slot is free or has a new life: the process that had it is gone.
     Gone,
 }
 
-/// This process's place among the participants, renewed in a forked child at its first use.
+/// This process's place among the participants. A forked child renews it on first use.
 #[derive(Debug)]
 pub(crate) struct Membership {
     table: ParticipantTable,
@@ -384,30 +384,30 @@ pub(crate) struct Membership {
     page: IdentityPage,
     /// For asking who is alive. It has no locks of its own, so a forked child may go on using it.
     descriptor: Descriptor,
-    /// On the byte of the slot.
+    /// The lock on the slot's byte.
     lock: ImageLock,
-    /// The process that `owner` is the participant of.
+    /// The process that is the participant `owner`.
     identity: AtomicU64,
     owner: AtomicU64,
-    /// The PID namespace of this process; zero where `/proc` does not say.
+    /// The PID namespace of this process; zero if `/proc` does not say.
     pid_namespace: AtomicU64,
-    /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
-    /// its parent's, and knows it for stale: no lock of the standard library could tell.
+    /// The identity of the process while one of its threads renews the membership. A child may inherit its parent's
+    /// identity here, and recognises it as stale; a lock of the standard library could not do that.
     renewing: AtomicU64,
-    /// Notified when a forked child becomes a participant, as long as they exist: not those that another thread was just adding
-    /// when the child was forked.
+    /// To be notified when a forked child becomes a participant, while they exist. Any that another thread was just
+    /// adding at the fork are missing in the child.
     children: ProcessMutex<Vec<Weak<dyn ChildJoined>>>,
 }
 
-/// Something that has to do with each forked child that becomes a participant.
+/// Something that has work to do when a forked child becomes a participant.
 pub(crate) trait ChildJoined: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// In the child: threads of its parent are not there.
+    /// Called in the child: its parent's threads do not exist there.
     fn child_joined(&self);
 }
 
 impl Membership {
-    /// Joins the participants of an open segment. `file` has no other use, `probe` is kept for asking who is alive. The
-    /// caller holds the attach lock.
+    /// Joins the participants of an open segment. `file` has no other use; `probe` is kept for asking who is alive.
+    /// The caller must hold the attach lock.
     pub(crate) fn join(
         file: File,
         probe: File,
@@ -423,7 +423,7 @@ impl Membership {
         let process = page.current();
         let (id, lock) = table.join(file, &probe, process, &path)?;
         let descriptor = Descriptor::adopt(probe).map_err(|errno| {
-            // Nothing else would: it lasts until the process ends.
+            // Nothing else would release it: it lasts until the process ends.
             lock.release(process);
             failed("examine", &path, errno)
         })?;
@@ -441,7 +441,7 @@ impl Membership {
         })
     }
 
-    /// The participant that this process is. In a child's first call it becomes one of its own.
+    /// The participant that this process is. The first call in a forked child makes it one of its own.
     #[inline]
     pub(crate) fn owner(&self) -> Result<u64, Error> {
         match self.owner_so_far() {
@@ -450,8 +450,8 @@ impl Membership {
         }
     }
 
-    /// The participant that this process is, or zero where it has not become one since its fork. Unlike
-    /// [`owner`](Self::owner) it makes no system call.
+    /// The participant that this process is, or zero if it has not become one since it was forked. Unlike
+    /// [`owner`](Self::owner), this makes no system call.
     #[inline]
     pub(crate) fn owner_so_far(&self) -> u64 {
         if self.identity.load(Ordering::Acquire) == self.page.current().as_u64() {
@@ -461,20 +461,20 @@ impl Membership {
         }
     }
 
-    /// Whether `owner` is what this process is, without becoming a participant for the answer.
+    /// Whether `owner` is this process. Does not make it a participant to find out.
     #[inline]
     pub(crate) fn is_current(&self, owner: u64) -> bool {
         // No owner is zero.
         self.owner_so_far() == owner
     }
 
-    /// Whether the owner of something is alive.
+    /// Whether an owner is alive.
     pub(crate) fn is_alive(&self, id: ParticipantId) -> bool {
         self.is_current(id.to_word()) || self.table.is_alive(id, |byte| self.is_locked(byte))
     }
 
-    /// Whether no code of a participant's process runs any more, although its byte may still be locked. Not known of a process of
-    /// another PID namespace.
+    /// Whether a participant's process will run no more code, although its byte may still be locked. False for a
+    /// process of another PID namespace, of which this is unknown.
     pub(super) fn is_past_its_end(&self, id: ParticipantId) -> bool {
         let own = self.pid_namespace.load(Ordering::Relaxed);
         self.table.identity_of(id).is_some_and(|process| {
@@ -482,7 +482,7 @@ impl Membership {
         })
     }
 
-    /// How this process can learn of the death of the owner of something without looking.
+    /// How this process can be notified of an owner's death.
     pub(crate) fn watchable(&self, id: ParticipantId) -> Watchable {
         let Some(process) = self.table.identity_of(id) else {
             return Watchable::Gone;
@@ -495,31 +495,32 @@ impl Membership {
         }
     }
 
-    /// Whether any open file has a lock in the range; `None` where that cannot be asked.
+    /// Whether any open file has a lock in the range; `None` if that cannot be determined.
     fn is_locked(&self, range: ByteRange) -> Option<bool> {
         self.descriptor.is_locked_by_others(range).or_else(|| {
-            // Something closed the descriptor. Where the path leads elsewhere by now, there is no other way in.
+            // Something closed the descriptor. If the path leads elsewhere by now, there is no other way in.
             self.descriptor.replace(self.open_again().ok()?);
             self.descriptor.is_locked_by_others(range)
         })
     }
 
-    /// Whether this is the membership of a segment in that file.
+    /// Whether this is a membership of the segment in that file.
     pub(crate) fn is_of(&self, file: FileIdentity) -> bool {
         self.descriptor.file() == file
     }
 
-    /// Whether the file has a name, by whatever path; `None` where that cannot be known. One that has is kept from looking unused.
+    /// Whether the file has a name, at any path; `None` if that cannot be known. If it has one, keeps it from looking
+    /// unused.
     pub(in crate::shm) fn file_has_name(&self) -> Option<bool> {
         self.descriptor.look()
     }
 
-    /// Which file it is.
+    /// The segment's file.
     pub(crate) fn file(&self) -> FileIdentity {
         self.descriptor.file()
     }
 
-    /// The segment, mapped.
+    /// The mapped segment.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.table.region
     }
@@ -529,7 +530,7 @@ impl Membership {
         &self.table
     }
 
-    /// Frees the slots of dead processes; answers how many. Joining does not need it.
+    /// Frees the slots of dead processes and returns how many. Joining does not depend on it.
     pub(crate) fn free_dead_participants(&self) -> usize {
         let Ok(records) = self.table.records() else {
             return 0;
@@ -551,7 +552,7 @@ impl Membership {
         .count()
     }
 
-    /// Keeps other threads of this process from renewing; answers the process's identity.
+    /// Keeps other threads of this process from renewing. Returns the process's identity.
     fn start_renewing(&self) -> ProcessIdentity {
         let current = self.page.current();
         loop {
@@ -587,9 +588,9 @@ impl Membership {
         outcome
     }
 
-    /// Says to `child` when a forked child has become a participant, for as long as there is `child`.
+    /// Notifies `child` when a forked child has become a participant, while `child` exists.
     pub(crate) fn when_child_joins(&self, child: &Arc<dyn ChildJoined>) {
-        // There is a membership only where the kernel tells a child from its parent.
+        // A membership only exists if the kernel tells a child from its parent.
         if let Ok(mut children) = self.children.lock() {
             children.retain(|child| child.strong_count() > 0);
             children.push(Arc::downgrade(child));
@@ -604,8 +605,9 @@ impl Membership {
             .map_err(|place| damaged(&self.path, place))?;
         let attach_file = self.reopen()?;
         let attach_lock = AttachLock::take(&attach_file, &self.path)?;
-        // It may have been forked into other namespaces, where its thread ids or its clock mean something else. Compared with
-        // the byte held, because a process of other namespaces may start the segment cold before it is.
+        // This process may have been forked into other namespaces, where its thread ids or its clock mean something
+        // else. Compared while holding the byte, because a process of other namespaces could start the segment cold
+        // before that.
         let place = current_place(&self.path)?;
         ensure_same_namespaces(header, self.table.lock_kind, place, &self.path)?;
         let (id, lock) = self
@@ -619,13 +621,15 @@ impl Membership {
         Ok(id.to_word())
     }
 
-    /// What became of the segment, which this process opened by `path`: two system calls where nothing did, and a third once a minute.
+    /// What has become of the segment, which this process opened by `path`. If nothing has, this takes two system
+    /// calls, and a third once a minute.
     pub(crate) fn look_for_removal(&self, path: &Path) -> Option<RemovalCause> {
         let header: &Header = self.region().record(0).ok()?;
         look_for_removal(header, || self.file_has_name(), self.file(), path)
     }
 
-    /// Opens the file again as an open file of its own, for a child that is to use the segment: not where that was removed.
+    /// Opens the file again as a new open file, for a child that wants to use the segment. Fails if the segment was
+    /// removed.
     fn reopen(&self) -> Result<File, Error> {
         match self.look_for_removal(&self.path) {
             Some(cause) => Err(Error::Segment(SegmentError::Removed {

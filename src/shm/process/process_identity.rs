@@ -1,7 +1,7 @@
 //! Which copy of the library this is, in which image of which process.
 //!
-//! A process may hold several copies: a Python extension beside another shared library, two versions of the crate.
-//! Each has statics of its own and is a participant of its own.
+//! A process may contain several copies, such as a Python extension beside another shared library, or two versions of
+//! the crate. Each has statics of its own and is a participant of its own.
 #![allow(unsafe_code)]
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,26 +11,26 @@ use siphasher::sip::SipHasher24;
 
 use super::host::{own_start_time, pid_namespace};
 
-/// Bytes of `AT_RANDOM`, by getauxval(3).
+/// Bytes at `AT_RANDOM`: see getauxval(3).
 const RANDOM_BYTES: usize = 16;
 
-/// Who owns a participant's slot.
+/// The owner of a participant's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyIdentity {
     pub(crate) pid: u64,
-    /// The PID namespace that `pid` is of; zero where `/proc` does not say.
+    /// The PID namespace of `pid`; zero if `/proc` does not say.
     pub(crate) pid_namespace: u64,
-    /// In clock ticks since boot; zero where `/proc` does not say.
+    /// In clock ticks since boot; zero if `/proc` does not say.
     pub(crate) start_time: u64,
-    /// Of the program in execution: the same for all copies of the library in it and for its forked children, and
-    /// another after an exec. Zero where the kernel does not say.
+    /// Identifies the running program image: the same for all copies of the library in it and for its forked
+    /// children, and a new one after an exec. Zero if the kernel does not say.
     pub(crate) image: u64,
-    /// Drawn at random by each copy of the library at its first use. Never zero.
+    /// Drawn at random by each copy of the library on first use. Never zero.
     pub(crate) copy: u64,
 }
 
 impl CopyIdentity {
-    /// That of the calling code.
+    /// The identity of the calling copy.
     pub(crate) fn own() -> Self {
         Self {
             pid: u64::from(std::process::id()),
@@ -46,19 +46,19 @@ impl CopyIdentity {
         self.process() == recorded.process()
     }
 
-    /// What all copies of the library in a process have in common, and no two processes.
+    /// What all copies of the library in a process share, and no two processes do.
     pub(super) fn process(self) -> (u64, u64, u64) {
         (self.pid_namespace, self.pid, self.start_time)
     }
 
-    /// Whether the numbers of the process mean here what they meant to the process that wrote them down.
+    /// Whether the process's numbers mean the same here as to the process that wrote them down.
     pub(super) fn is_of_namespace(self, pid_namespace: u64) -> bool {
         self.pid_namespace != 0 && self.pid_namespace == pid_namespace
     }
 }
 
-/// The kernel gives every program that it executes 16 random bytes. The C library makes its secrets of them, so they
-/// are the key of a hash, which does not reveal them, and not what is hashed.
+/// The kernel gives every program it executes 16 random bytes. The C library derives secrets from them, so they are
+/// not hashed themselves but used as the key of a hash, which does not reveal them.
 fn own_image() -> u64 {
     // SAFETY: getauxval only looks a number up.
     let address = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; RANDOM_BYTES];

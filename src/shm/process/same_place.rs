@@ -11,16 +11,16 @@ use crate::shm::file::segment_file::io_error;
 use crate::shm::layout::records::Header;
 use crate::shm::lock::dispatch::LockKind;
 
-/// In `boot_id[1]` of a segment whose boot is not known, while it is started cold. No boot has such an id: the first bits of its
-/// second half say of which kind it is.
+/// The value of `boot_id[1]` while a segment whose boot is unknown is started cold. No boot has such an id: the first
+/// bits of an id's second half tell its kind.
 pub(crate) const UNKNOWN_BOOT: u64 = 1;
 
-/// Whether two things that may not be known are the same.
+/// Whether two things, either of which may be unknown, are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Likeness {
     Same,
     Another,
-    /// One of the two is not known: then they are not taken for different without another reason.
+    /// One of the two is unknown: without another reason they are not taken to be different.
     Unknown,
 }
 
@@ -32,11 +32,11 @@ pub(super) fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
     [load_acquire(&words[0]), load_acquire(&words[1])]
 }
 
-/// Where a segment is from: what its header says of the processes that use it.
+/// Where a segment comes from: what its header says about the processes that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentOrigin {
     pub(crate) place: Place,
-    /// It is the file that the header speaks of, and no copy.
+    /// It is the file that the header was made for, not a copy.
     pub(crate) is_original_file: bool,
 }
 
@@ -63,10 +63,10 @@ impl SegmentOrigin {
         }
     }
 
-    /// Whether the segment is of the boot of that place.
+    /// Whether the segment is of that place's boot.
     pub(crate) fn boot(self, place: Place) -> Likeness {
         match self.place.boot_id {
-            // A cold start was cut short.
+            // A cold start was interrupted.
             [0, second] if second != 0 => Likeness::Another,
             [_, 0] => Likeness::Unknown,
             _ if place.boot_id[1] == 0 => Likeness::Unknown,
@@ -76,13 +76,13 @@ impl SegmentOrigin {
     }
 }
 
-/// Where this process runs, for a segment that is compared with it.
+/// Where this process runs, to be compared with a segment.
 pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
     Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
 }
 
-/// Whether the boot-time clock and, where its locks name threads, thread ids mean the same in this process as in those that
-/// use the segment.
+/// Checks that the boot-time clock means the same to this process as to those that use the segment, and so do thread
+/// ids, if the segment's locks name threads.
 pub(crate) fn ensure_same_namespaces(
     header: &Header,
     lock_kind: LockKind,

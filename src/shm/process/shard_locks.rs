@@ -1,6 +1,6 @@
 //! The locks of a segment's shards, as its participants take them and as others see them.
 //!
-//! Only here is it known who is asked whether the owner of a lock lives.
+//! Only this module knows how to find out whether the owner of a lock is alive.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::shm::lock::guard::{Guard, LockError};
 use crate::shm::lock::lock_holder::LockHolder;
 use crate::shm::lock::slot_word::SlotWord;
 
-/// What a lock says, read without touching it.
+/// The state of a lock, read without touching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockState {
     pub(crate) holder: Option<LockHolder>,
-    /// The holder died with the lock, and no process has taken it since.
+    /// The holder died with the lock, and nobody has taken it since.
     pub(crate) owner_died: bool,
     /// It can never be taken again as it is.
     pub(crate) is_lost: bool,
 }
 
 impl ParticipantTable {
-    /// What a lock says; `is_alive` is asked of the participant that it names, if it names one.
+    /// The state of a lock. `is_alive` is called for the participant that the lock names, if it names one.
     pub(crate) fn lock_state(
         &self,
         area: &LockArea,
@@ -59,13 +59,13 @@ impl ParticipantTable {
         }
     }
 
-    /// The participant that a lock word names, if the slot still is its own.
+    /// The participant named by a lock word, if the slot still belongs to it.
     fn owner_of(&self, word: SlotWord) -> Option<ParticipantId> {
         let id = self.read(word.slot()?)?.id;
         word.names(id.to_word()).then_some(id)
     }
 
-    /// The process of a participant, as it is named to people, where the slot still is its own.
+    /// The process of a participant, as it is named to people, if the slot still belongs to it.
     pub(crate) fn process_of(&self, id: ParticipantId) -> Option<ProcessId> {
         let record = self.read(id.slot).filter(|record| record.id == id)?;
         Some(self.shown(record.identity))
@@ -73,7 +73,7 @@ impl ParticipantTable {
 }
 
 impl Membership {
-    /// Takes a lock for this process, which is the participant `owner`, if no process holds it.
+    /// Takes a lock for this process, which is the participant `owner`, if nobody holds it.
     #[inline(always)]
     pub(crate) fn try_lock<'a>(
         &self,
@@ -83,7 +83,8 @@ impl Membership {
         self.table().lock_kind.try_lock(area, owner)
     }
 
-    /// As [`try_lock`](Self::try_lock), waiting for it; where that is no time at all, it is taken from the dead only.
+    /// Takes a lock, waiting up to `timeout` for it. With a timeout of zero, it is only taken if it is free or its
+    /// owner is dead.
     pub(crate) fn lock<'a>(
         &self,
         area: &'a LockArea,
@@ -95,7 +96,7 @@ impl Membership {
             self.is_lock_owner_alive(word)
         })?;
         guard.ok_or_else(|| LockError::TimedOut {
-            // Whose it is matters to no process that does not wait for it.
+            // The holder only matters to a process that waits for it.
             holder: if timeout.is_zero() {
                 None
             } else {
@@ -108,9 +109,10 @@ impl Membership {
         self.table().lock_state(area, |id| self.is_alive(id))
     }
 
-    /// Whether the participant that a lock word names may still release it: not where the slot is free or has another
-    /// generation, nor, where it is its own still, where its byte is not locked. Nor, where its process can be looked up, where
-    /// that runs no more: its byte stays locked until its memory is given back, which may take longer than any process waits.
+    /// Whether the participant named by a lock word may still release the lock. It cannot if the slot is free or has
+    /// another generation, or if its byte is not locked. Nor can it if its process can be looked up and is past its
+    /// last instruction: its byte stays locked until its memory is freed, which may take longer than anybody wants to
+    /// wait.
     fn is_lock_owner_alive(&self, word: SlotWord) -> bool {
         self.table()
             .owner_of(word)
