@@ -86,7 +86,7 @@ impl Shared {
 ///
 /// let segment = Segment::open("/dev/shm/gateway.limits")?;
 /// let refresher = Refresher::start(&segment)?;
-/// // Serve requests: no acquisition waits for the store.
+/// // Serve requests: none of them waits for the store.
 /// drop(refresher);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

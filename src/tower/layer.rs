@@ -58,7 +58,7 @@ impl<E> LimitLayer<E> {
     /// # use http::StatusCode;
     /// # use shmlimit::tower::{Demand, LimitLayer};
     /// # fn adapt(demand: Demand) -> LimitLayer<Demand> {
-    /// // A 500 is a mistake of the service here, and no sign of too much work.
+    /// // Here a 500 is a bug in the service, not a sign of overload.
     /// LimitLayer::new(demand).fails_with(|status| status == StatusCode::SERVICE_UNAVAILABLE)
     /// # }
     /// ```
@@ -82,7 +82,7 @@ impl<E> LimitLayer<E> {
     ///     if let Rejection::Refused(refusal) = why {
     ///         *response.body_mut() = format!("{{\"error\":\"rate_limited\",\"limit\":{:?}}}", refusal.binding());
     ///     }
-    ///     response // with the status and the fields that it has
+    ///     response // with its status and fields
     /// })
     /// # }
     /// ```

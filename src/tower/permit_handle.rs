@@ -39,7 +39,7 @@ use crate::error::{Error, PermitError};
 ///     .layer(LimitLayer::new(Demand::new(request)?))
 ///     .service(service_fn(async |request: Request<()>| {
 ///         let permit = request.extensions().get::<PermitHandle>().cloned();
-///         let used = 900; // what the answer says that it has cost
+///         let used = 900; // the actual cost, taken from the answer
 ///         if let Some(permit) = permit {
 ///             permit.settle([("tokens", used)])?;
 ///         }

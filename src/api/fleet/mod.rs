@@ -20,7 +20,7 @@
 //! let segment = Segment::open("/dev/shm/gateway.limits")?;
 //! let fleet = segment.fleet();
 //! loop {
-//!     // Another process has duty, or is dead: then this one takes over.
+//!     // Another process has duty. If it dies, this one takes over.
 //!     let Some(duty) = fleet.wait_for_duty(Duration::from_secs(1))? else {
 //!         continue;
 //!     };

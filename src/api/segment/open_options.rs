@@ -83,10 +83,10 @@ impl OpenOptions {
     ///     Declaration::new().version(version).add_set(SetDeclaration::new("api").add_limit(requests))
     /// };
     /// let options = OpenOptions::new().on_mismatch(OnMismatch::Apply);
-    /// let former = options.open_or_create(&path, &of(1, 10))?; // a worker of the former release
-    /// let segment = options.open_or_create(&path, &of(2, 20))?; // one of the next release
+    /// let former = options.open_or_create(&path, &of(1, 10))?; // a worker of the previous release
+    /// let segment = options.open_or_create(&path, &of(2, 20))?; // a worker of the next release
     /// assert!(segment.mismatches()[0].to_string().contains("capacity: declared 20, in the segment 10"));
-    /// // Both go by the same limits, and a worker of the former release that is started again does not change them.
+    /// // Both use the same limits, and restarting a worker of the previous release does not change them.
     /// let restarted = options.open_or_create(&path, &of(1, 10))?;
     /// assert!(former.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

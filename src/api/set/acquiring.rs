@@ -116,7 +116,7 @@ impl LimitSet {
     /// let mut looks = 0;
     /// let second = pool.acquire_while(&pool.request(), None, || {
     ///     looks += 1;
-    ///     looks < 3 // a program would look whether it has been asked to stop
+    ///     looks < 3 // a program would check whether it has been asked to stop
     /// })?;
     /// assert!(!second.is_admitted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -241,7 +241,7 @@ impl LimitSet {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let chat = segment.set("chat")?;
     /// assert!(chat.debit("tokens", 900)?.is_admitted());
-    /// assert!(chat.debit("tokens", 900)?.is_admitted()); // 800 above, and counted
+    /// assert!(chat.debit("tokens", 900)?.is_admitted()); // 800 over, but counted
     /// assert!(!chat.debit("tokens", 1)?.is_admitted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

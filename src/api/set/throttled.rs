@@ -32,7 +32,7 @@ impl Permit<'_> {
     /// # let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let provider = segment.set("provider")?;
     /// let mut permit = provider.try_acquire(&provider.request())?.into_result()?;
-    /// // It answers 429, and `Retry-After: 30`.
+    /// // The provider answers 429 with `Retry-After: 30`.
     /// permit.throttled(Duration::from_secs(30))?;
     ///
     /// let refusal = provider.try_acquire(&provider.request())?.into_result().expect_err("in any process");

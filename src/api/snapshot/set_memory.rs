@@ -84,7 +84,7 @@ impl SegmentReader {
     /// let api = SetDeclaration::new("api").add_limit(Limit::calls("requests", 100, Duration::from_secs(1)));
     /// Segment::create(&path, &Declaration::new().add_set(api))?;
     /// let memory = SegmentReader::open(&path)?.memory();
-    /// assert_eq!((memory[0].waiters, memory[0].queue_bytes), (5_120, 5_120 * 128)); // unless declared
+    /// assert_eq!((memory[0].waiters, memory[0].queue_bytes), (5_120, 5_120 * 128)); // by default
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory(&self) -> Vec<SetMemory> {

@@ -49,7 +49,7 @@ use crate::tower::settings::OnError;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let answered = client.clone().oneshot(Request::new(())).await?;
-/// assert_eq!(answered.status(), 429); // the upstream's, which says that it takes nothing for 30 seconds
+/// assert_eq!(answered.status(), 429); // from the upstream, which accepts nothing for 30 seconds
 /// match client.oneshot(Request::new(())).await {
 ///     Err(ClientError::Refused(refusal)) => println!("not sent, for {:?}", refusal.retry_after()),
 ///     answered => println!("{answered:?}"),

@@ -48,7 +48,7 @@ impl Demand {
     /// let segment = Segment::open_or_create(&path, &declaration)?;
     /// let each_client = Demand::new(segment.set("clients")?.request())?
     ///     .by_header(HeaderName::from_static("x-api-key"))?
-    ///     .or_key("anonymous")?; // all of them together
+    ///     .or_key("anonymous")?; // all requests without the header together
     /// let service = ServiceBuilder::new()
     ///     .layer(LimitLayer::new(each_client))
     ///     .service(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))));

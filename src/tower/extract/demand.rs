@@ -138,7 +138,7 @@ impl Demand {
     /// #     .keyed(Keyed::new(1_000)).add_limit(Limit::calls("requests", 10, Duration::from_secs(1))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     ///
-    /// // Put there by the layer that authenticates.
+    /// // Inserted by the authentication layer.
     /// #[derive(Clone)]
     /// struct Tenant(u64);
     ///

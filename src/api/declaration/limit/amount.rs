@@ -20,7 +20,7 @@ const MAX_DECIMALS: usize = 18;
 /// ```
 /// use shmlimit::Amount;
 ///
-/// assert_eq!("1.50".parse(), Ok(Amount::from("1.5"))); // equal where they are the same number
+/// assert_eq!("1.50".parse(), Ok(Amount::from("1.5"))); // equal if they are the same number
 /// assert!(matches!(Amount::from(10_000), Amount::Whole(10_000)));
 /// assert!(matches!(Amount::from("unlimited"), Amount::Unlimited));
 /// ```

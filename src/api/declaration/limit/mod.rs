@@ -53,9 +53,9 @@ use window::{UtcOffset, Weekday, Window};
 /// | algorithm | comes back |
 /// |---|---|
 /// | [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket), [`LeakyBucket`](Self::LeakyBucket) | except for what time has replenished since |
-/// | [`FixedWindow`](Self::FixedWindow), including calendar windows | as long as the window lasts in which it was charged |
+/// | [`FixedWindow`](Self::FixedWindow), including calendar windows | until the window in which it was charged ends |
 /// | [`SlidingWindow`](Self::SlidingWindow) | for one window after it was charged, if at most a [few dozen](Limit::entries) charges are remembered before it, or after it; otherwise nothing |
-/// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | as long as the sub-window counts in which it was charged; from the oldest, the share that still counts |
+/// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | while the sub-window in which it was charged still counts; from the oldest, only the share that counts |
 ///
 /// So a rate with a [unit](Limit::unit) in a calendar window is a hard budget of money: reserve the most that a call
 /// may cost, and settle what it did cost.
@@ -68,7 +68,7 @@ use window::{UtcOffset, Weekday, Window};
 /// # let declaration = Declaration::new().add_set(SetDeclaration::new("model").add_limit(dollars));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let model = segment.set("model")?;
-/// let at_most = model.request().with("dollars", 1_500)?; // in units of a cent
+/// let at_most = model.request().with("dollars", 1_500)?; // in cents
 /// let mut first = model.try_acquire(&at_most)?.into_result()?;
 /// assert!(!model.try_acquire(&at_most)?.is_admitted(), "more than 20 dollars might be spent");
 /// first.settle([("dollars", 225)])?;
@@ -402,7 +402,7 @@ impl Limit {
     /// ```
     /// use shmlimit::{Adaptive, Declaration, Limit, SetDeclaration};
     ///
-    /// // Tried with 20 at once; with more as long as no process has to queue behind that, and with fewer where a process does.
+    /// // Starts with 20 at once, admits more while no work queues behind them, and fewer when it does.
     /// let in_flight = Limit::concurrency("in_flight", 20).adaptive(Adaptive::Vegas).floor(4).ceiling(200);
     /// Declaration::new().add_set(SetDeclaration::new("backend").add_limit(in_flight)).validate()?;
     /// # Ok::<(), shmlimit::DeclarationError>(())

@@ -44,9 +44,9 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 /// let segment = Segment::open_or_create(&path, &declaration)?;
 /// let api = segment.set("api")?;
 /// assert!(api.check(&api.request())?.is_admitted());
-/// segment.checkpoint(&kept)?; // at once, as every ten seconds
+/// segment.checkpoint(&kept)?; // at once, besides every ten seconds
 /// # drop((api, segment));
-/// std::fs::remove_file(&path)?; // as a reboot does to what is in memory
+/// std::fs::remove_file(&path)?; // a reboot does this to files in memory
 ///
 /// let api = Segment::open_or_create(&path, &declaration)?.set("api")?;
 /// assert!(api.check(&api.request())?.is_admitted());

@@ -192,7 +192,7 @@ impl SetDeclaration {
     /// behind them are served. Choose it longer than any pause of a healthy process, such as one for garbage
     /// collection.
     ///
-    /// [`apply`](crate::Segment::apply) changes it in a live segment, also for earlier grants.
+    /// [`apply`](crate::Segment::apply) changes it in a live segment, even for earlier grants.
     pub fn collect_within(mut self, collect_within: Duration) -> Self {
         self.collect_within = Some(Window::Span(collect_within));
         self

@@ -92,7 +92,7 @@ impl Limit {
     ///   row; if no hold is free, the request is charged to the limit itself.
     ///
     /// Only for the single limit of a set without [tiers](SetDeclaration::add_tier), [`shadow`](Self::shadow) and
-    /// [`prefix`](Self::prefix). The size of batches can be changed in a live segment, also to automatic and back.
+    /// [`prefix`](Self::prefix). The size of batches can be changed in a live segment, including to automatic and back.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);
         self
