@@ -13,9 +13,9 @@ pub enum LockKind {
     RobustMutex,
     /// Words that name the holding process, whose [file lock](crate::documentation::layout_specification) shows
     /// whether it is alive. For processes of several PID namespaces and C libraries: containers that share a
-    /// directory, or a host with glibc and a container with musl. As fast as robust mutexes while no process dies. A waiting
-    /// process has to find out by itself that the holder died, which takes a few milliseconds, and longer if the dead
-    /// process had much memory to free.
+    /// directory, or a host with glibc and a container with musl. As fast as robust mutexes while no process dies. A
+    /// waiting process has to find out by itself that the holder died, which takes a few milliseconds, and longer if
+    /// the dead process had much memory to free.
     Slot,
 }
 
