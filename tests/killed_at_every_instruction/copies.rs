@@ -39,12 +39,14 @@ pub fn kill_once(operation: Operation, sample: Sample) -> Tally {
     let mut scene = stage.set_scene(Others::Stopped);
     let trace = record(&mut scene.victim, &stage, stage.victim_slot);
     let layout = &stage.layout;
-    check_the_unkilled_run(&trace, operation, layout);
     let mut tally = Tally {
         instructions: trace.instructions,
         stuck: trace.stranded,
         ..Tally::default()
     };
+    if let Err(what) = check_the_unkilled_run(&trace, operation, layout) {
+        note(&mut tally, || operation.name.to_owned(), &Judgement::Torn(what));
+    }
     // A look leaves out what the dead hold, so both are asked of a victim that is dead.
     let standings = (operation.applies || operation.draws).then(|| {
         [trace.first.clone(), trace.last()].map(|mut image| {
@@ -174,20 +176,15 @@ pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize, sam
 }
 
 /// What is asked of the operation itself before its crash states mean anything.
-fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) {
+fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) -> Result<(), String> {
     let commits = trace.visible.len() - 1;
     let min = operation.transactions;
-    assert!(
-        (min..=min + operation.more_transactions).contains(&commits),
-        "{} commits another number of times: {commits}",
-        operation.name
-    );
-    assert_eq!(
-        layout.canonical(&trace.last()),
-        trace.visible[commits],
-        "{} changes what a user can see outside its transactions",
-        operation.name
-    );
+    if !(min..=min + operation.more_transactions).contains(&commits) {
+        return Err(format!("commits another number of times: {commits}"));
+    }
+    if layout.canonical(&trace.last()) != trace.visible[commits] {
+        return Err("changes what a user can see outside its transactions".to_owned());
+    }
     let both = trace.visible[0].iter().zip(&trace.visible[commits]);
     let changes = both.filter(|(before, after)| before != after).count();
     let is_right = match operation.transactions {
@@ -196,9 +193,9 @@ fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) 
         // What is tried and undone is counted.
         _ => changes > 0 || layout.has_counted(&trace.first, &trace.last()),
     };
-    assert!(
-        is_right,
-        "{} changes nothing, or something where it should not",
-        operation.name
-    );
+    if is_right {
+        Ok(())
+    } else {
+        Err("changes nothing, or something where it should not".to_owned())
+    }
 }

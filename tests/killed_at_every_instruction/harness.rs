@@ -40,6 +40,8 @@
 //! Of a limit that hosts share, a lease is asked for and an answer brought into force. In each crash state the process that
 //! takes duty over sends the same request, if one was kept, and the same grant comes into force once.
 //!
+//! Grants that nobody collects lapse on a clock that stands still but for what the victim lets pass.
+//!
 //! Labels of holds are written outside of all transactions. In each crash state a hold has its own label, whole, or none.
 //!
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
@@ -94,6 +96,7 @@ use operations::changes::CHANGING_OPERATIONS;
 use operations::drawing::DRAWING_OPERATIONS;
 use operations::keys::KEY_OPERATIONS;
 use operations::labels::LABEL_OPERATIONS;
+use operations::lapses::LAPSE_OPERATIONS;
 use operations::leases::LEASE_OPERATIONS;
 use operations::marks::MARKING_OPERATIONS;
 use operations::tiers::TIER_OPERATIONS;
@@ -249,6 +252,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .chain(TIER_OPERATIONS)
         .chain(DRAWING_OPERATIONS)
         .chain(LABEL_OPERATIONS)
+        .chain(LAPSE_OPERATIONS)
         .chain(LEASE_OPERATIONS)
         .copied()
 }

@@ -152,6 +152,10 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
                 .witness
                 .judge(|recovered| reference.is_legal(&old, recovered, &stage.layout))
         } else {
+            scene.line.go_on(0..operation.silent);
+            if operation.waits_for_a_rate {
+                stage.witness.reset_what_is_used_up();
+            }
             // Those who wait have been active meanwhile, so what is found then is another thing each time.
             match scene.line.is_served(killed_at) {
                 HandedOver::NotTo(left_out) => Judgement::Stuck(format!("{left_out} are waiting in vain")),

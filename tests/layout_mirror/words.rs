@@ -109,21 +109,21 @@ pub mod control {
     pub const RESET_ROW: usize = 45;
     pub const KEYS: usize = 46;
     pub const LOCK_WAITS: usize = 50;
-    pub const WAIT_TIMES: usize = 56;
-    pub const WAIT_TIME: usize = 88;
+    pub const WAIT_TIMES: usize = 55;
+    pub const WAIT_TIME: usize = 87;
+    pub const LAPSED: usize = 88;
+    pub const LAPSE_AT: usize = 89;
     pub const SIZE: usize = 96;
 
     /// What is counted for people, and the most that there ever was of something: not journalled. The longest queue is.
-    pub const COUNTED: [std::ops::Range<usize>; 9] = [
+    pub const COUNTED: [std::ops::Range<usize>; 7] = [
         ADMITTED..RECOVERIES,
         26..27,
         30..32,
         38..40,
         41..42,
         48..50,
-        51..52,
-        53..56,
-        WAIT_TIMES..WAIT_TIME + 1,
+        51..LAPSED + 1,
     ];
 }
 
@@ -199,7 +199,9 @@ pub mod ticket {
     pub const HOLD_SERIAL: usize = 8;
     pub const REQUEST: usize = 9;
     pub const ROW: usize = 10;
-    pub const HEAD_SIZE: usize = 11;
+    pub const DEADLINE: usize = 11;
+    pub const LOOKED_AT: usize = 12;
+    pub const HEAD_SIZE: usize = 13;
     pub const COST: usize = 0;
     pub const LIMIT_SIZE: usize = 3;
 
@@ -207,6 +209,7 @@ pub mod ticket {
     pub const PHASE: u64 = 0b11;
     pub const WAITING: u64 = 1;
     pub const GRANTED: u64 = 2;
+    pub const PASSED_OVER: u64 = 3;
 }
 
 /// Where the control of a set's first shard lies, which follows the room for two definitions.

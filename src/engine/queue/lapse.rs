@@ -23,6 +23,9 @@ use crate::shm::process::participant::ParticipantId;
 /// How long a grant is kept at least, in nanoseconds, where the time of its owner is up before that.
 const AT_LEAST: u64 = 50_000_000;
 
+/// In place of an instant: something may have lapsed.
+const LONG_AGO: u64 = 1;
+
 /// In place of a row.
 const EVERY_ROW: u64 = u64::MAX;
 
@@ -57,6 +60,13 @@ impl<Rules> Shard<'_, Rules> {
         match self.memory.control().lapse_at.load(Ordering::Relaxed) {
             0 => None,
             instant => Some(instant),
+        }
+    }
+
+    /// After a death: the process may have been among what lapses, and come no further.
+    pub(in crate::engine) fn look_for_lapses_anew(&self) {
+        if self.first_lapse().is_some() {
+            self.memory.control().lapse_at.store(LONG_AGO, Ordering::Relaxed);
         }
     }
 }

@@ -80,6 +80,7 @@ impl SegmentEngine {
             journal.close();
         }
         if owner_died {
+            shard.look_for_lapses_anew();
             control
                 .last_recoverer
                 .store(self.membership.owner_so_far(), Ordering::Relaxed);

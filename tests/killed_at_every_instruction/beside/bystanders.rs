@@ -12,8 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork};
-use shmlimit::{OpenOptions, Segment};
 
+use crate::beside::clock;
 use crate::operations::subject::Subject;
 use crate::operations::{PLACES, SET, admitted, everything};
 use crate::state::image::RawFile;
@@ -131,11 +131,11 @@ impl<'a> Line<'a> {
         let admitted_at = &self.admitted_at.words()[self.waiters.len()];
         self.waiters.push(Bystander::start(|| {
             // The victim may be stepped through what it does with the lock.
-            let options = OpenOptions::new().lock_timeout(TIMEOUT);
+            let options = clock::options().0.lock_timeout(TIMEOUT);
             let segment = options.open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
             let outcome = Subject::of(&set)
-                .acquire(&everything(&set, 1), TIMEOUT)
+                .acquire(&everything(&set, 1), clock::patience())
                 .expect("works");
             let permit = outcome.into_result().expect("served in time");
             admitted_at.store(monotonic_nanos(), Ordering::Release);
@@ -170,7 +170,7 @@ impl<'a> Line<'a> {
     /// nothing more then.
     pub fn start_server(&mut self, path: &Path, victim: Pid, tickets: usize) {
         self.server = Some(Bystander::start(|| {
-            let segment = Segment::open(path).expect("the segment");
+            let segment = clock::options().0.open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
             let places = |count: u64| everything(&set, 0).with("in_flight", count).expect("declared");
             let others = u64::try_from(tickets).expect("few") - 1;

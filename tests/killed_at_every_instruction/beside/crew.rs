@@ -8,11 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use shmlimit::{
-    AcquireFuture, Error, Kind, LimitIndex, LimitSet, OpenOptions, Outcome, Permit, PermitError,
-    ReserveOutcome, Segment, SegmentError,
+    AcquireFuture, Error, Kind, LimitIndex, LimitSet, Outcome, Permit, PermitError, ReserveOutcome,
+    SegmentError,
 };
 
 use crate::beside::bystanders::Bystander;
+use crate::beside::clock;
 use crate::beside::gate::{Gate, Step};
 use crate::beside::room::{PLACES, UNITS};
 use crate::operations::subject::Subject;
@@ -85,7 +86,7 @@ impl<'a> Crew<'a> {
             start(WITHOUT_RESULT, WITH_RESULT.len(), NOT_WAITED_FOR),
         ];
         let condemned = Bystander::start(|| {
-            let segment = Segment::open(path).expect("the segment");
+            let segment = clock::options().0.open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
             let _held = take_something(&set, MEMBERS + 1);
             gate.arrive();
@@ -145,7 +146,7 @@ fn serve(
     first: usize,
     timeout: Duration,
 ) {
-    let segment = OpenOptions::new().lock_timeout(timeout).open(path);
+    let segment = clock::options().0.lock_timeout(timeout).open(path);
     let segment = segment.expect("the segment");
     let set = segment.set(SET).expect("declared");
     std::thread::scope(|scope| {
@@ -397,7 +398,7 @@ fn cancel_a_wait(post: &Post<'_>) {
 fn attach_and_detach(post: &Post<'_>) {
     post.stand_by();
     post.without_result(|| {
-        let segment = OpenOptions::new().lock_timeout(NOT_WAITED_FOR).open(post.path);
+        let segment = clock::options().0.lock_timeout(NOT_WAITED_FOR).open(post.path);
         let segment = segment.expect("the segment");
         let set = segment.set(SET).expect("declared");
         drop(segment.snapshot().expect("memory for a copy"));
@@ -411,7 +412,7 @@ fn fill_up(post: &Post<'_>) {
     post.gate.arrive_and_wait_for(Step::Prepare);
     let mut rest = None;
     if !post.set.is_keyed() {
-        let segment = Segment::open(post.path).expect("the segment");
+        let segment = clock::options().0.open(post.path).expect("the segment");
         let snapshot = segment.snapshot().expect("memory for a copy");
         let mut request = everything(post.set, 0);
         for limit in &snapshot.sets[0].limits {

@@ -35,10 +35,13 @@ pub fn declaring(set: SetDeclaration) -> Declaration {
     declaration.add_set(keeping_grants(set))
 }
 
-/// The same set, in which no grant lapses: those who wait beside a victim are stopped while it is stepped, which may take
-/// longer than grants are kept.
+/// For how long grants are kept: less than a segment's time may be ahead of a process's.
+pub const KEPT: Duration = Duration::from_secs(1800);
+
+/// The same set, in which no grant lapses by itself: those who wait beside a victim are stopped while it is stepped, which
+/// may take longer than grants are kept.
 pub fn keeping_grants(set: SetDeclaration) -> SetDeclaration {
-    set.collect_within(Duration::from_secs(3600))
+    set.collect_within(KEPT)
 }
 
 /// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.

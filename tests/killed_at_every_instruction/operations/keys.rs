@@ -46,7 +46,7 @@ fn three_limits() -> SetDeclaration {
 }
 
 /// A place first, so that a look that finds none has changed nothing yet.
-fn places_and_rates() -> SetDeclaration {
+pub fn places_and_rates() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
         .holds(12)

@@ -4,6 +4,7 @@ pub mod changes;
 pub mod drawing;
 pub mod keys;
 pub mod labels;
+pub mod lapses;
 pub mod leases;
 pub mod marks;
 pub mod subject;
@@ -13,8 +14,11 @@ pub mod waiting;
 use std::time::Duration;
 
 use shmlimit::fleet::Fleet;
-use shmlimit::{Algorithm, Align, Amount, Limit, LimitSet, Permit, Request, Segment, SetDeclaration};
+use shmlimit::{
+    Algorithm, Align, Amount, Limit, LimitSet, Permit, Request, Segment, SetDeclaration, VirtualClock,
+};
 
+use crate::beside::clock;
 use crate::beside::room::{declaration, keeping_grants, with_room};
 use crate::report::Way;
 use crate::state::stage::PARTICIPANTS;
@@ -58,8 +62,15 @@ pub struct Operation {
     pub dying: usize,
     /// Whether another process holds all places, and gives them back once the victim waits behind the others.
     pub is_served: bool,
+    /// Whether others wait for what is used up of a rate: it stays charged where the victim dies before it gives it back.
+    pub waits_for_a_rate: bool,
     /// Whether all leases are made to have run out before it begins.
     pub has_leases_run_out: bool,
+    /// How many of those who wait are stopped from when they have taken their tickets until the victim is dead, whatever the
+    /// others do.
+    pub silent: usize,
+    /// Whether the segment's clock stands still, but for what the victim lets pass.
+    pub stands_still: bool,
     /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
     /// intervals.
     pub killed_everywhere: bool,
@@ -103,15 +114,19 @@ impl Operation {
 pub struct Victim {
     segment: Segment,
     path: std::path::PathBuf,
+    /// Where time stands still.
+    clock: Option<VirtualClock>,
     /// Whether a crew is at work beside it.
     has_crew: bool,
 }
 
 impl Victim {
     pub fn attach(path: &std::path::Path) -> Self {
+        let (options, clock) = clock::options();
         Self {
-            segment: Segment::open(path).expect("the segment"),
+            segment: options.open(path).expect("the segment"),
             path: path.to_owned(),
+            clock,
             has_crew: false,
         }
     }
@@ -134,6 +149,12 @@ impl Victim {
 
     pub fn set(&self) -> LimitSet {
         self.segment.set(SET).expect("declared")
+    }
+
+    /// So much time goes by on a clock that stands still.
+    pub fn passes(&self, time: Duration) {
+        let clock = self.clock.as_ref().expect("a clock that stands still");
+        clock.advance_to(clock.now() + time);
     }
 
     pub fn fleet(&self) -> Fleet {
@@ -462,6 +483,9 @@ pub const fn operation(
         dying: 0,
         is_served: false,
         has_leases_run_out: false,
+        waits_for_a_rate: false,
+        silent: 0,
+        stands_still: false,
         is_keyed: false,
         applies: false,
         draws: false,
@@ -517,8 +541,9 @@ pub const OPERATIONS: &[Operation] = &[
         1,
         settle_with_refund,
     ),
-    operation("cancel, 16 limits", sixteen_limits, 1, cancel),
-    operation("cancel, 15 sliding windows", sliding_windows, 1, cancel),
+    // What is settled, then what is held.
+    operation("cancel, 16 limits", sixteen_limits, 2, cancel),
+    operation("cancel, 15 sliding windows", sliding_windows, 2, cancel),
     operation(
         "settle with overdraft, 3 limits",
         three_limits,

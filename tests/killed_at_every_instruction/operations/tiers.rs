@@ -241,7 +241,8 @@ pub const TIER_OPERATIONS: &[Operation] = &[
     // The same, and then the decision.
     by_tier("tier, named by the first request", 4, request_in_a_tier),
     by_tier("tier, changed by a request", 2, request_in_another_tier),
-    by_tier("tier, settle after a change", 1, settle_after_a_change),
+    // What was reserved before the change stays charged: it is only counted.
+    by_tier("tier, settle after a change", 0, settle_after_a_change),
     by_tier("tier, reset", 1, reset_a_key),
     // The reset of the row before.
     by_tier("tier, eviction of an assigned key", 5, evict_an_assigned_key),
@@ -254,7 +255,7 @@ pub const TIER_OPERATIONS: &[Operation] = &[
         1,
         request_with_overrides,
     ),
-    by_override("override, settle after a change", 1, settle_after_an_override),
+    by_override("override, settle after a change", 0, settle_after_an_override),
     // The row, its reset, the capacities, the decision.
     by_override(
         "override, named by the first request",

@@ -9,6 +9,7 @@ use std::time::Duration;
 use shmlimit::{AcquireFuture, Limit, LimitSet, Outcome, Permit, Request, ReserveOutcome, SetDeclaration};
 
 use crate::beside::bystanders::{MAX_WAITERS, TIMEOUT};
+use crate::beside::clock;
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
 
@@ -19,7 +20,7 @@ const AT_ONCE: Duration = Duration::from_nanos(1);
 const LONGER_THAN_A_SLICE: Duration = Duration::from_millis(130);
 
 /// A place first, so that a look that finds none has changed nothing yet.
-fn places_and_rates() -> SetDeclaration {
+pub fn places_and_rates() -> SetDeclaration {
     set_with(Limit::concurrency("in_flight", PLACES))
 }
 
@@ -41,7 +42,7 @@ fn places(set: &LimitSet, count: u64) -> Request {
 }
 
 /// Of each rate, something is used up for good, so that what is refunded and taken again depends on no clock.
-fn used_set(victim: &Victim) -> LimitSet {
+pub fn used_set(victim: &Victim) -> LimitSet {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 5));
     let _ = permit.settle([("tokens", 5)]).expect("works");
@@ -50,7 +51,7 @@ fn used_set(victim: &Victim) -> LimitSet {
 }
 
 /// Takes all places, in such a way that the one of the second permit can be given back.
-fn all_places<'a>(set: &'a LimitSet) -> [Permit<'a>; 2] {
+pub fn all_places<'a>(set: &'a LimitSet) -> [Permit<'a>; 2] {
     [PLACES - 1, 1].map(|count| admitted(set, &places(set, count)))
 }
 
@@ -166,7 +167,7 @@ fn recover(victim: &Victim) {
 
 /// A future's first look, which takes a ticket.
 pub fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
-    let mut future = Box::pin(Subject::of(set).acquire_async(request, TIMEOUT));
+    let mut future = Box::pin(Subject::of(set).acquire_async(request, clock::patience()));
     assert!(look(&mut future).is_none());
     future
 }
@@ -283,6 +284,13 @@ fn cancel_a_reservation(victim: &Victim) {
     victim.expects(cancelled.expect("works"));
 }
 
+const fn of_a_rate(operation: Operation) -> Operation {
+    Operation {
+        waits_for_a_rate: true,
+        ..operation
+    }
+}
+
 const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         waiters,
@@ -337,10 +345,20 @@ pub const WAITING_OPERATIONS: &[Operation] = &[
     beside(3, "claim a grant, 3 behind", 2, claim_a_grant),
     beside(1, "release to 1 waiting", 2, release_to_the_first),
     beside(3, "release to 3 waiting", 2, release_to_the_first),
-    beside(1, "settle, refunding to 1 waiting", 2, settle_for_the_first),
-    beside(3, "settle, refunding to 3 waiting", 2, settle_for_the_first),
-    beside(1, "reset, 1 waiting", 2, reset_for_the_first),
-    beside(3, "reset, 3 waiting", 2, reset_for_the_first),
+    of_a_rate(beside(
+        1,
+        "settle, refunding to 1 waiting",
+        2,
+        settle_for_the_first,
+    )),
+    of_a_rate(beside(
+        3,
+        "settle, refunding to 3 waiting",
+        2,
+        settle_for_the_first,
+    )),
+    of_a_rate(beside(1, "reset, 1 waiting", 2, reset_for_the_first)),
+    of_a_rate(beside(3, "reset, 3 waiting", 2, reset_for_the_first)),
     after_deaths(
         1,
         beside(2, "recover a dead grant, 1 waiting", 2, recover_after_a_grant),

@@ -152,12 +152,10 @@ const FLEET: &[u8] = b"[fleet]";
 fn means_something(word: usize, state: u64, request: u64) -> bool {
     let phase = state & 3;
     match word {
-        ticket::WAITER_FUTEX => false,
+        ticket::WAITER_FUTEX | ticket::LOOKED_AT => false,
         // Given up by one store without the lock; the process that reclaims takes it back.
         ticket::OWNER => phase == ticket::WAITING,
-        ticket::ENQUEUED_AT | ticket::REQUEST | ticket::ROW => {
-            phase == ticket::WAITING || phase == ticket::GRANTED
-        }
+        ticket::ENQUEUED_AT | ticket::REQUEST | ticket::ROW | ticket::DEADLINE => phase != 0,
         ticket::GRANTED_AT | ticket::HOLD | ticket::HOLD_SERIAL => phase == ticket::GRANTED,
         ticket::STATE..ticket::HEAD_SIZE => true,
         _ => {
@@ -166,7 +164,7 @@ fn means_something(word: usize, state: u64, request: u64) -> bool {
                 (word - ticket::HEAD_SIZE) % ticket::LIMIT_SIZE,
             );
             let is_asked_for = request & (1 << limit) != 0;
-            is_asked_for && (phase == ticket::GRANTED || (phase == ticket::WAITING && part == ticket::COST))
+            is_asked_for && (phase == ticket::GRANTED || (phase != 0 && part == ticket::COST))
         }
     }
 }
@@ -225,6 +223,8 @@ impl Layout {
             control::LOCK_WAITS,
             // The process that has the lock next goes on with the search that it speaks of.
             control::MARKS,
+            // A time before which nothing lapses, which may be too early.
+            control::LAPSE_AT,
         ]
         .map(|word| control + word);
         let definition = image[extent / 8..control]
@@ -449,7 +449,7 @@ impl Layout {
     }
 
     /// Whether each row with a key has that key's tag and the others none, no key has two rows, and the pins of each
-    /// row are the holds and granted tickets that name it. Said here a second time, without the library.
+    /// row are the holds, and the tickets granted or passed over, that name it. Said here a second time, without the library.
     pub fn check_table(&self, image: &[u64]) -> Result<(), String> {
         if !self.is_keyed {
             return Ok(());
@@ -473,9 +473,9 @@ impl Layout {
             // The upper half tells what the row was before.
             let names_row = |place: &usize, word: usize| image[place + word] as u32 == number as u32;
             let is_taken = |hold: &usize| image[hold + hold::OWNER] != 0;
-            let is_granted = |ticket: &usize| image[ticket + ticket::STATE] & 3 == ticket::GRANTED;
+            let is_pinned = |ticket: &usize| image[ticket + ticket::STATE] & 3 >= ticket::GRANTED;
             let holds = self.holds.records().filter(is_taken);
-            let tickets = self.tickets.records().filter(is_granted);
+            let tickets = self.tickets.records().filter(is_pinned);
             let pins = holds.filter(|hold| names_row(hold, hold::ROW)).count()
                 + tickets.filter(|ticket| names_row(ticket, ticket::ROW)).count();
             if image[row + row::ROW_REFERENCES] >> 40 != pins as u64 {

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use shmlimit::{Segment, SetDeclaration};
+use shmlimit::SetDeclaration;
 
 use crate::beside::bystanders::{Line, MAX_WAITERS, SHARED_WORDS, TIMEOUT, pause_for_a_moment};
+use crate::beside::clock;
 use crate::beside::room::{declaring, with_room};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
 use crate::state::image::{Image, Layout, RawFile};
@@ -68,8 +69,10 @@ impl Stage {
         let path = directory.path().join("victims");
         let copies = directory.path().join("copies");
         let admitted_at = directory.path().join("admitted_at");
-        drop(Segment::create(&path, &declaration).expect("a segment"));
-        drop(Segment::create(&copies, &declaration).expect("a segment"));
+        clock::stand_still(operation.stands_still);
+        let (options, _) = clock::options();
+        drop(options.create(&path, &declaration).expect("a segment"));
+        drop(options.create(&copies, &declaration).expect("a segment"));
         std::fs::write(&admitted_at, [0; 8 * SHARED_WORDS]).expect("a small file");
         // The same keys fall into the same rows in both of them, and in every run.
         for segment in [&path, &copies] {
@@ -137,7 +140,7 @@ impl Stage {
         victim.run_to_mark();
         if operation.after_a_death {
             live_and_die(|| {
-                let segment = Segment::open(&self.path).expect("the segment");
+                let segment = clock::options().0.open(&self.path).expect("the segment");
                 let set = segment.set(crate::operations::SET).expect("declared");
                 std::mem::forget(admitted(&set, &everything(&set, 1)));
                 // It dies attached.
@@ -183,7 +186,7 @@ impl Stage {
             line.join(&self.path);
             self.wait_until("another waits", |tickets, _| tickets == before + number);
             let this = number - 1..number;
-            if others == Others::Running && number > operation.dying {
+            if others == Others::Running && number > operation.dying.max(operation.silent) {
                 continue;
             }
             line.stop(this.clone());

@@ -3,15 +3,15 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use shmlimit::fleet::Asked;
-use shmlimit::{
-    Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot,
-};
+use shmlimit::{Error, Kind, LimitSet, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot};
 
+use crate::beside::bystanders::pause_for_a_moment;
+use crate::beside::clock;
 use crate::operations::changes::{ADAPTING, KEYS};
 use crate::operations::drawing::BATCH;
 use crate::operations::labels::check_labels;
@@ -22,6 +22,9 @@ use crate::state::image::{Image, Layout, RawFile};
 
 /// No other process is running who could hold the lock, so a lock that is not to be had at once never will be.
 const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Those who wait have looked for themselves by then, which they do once a second.
+const WAITERS_LOOK: Duration = Duration::from_secs(5);
 
 /// How long the survivor waits in the queue to see that this ends: long enough for a ticket, and no longer.
 const NO_TIMEOUT: Duration = Duration::from_nanos(1);
@@ -53,7 +56,8 @@ pub struct Survivor {
 
 impl Survivor {
     pub fn attach(path: &Path) -> Self {
-        let segment = OpenOptions::new()
+        let segment = clock::options()
+            .0
             .lock_timeout(TIMEOUT)
             .open(path)
             .expect("the segment");
@@ -222,6 +226,27 @@ impl Survivor {
         Ok(self.layout.canonical(&image))
     }
 
+    /// As an operator does, where the tokens that others wait for were used up by a process that died before it gave them
+    /// back. Nothing is done where they are there, or were granted to those who wait: these must be served by themselves.
+    pub fn reset_what_is_used_up(&self) {
+        let deadline = Instant::now() + WAITERS_LOOK;
+        while Instant::now() < deadline {
+            let set = &self.snapshot().sets[0];
+            let left = set.limits.iter().find(|limit| limit.name == "tokens");
+            let is_at_rest = !set.torn && set.words_in_flight == Some(0);
+            if set.tickets.iter().all(|ticket| ticket.granted) {
+                return;
+            }
+            if is_at_rest && left.is_some_and(|limit| limit.remaining == 0) {
+                self.set
+                    .reset(&["tokens"], false)
+                    .expect("no process has the lock");
+                return;
+            }
+            pause_for_a_moment();
+        }
+    }
+
     pub fn recover(&self) -> Result<(), Judgement> {
         let report = self
             .segment
@@ -254,8 +279,11 @@ impl Survivor {
             let limit = verdicts.iter().find(|verdict| verdict.limit == *name);
             limit.map_or(0, |limit| limit.remaining)
         };
-        // The process that comes for what it was granted serves the next.
-        let first = set.tickets.iter().find(|ticket| !ticket.granted);
+        // The process that comes for what it was granted serves the next. One that was passed over has to look first.
+        let first = set
+            .tickets
+            .iter()
+            .find(|ticket| !ticket.granted && !ticket.passed_over);
         let first = first.filter(|_| set.tickets.iter().all(|ticket| !ticket.granted));
         if let Some(first) = first.filter(|it| it.costs.iter().all(|(name, cost)| *cost <= remaining(name))) {
             return Err(Judgement::Stuck(format!("no process serves {first:?}")));
