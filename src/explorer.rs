@@ -1,13 +1,13 @@
-//! Visits every state that can be reached, and says by which steps the first that must not be is reached.
+//! Visits every reachable state, and reports the steps that lead to the first forbidden one.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// Everything there is at one moment of what is explored.
+/// The whole state of the explored system at one moment.
 pub(crate) trait System: Hash + Sized {
-    /// What is explored of it.
+    /// What to explore of it.
     type Bounds: fmt::Debug;
     type Step: Step<System = Self>;
 
@@ -16,18 +16,18 @@ pub(crate) trait System: Hash + Sized {
     /// Every step that can be taken from here.
     fn steps(&self, bounds: &Self::Bounds) -> Vec<Self::Step>;
 
-    /// What must hold in every state and does not.
+    /// What must hold in every state but does not.
     fn violation(&self, bounds: &Self::Bounds) -> Option<&'static str>;
 
-    /// Whether nothing is left to do, of a state in which no step can be taken.
+    /// Whether nothing is left to do, in a state from which no step can be taken.
     fn is_good_end(&self, bounds: &Self::Bounds) -> bool;
 }
 
-/// A step, and where it leads.
+/// A step, and the state it leads to.
 pub(crate) trait Step: fmt::Display {
     type System;
 
-    /// Whether it need not be taken.
+    /// Whether the step is optional.
     fn is_death(&self) -> bool;
 
     fn system(&self) -> &Self::System;
@@ -35,10 +35,10 @@ pub(crate) trait Step: fmt::Display {
     fn into_system(self) -> Self::System;
 }
 
-/// More states than any of the explored models has: an explorer that runs on for ever says so.
+/// More states than any of the explored models has, so that an endless exploration fails.
 const MAX_STATES: u32 = 40_000_000;
 
-/// What was visited.
+/// Counts of what was visited.
 #[derive(Clone, Copy, Debug)]
 struct Visited {
     states: u32,
@@ -54,7 +54,7 @@ impl fmt::Display for Visited {
     }
 }
 
-/// What must not be, and the steps that lead there.
+/// A forbidden state, and the steps that lead to it.
 struct Violation {
     what: &'static str,
     steps: Vec<String>,
@@ -70,14 +70,14 @@ impl fmt::Debug for Violation {
     }
 }
 
-/// The states seen so far, by what they hash to: with 128 bits, two of them are never taken for one.
+/// The states seen so far, by their hash: with 128 bits, no two of them collide.
 struct Seen {
     numbers: HashMap<u128, u32>,
-    /// From where, and by which of the steps from there, a state was first reached.
+    /// For each state, the state from which it was first reached, and by which of its steps.
     origins: Vec<(u32, u32)>,
 }
 
-/// Everything that a state consists of, in a row.
+/// Everything a state consists of, in a row.
 struct Bytes(Vec<u8>);
 
 impl Hasher for Bytes {
@@ -184,7 +184,7 @@ fn explore<S: System>(bounds: &S::Bounds) -> Result<Visited, Violation> {
     })
 }
 
-/// The first state from which no end is reached without further deaths.
+/// The first state from which no end can be reached without further deaths.
 fn first_that_leads_nowhere(states: u32, mut steps: Vec<(u32, u32)>, ends: Vec<u32>) -> Option<u32> {
     steps.sort_unstable();
     let mut leads_somewhere = vec![false; states as usize];
@@ -205,8 +205,8 @@ fn first_that_leads_nowhere(states: u32, mut steps: Vec<(u32, u32)>, ends: Vec<u
     stuck.map(|stuck| stuck as u32)
 }
 
-/// Explores and finds nothing wrong. There must not be fewer states than `at_least`: a model that shrinks unnoticed shows
-/// nothing any more.
+/// Explores and expects to find nothing wrong. There must be at least `at_least` states: a model that shrinks
+/// unnoticed shows nothing any more.
 pub(crate) fn nothing_is_wrong<S: System>(bounds: &S::Bounds, at_least: u32) {
     match explore::<S>(bounds) {
         Ok(visited) => {
@@ -217,7 +217,7 @@ pub(crate) fn nothing_is_wrong<S: System>(bounds: &S::Bounds, at_least: u32) {
     }
 }
 
-/// Explores with a mistake among the bounds, and finds what it leads to.
+/// Explores with a mistake among the bounds, and expects to find its consequence.
 pub(crate) fn is_found<S: System>(bounds: &S::Bounds, what: &str) {
     match explore::<S>(bounds) {
         Ok(visited) => panic!("nothing was found: {visited} in {bounds:?}"),

@@ -1,9 +1,9 @@
 //! Limits shared by every process of a Linux host.
 //!
 //! A *segment* is one memory-mapped file. It holds *sets* of limits: calls and cost per time, budgets, concurrency. A
-//! request takes everything it needs of a set or nothing, in one step, whichever process asks. There is no server: the
-//! state is guarded by a process-shared robust mutex and an undo journal, so a process that is killed at any
-//! instruction leaves no half-done operation, no stuck lock and no leaked permit.
+//! request takes everything it needs from a set or nothing, in one step, whichever process asks. There is no server. A
+//! process-shared robust mutex and an undo journal guard the state, so a process that is killed at any instruction
+//! leaves no half-done operation, no stuck lock and no leaked permit.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,7 +15,7 @@
 //! let minute = Duration::from_secs(60);
 //! let declaration = Declaration::new().add_set(
 //!     SetDeclaration::new("chat")
-//!         // Never more than 10,000 in any minute, and as the provider of the model does it.
+//!         // Never more than 10,000 in any minute; tokens the way the model's provider limits them.
 //!         .add_limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
 //!         .add_limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
 //!         .add_limit(Limit::concurrency("in_flight", 64)),
@@ -23,11 +23,11 @@
 //! // Any number of processes may do this at once, with a path such as /dev/shm/gateway.limits.
 //! let segment = Segment::open_or_create(&path, &declaration)?;
 //! let chat = segment.set("chat")?;
-//! let request = chat.request().with("tokens", 1_500)?; // and one of the other two each
-//! let mut permit = chat.try_acquire(&request)?.into_result()?; // or the refusal: which limit, why, and for how long
+//! let request = chat.request().with("tokens", 1_500)?; // and one of each of the other two
+//! let mut permit = chat.try_acquire(&request)?.into_result()?; // or the refusal: which limit, why, how long to wait
 //! let used = call_the_model();
 //! permit.settle([("tokens", used)])?; // 600 tokens come back
-//! drop(permit); // gives its place in flight back
+//! drop(permit); // gives back its place in flight
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -36,45 +36,45 @@
 //! | to | use |
 //! |---|---|
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
-//! | choose an algorithm, and know what it admits at most | the table at [`Algorithm`], [`Limit::bound`] |
+//! | choose an algorithm, and know the most it admits | the table at [`Algorithm`], [`Limit::bound`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
-//! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] where nothing is held |
-//! | limit each client by itself | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
+//! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] if nothing is held |
+//! | limit each client separately | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
 //! | give keys quotas by plan | [`SetDeclaration::add_tier`], [`Tier`], [`Request::with_tier`], [`Key::assign`] |
 //! | give a single key a capacity of its own | [`Keyed::overrides`], [`Key::override_capacity`] |
-//! | limit addresses by their networks | [`Limit::prefix`], [`LimitSet::address`] |
-//! | ask and take nothing | [`LimitSet::peek`], [`LimitSet::forecast`] |
-//! | count what is known afterwards only | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
+//! | limit addresses by network | [`Limit::prefix`], [`LimitSet::address`] |
+//! | ask without taking anything | [`LimitSet::peek`], [`LimitSet::forecast`] |
+//! | count what is only known afterwards | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
 //! | hold back for as long as an upstream says | [`Permit::throttled`], [`LimitSet::throttle`] |
 //! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_failed`] |
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl edit` |
-//! | wait in the queue for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
+//! | wait in the queue | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
 //! | admit without the lock, from batches that each process draws | [`Limit::credit`], [`Credit`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | share limits with other hosts | [`Declaration::fleet_url`], [`Limit::fleet`], [`Outage`]; [`fleet`] for clients of a store |
-//! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
-//! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
+//! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`], which only needs read permission |
+//! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], and the same methods of [`Segment`] |
 //! | find out what is wrong | [`SegmentReader::diagnose`]; `limitctl doctor`, `limitctl selftest` |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
 //! | be notified of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
-//! | see what permits that are out are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
+//! | see what live permits are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
 //! | collect counters and gauges | the feature `metrics`: `SegmentSnapshot::record_metrics`; `limitctl export` |
-//! | report to a subscriber | the feature `tracing`: recoveries, what the dead held, stuck locks, unknown names, permits that could not be released, segments that were removed; each refusal and wait, where [asked for](OpenOptions::trace_requests) |
-//! | let tracers of the host attach | the feature `usdt`: probes for bpftrace, free while none is attached |
+//! | report to a subscriber | the feature `tracing`: recoveries, what dead processes held, stuck locks, unknown names, permits that could not be released, removed segments; each refusal and wait, if [asked for](OpenOptions::trace_requests) |
+//! | let tracers on the host attach | the feature `usdt`: probes for bpftrace, free while none is attached |
 //!
-//! A refusal is a value, not a failure: [`Outcome::into_result`] makes it the error of a `Result` for `?`, and it stays a
-//! type of its own. An [`Error`] says what went wrong, where, and what to do.
+//! A refusal is a value, not a failure. [`Outcome::into_result`] makes it the error of a `Result` for use with `?`, but
+//! it remains a type of its own. An [`Error`] says what went wrong, where, and what to do.
 //!
 //! # What to read before relying on it
 //!
-//! [Caveats](documentation::caveats): trust, containers, file systems, fork, stopped processes, what a full
-//! table of keys does. The [layout specification](documentation::layout_specification) is the whole protocol; the
-//! [changelog](documentation::changelog) says what changed.
+//! The [caveats](documentation::caveats): trust, containers, file systems, fork, stopped processes, and what a full
+//! table of keys does. The [layout specification](documentation::layout_specification) describes the whole protocol,
+//! and the [changelog](documentation::changelog) what has changed.
 //!
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 
@@ -138,7 +138,7 @@ pub use error::{
 pub use shm::time::virtual_clock::VirtualClock;
 pub use words::ParseError;
 
-// The examples of the README and the guide are compiled and run with the documentation's.
+// Compiles and runs the examples of the README and the guide with those of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExamples;

@@ -1,18 +1,17 @@
-//! Exact integer arithmetic shared by the rules: nanoseconds, costs and the reduced fraction that joins them. And the
-//! shape of a bucket of keys, which the layout of the file and the rules of the table have in common.
+//! Exact integer arithmetic shared by the rules: nanoseconds, costs, and the reduced fraction that relates them. Also
+//! the shape of a bucket of keys, which the layout of the file and the rules of the table share.
 
 use std::time::Duration;
 
-/// Rows of a bucket of a keyed table. Their tags fill one cache line.
+/// Rows of a bucket in a keyed table. Their tags fill one cache line.
 pub(crate) const BUCKET_ROWS: u64 = 32;
 
-/// Tags of rows in one word, the lowest bits first.
+/// Row tags in one word, starting with the lowest bits.
 pub(crate) const WORD_TAGS: u64 = 4;
 
-/// Words of tags that a bucket has.
+/// Words of tags in a bucket.
 pub(crate) const BUCKET_TAG_WORDS: u64 = BUCKET_ROWS / WORD_TAGS;
 
-/// Nanoseconds in one second.
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// The latest instant the rules are proven for: 2^63 nanoseconds, about 292 years.
@@ -20,15 +19,15 @@ pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// Parameters are checked against it at declaration, so that no product formed later can exceed 128 bits.
 pub(crate) const LATEST_INSTANT: u64 = 1 << 63;
 
-/// The nanoseconds of a duration, or `None` where they exceed 64 bits.
+/// The nanoseconds of a duration, or `None` if they exceed 64 bits.
 pub(crate) fn nanos_from_duration(duration: Duration) -> Option<u64> {
     u64::try_from(duration.as_nanos()).ok()
 }
 
 /// The price of one cost unit in time: `numerator / denominator` nanoseconds, in lowest terms.
 ///
-/// With a capacity of `c` units per window of `w` nanoseconds one unit is worth `w / c` nanoseconds. Kept as a
-/// reduced fraction, so instants scaled by the denominator are whole numbers and nothing drifts.
+/// With a capacity of `c` units per window of `w` nanoseconds, one unit is worth `w / c` nanoseconds. It is kept as a
+/// reduced fraction, so that instants scaled by the denominator are whole numbers and nothing drifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnitPrice {
     numerator: u64,
@@ -36,7 +35,7 @@ pub(crate) struct UnitPrice {
 }
 
 impl UnitPrice {
-    /// The price of one of `capacity` units spread over `window` nanoseconds; `None` where either is zero.
+    /// The price of one of `capacity` units spread over `window` nanoseconds; `None` if either is zero.
     pub(crate) fn new(capacity: u64, window: u64) -> Option<Self> {
         if capacity == 0 || window == 0 {
             return None;
@@ -60,7 +59,7 @@ impl UnitPrice {
         u128::from(nanos) * u128::from(self.denominator)
     }
 
-    /// Whole nanoseconds that cover a scaled time, rounded up, so that nothing comes due early.
+    /// Whole nanoseconds that cover a scaled time, rounded up, so that nothing is due early.
     pub(crate) fn nanos_to_cover(self, scaled: u128) -> u64 {
         saturate(divide(scaled, self.denominator, Rounding::Up))
     }
@@ -70,13 +69,14 @@ impl UnitPrice {
         saturate(divide(scaled, self.numerator, Rounding::Down))
     }
 
-    /// The scaled time that is worth as many units, and as much of a unit, at this price as `scaled` is at another.
+    /// The scaled time that is worth as many units at this price, to the fraction, as `scaled` is at the price
+    /// `from`.
     pub(crate) fn converted(self, scaled: u128, from: Self, rounding: Rounding) -> u128 {
         multiply_divide(scaled, self.numerator, from.numerator, rounding)
     }
 }
 
-/// Where a quotient that is not whole goes.
+/// Which way to round a quotient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
     Up,
@@ -84,7 +84,7 @@ pub(crate) enum Rounding {
 }
 
 impl Rounding {
-    /// For what is taken away from something that is to be rounded so.
+    /// For the amount to be subtracted from something that is itself rounded like `self`.
     pub(crate) fn opposite(self) -> Self {
         match self {
             Self::Up => Self::Down,
@@ -93,9 +93,9 @@ impl Rounding {
     }
 }
 
-/// 128 by 64 bit division that takes the much faster 64-bit instruction whenever the dividend allows it.
+/// Division of 128 by 64 bits that uses the much faster 64-bit instruction if the dividend allows it.
 ///
-/// Panics where the divisor is zero, like any division: the parameters that are divided by are positive.
+/// Panics if the divisor is zero, like any division: the parameters used as divisors are positive.
 #[inline]
 pub(crate) fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
     match u64::try_from(dividend) {
@@ -106,16 +106,16 @@ pub(crate) fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
     }
 }
 
-/// `value * factor / divisor` by way of 192 bits; the largest number where the quotient has more than 128.
+/// `value * factor / divisor` by way of 192 bits; the largest number if the quotient exceeds 128 bits.
 ///
-/// Panics where the divisor is zero, like any division.
+/// Panics if the divisor is zero, like any division.
 pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: Rounding) -> u128 {
     const LOW: u128 = u64::MAX as u128;
     let (factor, divisor) = (u128::from(factor), u128::from(divisor));
     let low = (value & LOW) * factor;
-    // At most (2^64 - 1)^2 and a carry of 64 bits, which still fits.
+    // At most (2^64 - 1)^2 plus a carry of 64 bits, which still fits.
     let high = (value >> 64) * factor + (low >> 64);
-    // Long division, a word at a time: what is carried down is below the divisor.
+    // Long division, a word at a time: the remainder carried down is below the divisor.
     let (first, carried) = (high / divisor, high % divisor);
     let rest = (carried << 64) | (low & LOW);
     let (second, remainder) = (rest / divisor, rest % divisor);
@@ -130,9 +130,9 @@ pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: 
     }
 }
 
-/// The share that `part` is of `whole`, in parts of 2^32, rounded up; the largest number where it has more than 64 bits.
+/// The share of `part` in `whole`, in parts of 2^32, rounded up; the largest number if it exceeds 64 bits.
 ///
-/// Panics where the whole is zero, like any division.
+/// Panics if `whole` is zero, like any division.
 pub(crate) fn share(part: u128, whole: u128) -> u64 {
     const BITS: u32 = 32;
     if let Some(scaled) = part.checked_mul(1 << BITS) {
@@ -141,7 +141,7 @@ pub(crate) fn share(part: u128, whole: u128) -> u64 {
             Err(_) => saturate(scaled.div_ceil(whole)),
         };
     }
-    // Long division, a bit at a time: the remainder is below the whole, so its double is below twice that.
+    // Long division, a bit at a time: the remainder is below `whole`, so its double is below twice that.
     let (mut quotient, mut remainder) = (part / whole, part % whole);
     for _ in 0..BITS {
         let overflows = remainder >> (u128::BITS - 1) != 0;
@@ -155,7 +155,7 @@ pub(crate) fn share(part: u128, whole: u128) -> u64 {
     saturate(quotient.saturating_add(u128::from(remainder > 0)))
 }
 
-/// The nearest 64-bit value.
+/// The value, or the largest 64-bit number if it does not fit.
 pub(crate) fn saturate(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }

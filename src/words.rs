@@ -1,7 +1,7 @@
 //! Choices that are written as one word: in TOML, in JSON, on command lines and in Python.
 
-/// A text that is none of a [`Window`](crate::Window), an [`Amount`](crate::Amount), an
-/// [`Algorithm`](crate::Algorithm) or another choice that is written as a word.
+/// A text that is not a valid [`Window`](crate::Window), [`Amount`](crate::Amount), [`Algorithm`](crate::Algorithm)
+/// or other choice written as a word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not {what}: {advice}")]
 #[non_exhaustive]
@@ -10,7 +10,7 @@ pub struct ParseError {
     pub given: String,
     /// What it should be, such as `a window`.
     pub what: &'static str,
-    /// How that is written.
+    /// How to write that.
     pub advice: &'static str,
 }
 
@@ -24,11 +24,11 @@ impl ParseError {
     }
 }
 
-/// Gives an enum its words: `as_str`, `Display`, `FromStr`, and both ways of serde.
+/// Gives an enum its words: `as_str`, `Display`, `FromStr`, and serde's two traits.
 macro_rules! implement_words {
     ($choice:ty, $what:literal, { $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(,)? }) => {
         impl $choice {
-            /// The word for it, which `FromStr` reads.
+            /// The word for it, as `FromStr` reads it.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -46,14 +46,14 @@ macro_rules! implement_words {
             }
         }
 
-        /// The [word](Self::as_str) for it.
+        /// Writes its [word](Self::as_str).
         impl std::fmt::Display for $choice {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.as_str())
             }
         }
 
-        /// From the [word](Self::as_str) for it.
+        /// Parses its [word](Self::as_str).
         impl std::str::FromStr for $choice {
             type Err = $crate::words::ParseError;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// What is wrong with a declaration: where, what was given, and what to do about it.
 ///
-/// `place` reads like `set "openai" / limit "tokens" / window`, the same way as
+/// `place` reads like `set "openai" / limit "tokens" / window`, as does
 /// [`Difference::path`](crate::Difference::path).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -16,18 +16,18 @@ pub enum DeclarationError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The text is not TOML, or has a field that is unknown, missing or of the wrong type.
+    /// The text is not TOML, or a field is unknown, missing or of the wrong type.
     #[error("{origin} is not a declaration: {reason}")]
     Syntax {
         /// Where the text came from.
         origin: String,
-        /// What is wrong and in which line, over several lines.
+        /// What is wrong and on which line; may span several lines.
         reason: String,
     },
-    /// The declaration cannot be written as TOML, whose strings are Unicode.
+    /// The declaration cannot be written as TOML, because TOML strings are Unicode.
     #[error("{place}: {given} is not Unicode and cannot be written as TOML: choose another")]
     NotUnicode {
         /// The field.
@@ -35,15 +35,15 @@ pub enum DeclarationError {
         /// Its value, as far as it can be shown.
         given: String,
     },
-    /// A name is empty or too long, or has control characters; of a set, a limit or a tier also: a part of
-    /// it between `/` is empty or begins with `.`, as those of paths may.
+    /// A name is empty or too long, or has control characters. For a set, a limit or a tier also: a part of it
+    /// between `/` is empty or begins with `.`, as parts of paths can.
     #[error("{place}: {given:?} is not a name: {rule}")]
     Name {
-        /// What is named.
+        /// What the name is for.
         place: String,
         /// The name.
         given: String,
-        /// What a name there must be.
+        /// What a name must be like.
         rule: &'static str,
     },
     /// Two sets of a declaration, or two limits of a set, have the same name.
@@ -59,22 +59,22 @@ pub enum DeclarationError {
         place: String,
         /// What was declared.
         given: u64,
-        /// The least that is allowed.
+        /// The smallest allowed value.
         min: u64,
-        /// The most that is allowed.
+        /// The largest allowed value.
         max: u64,
     },
-    /// A value cannot be what the field needs.
+    /// The field cannot have this value.
     #[error("{place}: {given} {problem}")]
     Value {
         /// The field.
         place: String,
         /// What was declared.
         given: String,
-        /// What is wrong with it and what to do.
+        /// What is wrong with it, and what to do.
         problem: String,
     },
-    /// A field that the limit needs is not there.
+    /// A field that the limit needs is missing.
     #[error("{place} is missing: {advice}")]
     Missing {
         /// The field.
@@ -82,7 +82,7 @@ pub enum DeclarationError {
         /// What to do.
         advice: String,
     },
-    /// A field that has no meaning beside the others.
+    /// A field that has no meaning together with the others.
     #[error("{place}: {given} has no meaning here: {advice}")]
     Misplaced {
         /// The field.
@@ -92,9 +92,9 @@ pub enum DeclarationError {
         /// What to do.
         advice: String,
     },
-    /// The burst of a [`Gcra`](crate::Algorithm::Gcra), token bucket or leaky bucket is larger than what is counted
-    /// exactly over its window until the segment's clock has run for 292 years. Over a window of at most 292 years every
-    /// burst is counted exactly, and over a longer one every burst of up to 2^63 units.
+    /// The burst of a [`Gcra`](crate::Algorithm::Gcra), token bucket or leaky bucket is too large to be counted
+    /// exactly over its window until the segment's clock has run for 292 years. Over a window of at most 292 years
+    /// every burst is counted exactly, and over a longer one every burst of up to 2^63 units.
     #[error(
         "{place}: over so long a window a burst of {given} units cannot be counted exactly: declare a burst of {max} \
          units or less, or a window of at most 292 years"
@@ -104,27 +104,29 @@ pub enum DeclarationError {
         place: String,
         /// The burst, in units.
         given: u64,
-        /// The largest that can be declared with this capacity and window, in units.
+        /// The largest burst that can be declared with this capacity and window, in units.
         max: u64,
     },
-    /// The URL of the store that hosts share cannot be one. The message does not repeat it, because it may hold a password.
+    /// The URL of the store that hosts share is invalid. The message does not repeat it, because it may contain a
+    /// password.
     #[error("{place} {problem}")]
     FleetUrl {
         /// The field.
         place: String,
-        /// What is wrong with it and what to do.
+        /// What is wrong with it, and what to do.
         problem: String,
     },
-    /// What the algorithm cannot decide by, though each field may be right by itself.
+    /// The algorithm cannot work with this, although each field may be right by itself.
     #[error("{place}: {reason}")]
     Unsuitable {
         /// The limit.
         place: String,
-        /// What is wrong and what to do.
+        /// What is wrong, and what to do.
         reason: String,
     },
 }
 
-// An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.
+// Errors are read and never changed, so a panic elsewhere cannot leave one half changed. Not derived, because
+// `std::io::Error` is neither.
 impl UnwindSafe for DeclarationError {}
 impl RefUnwindSafe for DeclarationError {}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One thing in which a declaration differs from the one that a segment holds.
+/// One thing in which a declaration differs from the one in a segment.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Difference {
     note: Option<String>,
 }
 
-/// A field of a limit that `limitctl edit` can change, and what it is to be: `capacity=20`.
+/// A field of a limit that `limitctl edit` can change, and its new value: `capacity=20`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Assignment {
     pub(crate) set: String,
@@ -38,7 +38,7 @@ pub(crate) struct Assignment {
 }
 
 impl Difference {
-    /// Of a field, whose values are as TOML writes them.
+    /// A difference in a field; the values are written as in TOML.
     pub(crate) fn new(path: String, declared: Option<String>, in_segment: Option<String>) -> Self {
         Self {
             path,
@@ -50,12 +50,12 @@ impl Difference {
         }
     }
 
-    /// Of what can be declared, but not of a segment as it is: `note` says why.
+    /// Something that can be declared, but not for the segment in its present state: `note` says why.
     pub(crate) fn of_state(path: String, note: String) -> Self {
         Self::new(path, None, None).with_note(note)
     }
 
-    /// Of the version of a set.
+    /// A difference in the version of a set.
     pub(crate) fn of_versions(set: &str, declared: Option<u64>, in_segment: Option<u64>) -> Self {
         Self {
             is_of_versions: true,
@@ -67,14 +67,14 @@ impl Difference {
         }
     }
 
-    /// Of the permissions of the file, which `command` makes those that are declared.
+    /// A difference in the permissions of the file; `command` sets the declared ones.
     pub(crate) fn of_modes(declared: u32, in_segment: u32, command: &str) -> Self {
         let shown = |mode| Some(format!("\"{mode:04o}\""));
         Self::new("segment / mode".to_owned(), shown(declared), shown(in_segment))
             .with_note(format!("{command}, by its owner, changes it"))
     }
 
-    /// The same, that `limitctl edit` can make go away.
+    /// Adds an assignment by which `limitctl edit` can remove the difference.
     pub(crate) fn with_assignment(self, assignment: Option<Assignment>) -> Self {
         Self {
             assignment: assignment.map(Box::new),
@@ -82,13 +82,13 @@ impl Difference {
         }
     }
 
-    /// The same, saying more: what follows from it, and what to do.
+    /// Adds a note: what follows from the difference, and what to do.
     pub(crate) fn with_note(mut self, note: String) -> Self {
         self.add_note(&note);
         self
     }
 
-    /// Has it say more.
+    /// Appends to the note.
     pub(crate) fn add_note(&mut self, note: &str) {
         let said = self.note.get_or_insert_default();
         if !said.is_empty() {
@@ -102,7 +102,7 @@ impl Difference {
         self.is_of_versions
     }
 
-    /// How `limitctl edit` makes the segment's value the declared one, where it can.
+    /// How `limitctl edit` can give the segment the declared value, if it can.
     pub(crate) fn assignment(&self) -> Option<&Assignment> {
         self.assignment.as_deref()
     }
@@ -112,18 +112,18 @@ impl Difference {
         &self.path
     }
 
-    /// The declared value as TOML writes it, where there is one. A whole set or limit is `present`.
+    /// The declared value as TOML writes it, if there is one. A whole set or limit is `present`.
     pub fn declared(&self) -> Option<&str> {
         self.declared.as_deref()
     }
 
-    /// What follows from it and what to do, where that is worth saying: such as that the log of a sliding window stays
-    /// [short](crate::Limit::entries).
+    /// What follows from the difference and what to do, if there is anything to say: for example, that the log of a
+    /// sliding window stays [short](crate::Limit::entries).
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// The segment's value as TOML writes it, where there is one. A whole set or limit is `present`.
+    /// The segment's value as TOML writes it, if there is one. A whole set or limit is `present`.
     pub fn in_segment(&self) -> Option<&str> {
         self.in_segment.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Several names, differences or processes, in the words of a message.
+//! Lists of names, differences or processes in messages.
 
 use super::difference::Difference;
 use super::process_id::ProcessId;
@@ -12,7 +12,7 @@ pub(super) fn joined(differences: &[Difference]) -> String {
     join(&differences)
 }
 
-/// The first of the items, as many as a line bears, and how many more there are.
+/// The first items, as many as fit on a line, and how many more there are.
 pub(super) fn some_of(items: &[String]) -> String {
     const MAX: usize = 10;
     match items.get(..MAX) {

@@ -1,4 +1,4 @@
-//! What can go wrong. What the limits say is never an error: see [`Refusal`](crate::Refusal).
+//! What can go wrong. A decision of the limits is never an error: see [`Refusal`](crate::Refusal).
 
 mod change_error;
 mod declaration_error;
@@ -27,7 +27,7 @@ pub use segment_error::SegmentError;
 
 /// Everything that can go wrong, by what was being done.
 ///
-/// Each message names what was wrong, where, and what to do.
+/// Each message says what is wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,21 +37,22 @@ pub enum Error {
     /// A declaration does not make sense.
     #[error(transparent)]
     Declaration(#[from] DeclarationError),
-    /// A request does not fit the set that it was used on. Nothing was taken.
+    /// A request does not fit the set it was used on. Nothing was taken.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A live segment cannot be changed in this way. Nothing was changed.
+    /// A live segment cannot be changed like this. Nothing was changed.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// A permit has nothing to give back or settle any more.
+    /// A permit has nothing left to give back or settle.
     #[error(transparent)]
     Permit(#[from] PermitError),
-    /// A segment, or a set of it, cannot be used: not now, or not any more.
+    /// A segment, or one of its sets, cannot be used now or any more.
     #[error(transparent)]
     Segment(#[from] SegmentError),
 }
 
-// An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.
+// Errors are read and never changed, so a panic elsewhere cannot leave one half changed. Not derived, because
+// `std::io::Error` is neither.
 impl UnwindSafe for Error {}
 impl RefUnwindSafe for Error {}
 

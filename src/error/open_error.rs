@@ -9,7 +9,8 @@ use super::listing;
 use super::listing::{joined, live_processes};
 use super::process_id::ProcessId;
 
-/// A segment cannot be created, opened or removed. A forked child opens it again, at its first use there.
+/// A segment cannot be created, opened or removed. May also occur in a forked child, which opens the segment again on
+/// first use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -20,10 +21,10 @@ pub enum OpenError {
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// This process may not use the file, or not enter or write its directory.
+    /// This process may not use the file, or may not enter its directory or write to it.
     #[error(
         "cannot {action} {}: {source}: {why}; run all its users as one user, or let a group have it: created as root \
          with mode 0660, in a directory of that group with mode 2750. A process that changes its user opens it after that",
@@ -36,28 +37,28 @@ pub enum OpenError {
         path: PathBuf,
         /// The owner of the file or the directory, and the user of this process.
         why: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// There is no file at the path.
     #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
     NotFound {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// There is a file at the path already.
+    /// There is already a file at the path.
     #[error("{} exists already: open it, or remove it with `limitctl remove`", path.display())]
     AlreadyExists {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The file system has no room for the segment, or this process may not take as much: its memory cgroup or its largest file size
-    /// (`ulimit -f`) is in the way. Nothing was created.
+    /// The file system has no room for the segment, or this process may not use that much: its memory cgroup or its
+    /// maximum file size (`ulimit -f`) is in the way. Nothing was created.
     #[error("no room for {bytes} bytes at {}: {why}", path.display())]
     NoSpace {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
-        /// The size of the segment.
+        /// The size of the segment in bytes.
         bytes: u64,
         /// What is in the way, and what to do.
         why: String,
@@ -83,32 +84,34 @@ pub enum OpenError {
         /// The first eight bytes found, as a number of this host.
         found: u64,
     },
-    /// The segment was made by a build whose layout differs.
+    /// The segment was made by a build with a different layout.
     #[error("{} has another {what}: {}", path.display(), disagreement(what, *found, *expected))]
     Incompatible {
         /// The file.
         path: PathBuf,
         /// What differs: format, layout fingerprint, word size, byte order, C library, lock kind, clock, features.
         what: &'static str,
-        /// What the file says.
+        /// The file's value.
         found: u64,
-        /// What this build is.
+        /// This build's value.
         expected: u64,
     },
-    /// The segment is in use by processes of another namespace, in which process ids or clocks mean something else.
+    /// Processes of another namespace, in which process ids or clocks mean something else, are using the segment.
     #[error("{} is in use in {}", path.display(), foreign_namespace(what, *found, *expected))]
     ForeignNamespace {
         /// The file.
         path: PathBuf,
         /// `PID` or `time`.
         what: &'static str,
-        /// The namespace in the header; zero where the processes that use it cannot tell, for want of `/proc`.
+        /// The namespace in the header; zero if the processes that use the segment could not tell, for want of
+        /// `/proc`.
         found: u64,
-        /// The namespace of this process; zero where it cannot tell.
+        /// This process's namespace; zero if it cannot tell.
         expected: u64,
     },
-    /// The file cannot be opened once more, which a forked child must do that has inherited it, and a process whose descriptor of it
-    /// was closed: its path leads to another file or to none by now, and `/proc/self/fd` does not lead to it either.
+    /// The file cannot be opened again. A forked child that has inherited it must do that, and so must a process
+    /// whose descriptor of it was closed. But its path leads to another file or to none by now, and `/proc/self/fd`
+    /// does not lead to it either.
     #[error("{} cannot be opened again: its path leads elsewhere by now, and /proc/self/fd is no way to it ({source}). Mount /proc where \
              this process runs, or open the segment after what renames it, mounts over it or changes the root directory", path.display())]
     Moved {
@@ -117,20 +120,20 @@ pub enum OpenError {
         /// Why it cannot be opened by its descriptor.
         source: io::Error,
     },
-    /// The segment is of another boot or a copy, and processes are attached to it nevertheless.
+    /// The segment is from another boot or a copy, yet processes are attached to it.
     #[error("{} was copied or comes from another boot, but processes are attached to it: end them, then open it again", path.display())]
     ForeignBoot {
         /// The file.
         path: PathBuf,
     },
-    /// The file's size is not what its header says.
+    /// The file's size does not match its header.
     #[error("{} has {found} bytes, its header says {expected}: it was truncated or is not a whole copy; copy it again whole, or create it anew", path.display())]
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// Bytes expected.
+        /// The expected size in bytes.
         expected: u64,
-        /// Bytes found.
+        /// The actual size in bytes.
         found: u64,
     },
     /// The file must not be trusted.
@@ -141,18 +144,18 @@ pub enum OpenError {
         /// Why, and what to do.
         why: String,
     },
-    /// Locks or mappings do not hold on this file system.
+    /// Locks or mappings do not work reliably on this file system.
     #[error("{} lies on {file_system}, {why}: create it in /dev/shm or on a local disk", path.display())]
     UnsupportedFileSystem {
         /// The file.
         path: PathBuf,
         /// The file system.
         file_system: &'static str,
-        /// What is wrong with that.
+        /// What is wrong with it.
         why: &'static str,
     },
-    /// The file system gives up the lock by which a process shows that it lives while the process is alive, as an overlay does:
-    /// all would count as dead. Nothing was created or changed.
+    /// A process shows that it is alive by a file lock, and this file system releases that lock while the process is
+    /// alive, as an overlay does. Every process would look dead. Nothing was created or changed.
     #[error(
         "{} lies on {file_system}, where the lock by which a process shows that it lives ends too early, so that live processes would \
          count as dead: create it in /dev/shm, or in a volume (a directory of the host, or a tmpfs, that is mounted into the container)",
@@ -164,7 +167,8 @@ pub enum OpenError {
         /// The file system.
         file_system: String,
     },
-    /// A process that may read the file, and perhaps no more, has a lock for reading where others have to put theirs.
+    /// A process, which may have no more than permission to read the file, has a read lock where others have to put
+    /// their locks.
     #[error(
         "{} is locked for reading by {}, so that no process can join those who use it: end what has that lock, or take it the right \
          to read the file (mode 0600)",
@@ -174,10 +178,10 @@ pub enum OpenError {
     LockedByReader {
         /// The file.
         path: PathBuf,
-        /// The processes, as far as this one may see them.
+        /// The processes, as far as this one can see them.
         processes: Vec<ProcessId>,
     },
-    /// Parts of the file have no place on its file system, so a change of them could fail. Nothing was changed.
+    /// Parts of the file have no space on its file system, so changing them could fail. Nothing was changed.
     #[error("{} has holes, where a change may need space and fail: copy it again with `cp --sparse=never`, or create a new segment", path.display())]
     Sparse {
         /// The file.
@@ -188,12 +192,13 @@ pub enum OpenError {
     TooManyParticipants {
         /// The file.
         path: PathBuf,
-        /// The participants declared, all of which are attached.
+        /// The number of participants declared, all of which are attached.
         capacity: u64,
-        /// How many processes they are: one with several copies of this library is attached by each of them.
+        /// The number of processes attached. A process with several copies of this library takes a slot for each of
+        /// them.
         processes: u64,
     },
-    /// Processes are attached to the segment that is to be removed.
+    /// Processes are attached to the segment to be removed.
     #[error("{} is in use by {}: end what uses it first, or remove it all the same with `limitctl remove --force`", path.display(), listing::processes(processes))]
     InUse {
         /// The file.
@@ -201,7 +206,7 @@ pub enum OpenError {
         /// The processes.
         processes: Vec<ProcessId>,
     },
-    /// Another process is initialising or attaching and does not come to an end.
+    /// Another process is initialising the segment or attaching to it, and does not finish.
     #[error("{} is being attached by another process that does not finish: if that is stopped, continue it (kill -CONT) or end it", path.display())]
     AttachStuck {
         /// The file.
@@ -212,10 +217,10 @@ pub enum OpenError {
     Unsupported {
         /// What it cannot do.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The segment's declaration is not the one asked for.
+    /// The segment's declaration differs from the one asked for.
     #[error("{} has another declaration: {}; {remedy}", path.display(), joined(differences))]
     ConfigMismatch {
         /// The file.
@@ -227,7 +232,7 @@ pub enum OpenError {
     },
 }
 
-/// Who has a lock for reading.
+/// Names the processes that have a read lock.
 fn readers(processes: &[ProcessId]) -> String {
     if processes.is_empty() {
         "a process that this one cannot see".to_owned()
@@ -255,7 +260,7 @@ fn disagreement(what: &str, found: u64, expected: u64) -> String {
     )
 }
 
-/// Of which namespace a segment is, and what to do.
+/// The namespace of a segment, and what to do.
 fn foreign_namespace(what: &str, found: u64, expected: u64) -> String {
     match (found, expected) {
         (_, 0) => format!(
@@ -273,7 +278,7 @@ fn foreign_namespace(what: &str, found: u64, expected: u64) -> String {
     }
 }
 
-/// What to do where processes of two namespaces are to use one segment.
+/// What to do if processes of two namespaces are to use one segment.
 fn way_out(what: &str) -> &'static str {
     if what == "PID" {
         "share it, for example with `--pid=host` or `shareProcessNamespace`, or declare the segment with `lock = \"slot\"`, \
@@ -283,6 +288,7 @@ fn way_out(what: &str) -> &'static str {
     }
 }
 
-// An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.
+// Errors are read and never changed, so a panic elsewhere cannot leave one half changed. Not derived, because
+// `std::io::Error` is neither.
 impl UnwindSafe for OpenError {}
 impl RefUnwindSafe for OpenError {}

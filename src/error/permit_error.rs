@@ -1,22 +1,22 @@
-//! Why nothing can be given back by a permit.
+//! Why a permit can give nothing back.
 
-/// A permit, or a reservation, has nothing to give back or settle any more.
+/// A permit or a reservation has nothing left to give back or settle.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PermitError {
-    /// The permit was settled before.
+    /// The permit was already settled.
     #[error("the permit of set `{set}` was settled already: settle each permit once")]
     AlreadySettled {
         /// The set.
         set: String,
     },
-    /// The permit was released before.
+    /// The permit was already released.
     #[error("the permit of set `{set}` was released already: settle before the release")]
     AlreadyReleased {
         /// The set.
         set: String,
     },
-    /// The permit was taken by the parent of this process; it stays the parent's.
+    /// The permit was taken by the process that forked this one, and stays with it.
     #[error(
         "the permit of set `{set}` belongs to the process that forked this one: acquire another in this process"
     )]

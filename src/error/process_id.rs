@@ -1,20 +1,20 @@
-//! How a process is named to people.
+//! How processes are named to people.
 
 use std::fmt;
 
-/// A process, by its id and, where the processes of a segment may be of several PID namespaces, the namespace that the
-/// id is of.
+/// A process, by its id. If the processes of a segment may be in several PID namespaces, also by the namespace of the
+/// id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId {
     /// The process id.
     pub pid: u64,
-    /// The PID namespace by its inode, as `/proc/PID/ns/pid` shows it, and zero where the process could not tell. None where
-    /// all processes of the segment are of the caller's namespace.
+    /// The inode of the PID namespace, as in `/proc/PID/ns/pid`; zero if the process could not tell. `None` if all
+    /// processes of the segment are in the caller's namespace.
     pub namespace: Option<u64>,
 }
 
 impl ProcessId {
-    /// Of the namespace of this process.
+    /// A process in this process's namespace.
     pub(crate) fn of_own_namespace(pid: u32) -> Self {
         Self {
             pid: pid.into(),

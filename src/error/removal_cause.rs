@@ -1,17 +1,17 @@
-//! What happens to a segment that is removed while it is in use.
+//! What happens to a segment that is removed while in use.
 
 use crate::words::words;
 
-/// What happened to a segment that was removed.
+/// What happened to a removed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemovalCause {
-    /// It was [retired](crate::Segment::retire), by `limitctl remove` or
-    /// [`RecreateIfUnused`](crate::OnMismatch::RecreateIfUnused) for instance.
+    /// It was [retired](crate::Segment::retire), for example by `limitctl remove` or
+    /// [`RecreateIfUnused`](crate::OnMismatch::RecreateIfUnused).
     Retired,
-    /// Its file was deleted (`rm`), or another was moved over it (`mv`), and no path leads to it any more.
+    /// Its file was deleted (`rm`) or another was moved over it (`mv`), and no path leads to it any more.
     Deleted,
-    /// The path that this process opened it by leads to another segment: this one was moved elsewhere.
+    /// The path by which this process opened it leads to another segment: this one was moved elsewhere.
     Replaced,
 }
 
@@ -22,7 +22,7 @@ words!(RemovalCause, "a cause of a removal", {
 });
 
 impl RemovalCause {
-    /// The end of a message about a segment that was removed.
+    /// The end of a message about a removed segment.
     pub(super) fn in_a_sentence(self) -> &'static str {
         match self {
             Self::Retired => "it was retired, by `limitctl remove` for instance",

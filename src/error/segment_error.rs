@@ -1,15 +1,15 @@
-//! Why a segment, or a set of it, cannot be used.
+//! Why a segment, or one of its sets, cannot be used.
 
 use std::path::PathBuf;
 
 use super::process_id::ProcessId;
 use super::removal_cause::RemovalCause;
 
-/// A segment, or a set of it, cannot be used: not now, or not any more.
+/// A segment, or one of its sets, cannot be used now or any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// Something in the file cannot be right. Found when the segment is opened, or when it is used.
+    /// Something in the file cannot be right. Noticed when the segment is opened or used.
     #[error("{} is damaged: {what}; create a new segment", path.display())]
     Damaged {
         /// The file.
@@ -17,21 +17,21 @@ pub enum SegmentError {
         /// What is wrong and where.
         what: String,
     },
-    /// The segment is not to be used any more: it was retired, its file was deleted, or another segment is at its path.
-    /// Its handles admit nothing any more; its permits are settled and released as before.
+    /// The segment must not be used any more: it was retired, its file was deleted, or another segment is at its
+    /// path. Its handles admit nothing any more; permits can still be settled and released.
     #[error("the segment at {} was removed: {}; open the path again to use its successor", path.display(), cause.in_a_sentence())]
     Removed {
-        /// The path that it was opened by.
+        /// The path by which it was opened.
         path: PathBuf,
         /// What happened to it.
         cause: RemovalCause,
     },
-    /// The holder of a set's lock is alive and does not release it: it is stopped, or writes a core dump.
+    /// The holder of a set's lock is alive but does not release it: it is stopped, or is writing a core dump.
     #[error("the lock of set `{set}` is held by {} and was not released in time: if that process is stopped, continue it (kill -CONT) or end it", holder(*process))]
     LockStuck {
         /// The set.
         set: String,
-        /// The process that holds it, where that is known.
+        /// The process that holds it, if known.
         process: Option<ProcessId>,
     },
     /// The lock of a set can never be taken again.
@@ -46,7 +46,7 @@ pub enum SegmentError {
         /// The set.
         set: String,
     },
-    /// A mistake in this library; the operation was undone.
+    /// A bug in this library; the operation was undone.
     #[error("internal error in set `{set}`: {what}; nothing was changed, please report it")]
     Internal {
         /// The set.

@@ -1,4 +1,4 @@
-//! The machine: what each thread may see next, and what it then has seen.
+//! The machine: what each thread may see next, and what it has seen then.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Bounds, Outcome, Processor, REGISTERS, Step, WORDS, Word};
 use crate::explorer;
 
-/// Of each word, the number of the latest store that was seen.
+/// For each word, the number of the latest store seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct View([u8; WORDS]);
 
@@ -18,7 +18,7 @@ impl View {
     }
 }
 
-/// A value that was stored, and what is seen by one that loads it with acquire.
+/// A stored value, and the view that an acquire load of it gains.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Stored {
     value: u8,
@@ -30,9 +30,9 @@ struct Thread {
     at: usize,
     registers: [u8; REGISTERS],
     view: View,
-    /// What was loaded relaxed, and is seen from the next acquire fence on.
+    /// What was loaded relaxed, and becomes visible with the next acquire fence.
     loaded: View,
-    /// What was seen at the last release fence.
+    /// What had been seen at the last release fence.
     released: View,
     outcome: Option<Outcome>,
 }
@@ -41,7 +41,7 @@ struct Thread {
 pub(super) struct Machine {
     words: [Vec<Stored>; WORDS],
     threads: Vec<Thread>,
-    /// What was seen at the fences of all orders.
+    /// What had been seen at the sequentially consistent fences.
     fenced: View,
 }
 
@@ -54,7 +54,7 @@ fn releases(order: Ordering) -> bool {
 }
 
 impl Machine {
-    /// What a word is in the end.
+    /// The final value of a word.
     pub(super) fn latest(&self, word: Word) -> u8 {
         self.words[word].last().expect("one at first").value
     }
@@ -74,7 +74,8 @@ impl Machine {
         stored.value
     }
 
-    /// `continues` is what the change was made of, which one that loads the new value with acquire sees, too.
+    /// `continues` is the view of the value that an atomic change replaced: an acquire load of the new value gains
+    /// that, too.
     fn store(&mut self, thread: usize, word: Word, value: u8, continues: View, order: Ordering) {
         let number = u8::try_from(self.words[word].len()).expect("few");
         let thread = &mut self.threads[thread];
@@ -111,19 +112,19 @@ impl Machine {
         }
     }
 
-    /// Which stores of a word a thread may load.
+    /// Which stores to a word a thread may load.
     fn visible(&self, thread: usize, word: Word) -> std::ops::Range<usize> {
         self.threads[thread].view.0[word].into()..self.words[word].len()
     }
 
-    /// Everything that may become of the next step of a thread.
+    /// Every possible outcome of a thread's next step.
     fn after_step_of(&self, bounds: &Bounds, thread: usize) -> Vec<Self> {
         let Some(step) = bounds.threads[thread].get(self.threads[thread].at) else {
             return Vec::new();
         };
         let mut next = self.clone();
         next.threads[thread].at += 1;
-        // An atomic change is a fence there, before it and behind it.
+        // There, an atomic change is a fence both before and after it.
         let is_fenced = bounds.processor == Processor::X86;
         let fence = |machine: &mut Self| {
             if is_fenced {
@@ -201,7 +202,7 @@ impl Machine {
         self.threads[thread].at = at.expect("a place of that name");
     }
 
-    /// Goes on with what concerns no other thread.
+    /// Continues through steps that concern no other thread.
     fn settle(mut self, bounds: &Bounds, thread: usize) -> Self {
         loop {
             let step = bounds.threads[thread].get(self.threads[thread].at);

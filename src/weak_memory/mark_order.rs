@@ -1,7 +1,7 @@
-//! A mark that is left while another process has the lock, and the release of that lock: `src/engine/recover/marks.rs`.
+//! A mark left while another process has the lock, and the release of that lock: `src/engine/recover/marks.rs`.
 //!
-//! The holder of the lock releases it and then looks whether something was marked; the process that leaves a mark says so and then
-//! tries the lock. One of the two sees the other, and finishes.
+//! The holder of the lock releases it and then checks whether anything was marked; the process that leaves a mark
+//! says so and then tries the lock. One of the two sees the other, and finishes.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -18,11 +18,11 @@ const RETURNED: usize = 2;
 /// Whether the return was finished.
 const FINISHED: usize = 3;
 
-/// Bit 0 of the marks, and above it that the only place is to be searched.
+/// Bit 0 of the marks, and above it the bit that says that only the place is to be searched.
 const MARKED: u8 = 1;
 const ONE_PLACE: u8 = 2;
 
-/// `finish_marks`: looks for marks, tries the lock, searches, releases it, and looks again.
+/// `finish_marks`: checks for marks, tries the lock, searches, releases it, and checks again.
 fn finish_marks() -> Vec<Step> {
     vec![
         Place("look"),
@@ -34,7 +34,7 @@ fn finish_marks() -> Vec<Step> {
         Load(0, MARKS, Relaxed),
         IfNone(0, 0xff, "unlock"),
         Fence(Acquire),
-        // A search that another began and did not end goes on where that one was.
+        // Continues a search that somebody else began and did not finish.
         IfAny(0, ONE_PLACE, "search"),
         Change(0, MARKS, Swap(ONE_PLACE), AcqRel),
         Place("search"),
@@ -51,7 +51,7 @@ fn finish_marks() -> Vec<Step> {
     ]
 }
 
-/// It has the lock at first.
+/// Has the lock at first.
 fn holder() -> Vec<Step> {
     let mut steps = vec![Change(0, LOCK, Swap(0), Release)];
     steps.extend(finish_marks());
@@ -97,7 +97,7 @@ fn of_who_leaves_a_mark_and_who_releases_the_lock_one_sees_the_other() {
 
 #[test]
 fn a_mark_that_is_left_during_a_search_is_found() {
-    // One that has the lock already finds a mark of an earlier one, and searches while another mark is left.
+    // The holder of the lock finds an earlier mark, and searches while another mark is left.
     let searching = {
         let mut steps = vec![
             Change(0, MARKS, Or(MARKED), SeqCst),

@@ -1,9 +1,11 @@
-//! Processors that reorder loads and stores, explored: the parts of the protocol that are not under the lock, or that are about
-//! its release, step by step as the engine takes them, with the order that it asks of each step.
+//! Explores processors that reorder loads and stores. The models cover the parts of the protocol that are not under
+//! the lock, or that concern its release, step by step as the engine takes them and with the memory ordering it asks
+//! for.
 //!
-//! Memory is what the model of C and Rust leaves of it: of each word the values that were stored, in their order. A load may answer an
-//! old one, unless the thread has seen a later one, itself or by what it synchronised with. Two stores to one word are in
-//! the order in which they are made, which is all that these protocols need: they store under the lock or by an atomic change.
+//! Memory is what the memory model of C and Rust guarantees: for each word, the stored values in order. A load may
+//! return an old one, unless the thread has seen a later one, either itself or through synchronisation. Two stores to
+//! one word are ordered as they are made. That is enough here, because these protocols store under the lock or by an
+//! atomic change.
 
 mod machine;
 mod mark_order;
@@ -16,33 +18,33 @@ use machine::Machine;
 
 /// A word, by its number.
 type Word = usize;
-/// A register of a thread, by its number.
+/// A thread's register, by its number.
 type Register = usize;
 
 const REGISTERS: usize = 4;
 const WORDS: usize = 8;
 
-/// What a thread does.
+/// A thread's step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Load(Register, Word, Ordering),
     Store(Word, u8, Ordering),
-    /// Changes the word in one step; the register gets what it was.
+    /// Changes the word atomically; the register gets the old value.
     Change(Register, Word, Change, Ordering),
-    /// Replaces the first value by the second; the register gets 1 if it did. Where it does not, its load is relaxed.
+    /// Replaces the first value by the second; the register gets 1 if it did. If it does not, its load is relaxed.
     Replace(Register, Word, u8, u8, Ordering),
     Fence(Ordering),
-    /// As a fence of all orders, but left out on x86-64, where an atomic change is one already.
+    /// A sequentially consistent fence, left out on x86-64, where an atomic change is one already.
     FenceAfterChange,
-    /// Sleeps while the word, as the kernel finds it, is what the register says.
+    /// Sleeps while the word, as the kernel sees it, equals the register.
     Sleep(Word, Register),
-    /// Goes on at that place, if the register has one of those bits set.
+    /// Continues at that place if the register has any of those bits set.
     IfAny(Register, u8, &'static str),
-    /// Goes on at that place, if the register has none of those bits set.
+    /// Continues at that place if the register has none of those bits set.
     IfNone(Register, u8, &'static str),
     Go(&'static str),
     Place(&'static str),
-    /// Says how this came out.
+    /// Reports the outcome.
     End(Outcome),
 }
 
@@ -78,19 +80,19 @@ enum Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processor {
-    /// As weak as the model of memory allows, with all fences.
+    /// As weak as the memory model allows, with all fences.
     AnyOther,
-    /// Without the fences that are left out there. Its atomic changes are fences of all orders.
+    /// Without the fences that are left out there; its atomic changes are sequentially consistent fences.
     X86,
 }
 
-/// What is explored.
+/// What to explore.
 struct Bounds {
     processor: Processor,
     threads: Vec<Vec<Step>>,
-    /// What each word is at first.
+    /// The initial value of each word.
     words: [u8; WORDS],
-    /// What must not be, where nothing is left to do.
+    /// What must not be the case when nothing is left to do.
     wrong: fn(&Machine) -> Option<&'static str>,
 }
 
@@ -100,7 +102,7 @@ impl std::fmt::Debug for Bounds {
     }
 }
 
-/// The same without the step at that index: a mistake.
+/// The same steps without some of them: a mistake.
 fn without(mut steps: Vec<Step>, is_left_out: impl Fn(&Step) -> bool) -> Vec<Step> {
     let before = steps.len();
     steps.retain(|step| !is_left_out(step));

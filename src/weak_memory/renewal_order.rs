@@ -1,7 +1,8 @@
-//! A renewal without the lock, and the end of a lease under it: `heartbeat` and `expire_hold` in `src/engine/settle/lease.rs`.
+//! A renewal without the lock, and the end of a lease under it: `heartbeat` and `expire_hold` in
+//! `src/engine/settle/lease.rs`.
 //!
-//! A renewal raises the instant and then looks whether the hold is its own still; the end of a lease takes the hold and then looks
-//! whether the instant is what it was. One of the two sees the other.
+//! A renewal raises the instant and then checks whether the hold is still its own; the end of a lease takes the hold
+//! and then checks whether the instant is unchanged. One of the two sees the other.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -14,10 +15,10 @@ use crate::explorer::{is_found, nothing_is_wrong};
 const RENEWED_AT: usize = 0;
 const OWNER: usize = 1;
 const EXPIRED: usize = 2;
-/// The count of the journal's word in bit 0, its sequence above.
+/// The count of the journal word in bit 0, its sequence above.
 const JOURNAL: usize = 3;
 
-/// Goes on at `not_own` unless the hold is its own: `still_holds`.
+/// `still_holds`: continues at `not_own` unless the hold is its own.
 fn still_holds(not_own: &'static str) -> [Step; 5] {
     [
         Load(0, OWNER, Relaxed),
@@ -35,7 +36,7 @@ fn renewal() -> Vec<Step> {
     steps.extend([
         End(Outcome::Renewed),
         Place("not own"),
-        // Whether it is lost is said of what was not being changed.
+        // Only what was not being changed meanwhile can show that it is lost.
         Load(1, JOURNAL, Relaxed),
         Fence(Acquire),
         IfAny(1, 1, "unsure"),
@@ -43,14 +44,14 @@ fn renewal() -> Vec<Step> {
         Load(3, EXPIRED, Relaxed),
         Fence(Acquire),
         Load(0, JOURNAL, Relaxed),
-        // The sequence must be the same: of those that come, 2 follows 0.
+        // The sequence must be the same; of the values that occur, 2 follows 0.
         IfAny(0, 1, "unsure"),
         IfAny(1, 2, "compared"),
         IfAny(0, 2, "unsure"),
         Place("compared"),
         IfNone(2, 1, "lost"),
         IfAny(3, 1, "lost"),
-        // Its own: under the lock it is renewed.
+        // It may be its own: it is renewed under the lock.
         Place("unsure"),
         End(Outcome::Unsure),
         Place("lost"),

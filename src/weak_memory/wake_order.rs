@@ -1,9 +1,9 @@
-//! Tickets that are granted, and the process that sleeps until it finds them: `src/shm/wake/wake_list.rs`, and who advances and who
-//! sleeps by the process futex.
+//! Tickets that are granted, and the process that sleeps until it finds them: `src/shm/wake/wake_list.rs`, and those
+//! who advance the process futex and sleep on it.
 //!
-//! Who grants stores the ticket, takes a number, writes the entry of that number, and advances the futex. The reader loads the
-//! futex, then the count, then the entries; where one is not there, it looks at all tickets. Then it sleeps, unless the futex was
-//! advanced. Each number is read once.
+//! Whoever grants stores the ticket, takes a number, writes the entry for that number, and advances the futex. The
+//! reader loads the futex, then the count, then the entries; if one is not there, it looks at all tickets. Then it
+//! sleeps, unless the futex was advanced. Each number is read once.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -15,13 +15,13 @@ use crate::explorer::{is_found, nothing_is_wrong};
 
 const FUTEX: usize = 0;
 const COUNT: usize = 1;
-/// One for each number; in it the ticket, from one on.
+/// One for each number, containing the ticket, counted from one.
 const ENTRIES: [usize; 2] = [2, 3];
 const TICKETS: [usize; 2] = [4, 5];
 /// What the reader has found.
 const FOUND: [usize; 2] = [6, 7];
 
-/// Grants that ticket.
+/// Grants a ticket.
 fn grant(ticket: usize) -> Vec<Step> {
     let entry = [1, 2][ticket];
     vec![
@@ -38,12 +38,12 @@ fn grant(ticket: usize) -> Vec<Step> {
     ]
 }
 
-/// A place in a part of the program that comes several times.
+/// A place in a part of the program that occurs several times.
 fn place(name: &str, part: &str) -> &'static str {
     format!("{name}, {part}").leak()
 }
 
-/// Looks whether a ticket is granted.
+/// Checks whether a ticket is granted.
 fn look_at(ticket: usize, part: &str) -> Vec<Step> {
     let not_granted = place(&format!("ticket {ticket} is not granted"), part);
     vec![
@@ -74,7 +74,7 @@ fn read(number: usize, part: &str) -> Vec<Step> {
     steps
 }
 
-/// Looks, and sleeps, and looks as often as it is woken.
+/// Looks and sleeps, and looks again whenever it is woken.
 fn reader() -> Vec<Step> {
     let see_count = [Load(0, FUTEX, Acquire), Load(1, COUNT, Relaxed), Fence(Acquire)];
     let mut steps = vec![Place("none was read")];
@@ -113,7 +113,7 @@ fn bounds(processor: Processor, grant: impl Fn(usize) -> Vec<Step>, reader: Vec<
     }
 }
 
-/// The grants with other orders for what is changed of a word.
+/// The grants, with changes of `word` relaxed.
 fn relaxed(word: usize) -> impl Fn(usize) -> Vec<Step> {
     move |ticket| {
         let steps = grant(ticket).into_iter();
