@@ -180,7 +180,7 @@ impl RuleOperations for Backlog {
         true
     }
 
-    /// Time that passes before the use does not pay for it: there is no more room before then.
+    /// The time until then counts as used, too, so it makes no room for other costs.
     fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
         let monotonic = now.monotonic.saturating_add(delay);
         self.charge(state, Now { monotonic, ..now }.within_proven_range(), cost);

@@ -47,8 +47,8 @@ fn processes_that_read_lock(file: FileIdentity) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Whether a line of proc_pid_fdinfo(5) describes a read lock that keeps others from write-locking: `lock: 1: OFDLCK
-/// ADVISORY READ 42 00:1b:7 0 EOF`.
+/// Whether a line of proc_pid_fdinfo(5) describes a read lock that keeps others from write-locking:
+/// `lock: 1: OFDLCK ADVISORY READ 42 00:1b:7 0 EOF`.
 fn is_read_lock(line: &str) -> bool {
     let mut fields = line.split_whitespace();
     fields.next() == Some("lock:")

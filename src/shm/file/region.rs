@@ -174,7 +174,7 @@ impl Region {
 /// both; the caller then maps it the ordinary way.
 fn map_in_huge_pages(file: &File, size: usize) -> Option<MmapRaw> {
     let map = MmapOptions::new().len(size).map_raw(file).ok()?;
-    // Must come before the pages are there. If huge pages are not to be had, nothing is lost.
+    // Must come before the pages are there. If there are no huge pages, nothing is lost.
     let _ = map.advise(Advice::HugePage);
     map.advise(Advice::PopulateWrite).ok()?;
     Some(map)

@@ -292,7 +292,7 @@ impl ParticipantTable {
         })
     }
 
-    /// The error if no slot is to be had because, for some of them, a process has a read lock on their bytes. `file`
+    /// The error if no slot is available because a process has a read lock on the bytes of some of them. `file`
     /// is any open file of the segment.
     pub(crate) fn locked_by_reader(&self, file: &File, path: &Path) -> Option<Error> {
         let mut of_reader = None;

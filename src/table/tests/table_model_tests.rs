@@ -1,4 +1,4 @@
-//! Random sequences beside a map.
+//! Random sequences against a map.
 
 use std::collections::HashMap;
 
