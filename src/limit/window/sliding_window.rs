@@ -21,9 +21,9 @@ use crate::limit::{
 ///
 /// **The ring of `2 * entries` never overflows.** Call an entry crowded if it was made when `entries` or more were
 /// live. It opened a cell of its own, later than that of the newest entry at the time, and merging never leaves a
-/// cell. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at most
-/// `entries + 1` cells. When the newest of them that is not crowded was made, at most `entries` were live, itself included;
-/// those made since are crowded and lie in the other cells, at most `entries`. If all are crowded, there are at most
+/// cell. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch `entries + 1` cells
+/// at most. When the newest of them that is not crowded was made, at most `entries` were live, itself included; those
+/// made since are crowded and lie in the other cells, at most `entries`. If all are crowded, there are at most
 /// `entries + 1`. A damaged ring may be full all the same, and so may one from before the window changed: then the
 /// newest entry takes the charge, and what it held counts for longer.
 ///
