@@ -101,7 +101,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> Limits:
-        """Returns the set of that name. With `sets_on_demand`, the first process that asks for a set creates it.
+        """Returns the set of that name.
 
         Args:
             name: The name.

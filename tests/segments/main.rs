@@ -15,4 +15,3 @@ mod remove;
 mod removed_segments;
 #[path = "../scene/mod.rs"]
 mod scene;
-mod sets_on_demand;

@@ -221,11 +221,7 @@ impl Segment {
     /// A key of a set, as JSON; for an address, its networks if the set counts those.
     fn _key(&self, py: Python<'_>, set_name: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let segment = self.get(py)?;
-        // Asking for the set itself might create one on demand.
-        let is_by_address = segment
-            .sets()
-            .any(|set| set.name() == set_name && set.is_by_address());
-        if is_by_address {
+        if segment.set(set_name).or_raise(py)?.is_by_address() {
             let address = key::address(key)?;
             return json(py, &segment.address_snapshots(set_name, address).or_raise(py)?);
         }

@@ -75,7 +75,6 @@ fn comparable(canonical: &Declaration) -> Table {
     canonical.segment.mode = None;
     canonical.segment.checkpoint = None;
     canonical.segment.version = None;
-    canonical.segment.on_demand = None;
     // Without the path, everything in a declaration is a number or Unicode, which a table always accepts.
     Table::try_from(&canonical).unwrap_or_default()
 }

@@ -128,8 +128,6 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `clock` | `"counter"`, or `"system"`: see [`ClockSource`] | `"counter"` |
 /// | `lock` | `"robust"`, or `"slot"` for processes of several containers: see [`LockKind`] | `"robust"` |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
-/// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::RequestError::UnknownSet) |
-/// | `max_sets_on_demand` | how many copies there is room for: 1 to 1023, with the declared sets at most 1024 | 64 |
 ///
 /// | `[[set]]` (1 to 1024) | value | default |
 /// |---|---|---|
@@ -275,33 +273,6 @@ impl Declaration {
         self
     }
 
-    /// Gives each set that is asked for and not declared a copy of the declared set `template`, with limits of its own:
-    /// for operations whose names are not known beforehand. Up to `max_sets` of them, from 1 to 1023; one more is
-    /// [`RequestError::UnknownSet`](crate::RequestError::UnknownSet). A name keeps its copy for as long as the file exists, and the
-    /// space of all copies is allocated at creation. A change of the template changes the copies as well.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// let template = SetDeclaration::new("operation").add_limit(Limit::calls("requests", 2, Duration::from_secs(60)));
-    /// let declaration = Declaration::new().add_set(template).sets_on_demand("operation", 16);
-    /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let upload = segment.set("upload")?; // the first process that asks for it makes it
-    /// let download = segment.set("download")?;
-    /// assert_eq!(upload.name(), "upload");
-    /// for set in [&upload, &upload, &download] {
-    ///     assert!(set.check(&set.request())?.is_admitted());
-    /// }
-    /// assert!(!upload.check(&upload.request())?.is_admitted());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn sets_on_demand(mut self, template: impl Into<String>, max_sets: u32) -> Self {
-        self.segment.sets_on_demand = Some(template.into());
-        self.segment.max_sets_on_demand = Some(max_sets);
-        self
-    }
-
     /// Reads a declaration and validates it.
     ///
     /// # Errors
@@ -377,14 +348,10 @@ impl Declaration {
         &self.sets
     }
 
-    /// The same of that set alone, without copies of it.
+    /// The same of that set alone.
     pub(crate) fn only(&self, set: &str) -> Self {
         Self {
-            segment: SegmentOptions {
-                sets_on_demand: None,
-                max_sets_on_demand: None,
-                ..self.segment.clone()
-            },
+            segment: self.segment.clone(),
             fleet: self.fleet.clone(),
             sets: self.sets.iter().filter(|it| it.name == set).cloned().collect(),
         }
@@ -405,7 +372,6 @@ impl Declaration {
             }
             plans.push(set.compile(self.fleet.as_ref())?);
         }
-        self.check_sets_on_demand()?;
         self.check_fleet()?;
         Ok(plans)
     }
@@ -420,9 +386,6 @@ impl Declaration {
             lock: Some(self.segment.lock()),
             checkpoint: self.segment.checkpoint.clone(),
             version: self.segment.version,
-            sets_on_demand: self.segment.sets_on_demand.clone(),
-            max_sets_on_demand: self.sets_on_demand_count(),
-            on_demand: self.segment.on_demand.clone(),
             edited: self.segment.edited,
         };
         Self {
@@ -451,13 +414,6 @@ pub struct SegmentOptions {
     checkpoint: Option<Checkpoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sets_on_demand: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_sets_on_demand: Option<u32>,
-    /// Stands in the definitions of a segment only: see [`stored`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_demand: Option<String>,
     /// Appears only in the definitions of a segment: see [`stored`].
     #[serde(skip_serializing_if = "Option::is_none")]
     edited: Option<bool>,
@@ -525,21 +481,12 @@ impl SegmentOptions {
         if let Some(version) = self.version {
             check_range(|| "segment / version".to_owned(), version, 1, MAX_VERSION)?;
         }
-        let marks = [
-            ("edited", self.edited.map(|edited| edited.to_string())),
-            (
-                "on_demand",
-                self.on_demand.as_ref().map(|name| format!("{name:?}")),
-            ),
-        ];
-        for (field, given) in marks {
-            if let Some(given) = given {
-                return Err(DeclarationError::Value {
-                    place: format!("segment / {field}"),
-                    given,
-                    problem: "is a mark that only a segment makes: leave it out".to_owned(),
-                });
-            }
+        if let Some(edited) = self.edited {
+            return Err(DeclarationError::Value {
+                place: "segment / edited".to_owned(),
+                given: edited.to_string(),
+                problem: "is a mark that only a segment makes: leave it out".to_owned(),
+            });
         }
         let mode = self.mode();
         if mode > 0o777 || mode & 0o600 != 0o600 {

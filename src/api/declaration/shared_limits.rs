@@ -62,15 +62,6 @@ impl Declaration {
             for limit in &set.limits {
                 let Some(fleet) = &limit.fleet else { continue };
                 let place = || format!("set {:?} / limit {:?} / fleet / key", set.name, limit.name);
-                if self.segment.sets_on_demand.as_ref() == Some(&set.name) {
-                    return Err(DeclarationError::Misplaced {
-                        place: place(),
-                        given: format!("{:?}", fleet.key()),
-                        advice: "the set is copied on demand, and its copies would share one key; remove it, or declare \
-                                 the sets one by one"
-                            .to_owned(),
-                    });
-                }
                 if !keys.insert(fleet.key()) {
                     return Err(DeclarationError::Duplicate { place: place() });
                 }

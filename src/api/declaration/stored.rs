@@ -1,12 +1,10 @@
-//! The sets of a segment as their definition texts have them: what was declared, in which version, who changed it,
-//! and of a copy that is made on demand, for which name.
+//! The sets of a segment as their definition texts have them: what was declared, in which version, and who changed it.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::place::check_name;
 use super::{Declaration, FleetOptions, SetDeclaration};
-use crate::engine::definition::plan::{OnDemand, SetPlan};
+use crate::engine::definition::plan::SetPlan;
 use crate::error::{DeclarationError, Error, SegmentError};
 use crate::shm::file::verified::CreationOptions;
 
@@ -17,7 +15,6 @@ pub(crate) struct StoredSet {
     fleet: Option<Arc<FleetOptions>>,
     version: Option<u64>,
     is_edited: bool,
-    on_demand: Option<OnDemand>,
 }
 
 impl StoredSet {
@@ -28,7 +25,6 @@ impl StoredSet {
             fleet: None,
             version,
             is_edited: false,
-            on_demand: None,
         }
     }
 
@@ -36,40 +32,6 @@ impl StoredSet {
     pub(crate) fn of_fleet(self, fleet: Option<&FleetOptions>) -> Self {
         Self {
             fleet: fleet.cloned().map(Arc::new),
-            ..self
-        }
-    }
-
-    /// A copy of that set, for the process that asks for it first.
-    pub(crate) fn spare(self) -> Self {
-        Self {
-            on_demand: Some(OnDemand::default()),
-            ..self
-        }
-    }
-
-    /// The set as declared, without the marks that a segment adds.
-    pub(crate) fn unmarked(&self) -> Self {
-        Self::declared(self.set.clone(), self.version).of_fleet(self.fleet.as_deref())
-    }
-
-    /// The copy, for the set of that name; none where it is no copy, or another's already.
-    pub(crate) fn given_to(&self, name: &str) -> Option<Self> {
-        match &self.on_demand {
-            Some(OnDemand { name: None }) => Some(Self {
-                on_demand: Some(OnDemand {
-                    name: Some(name.to_owned()),
-                }),
-                ..self.clone()
-            }),
-            _ => None,
-        }
-    }
-
-    /// With the name that `former` was given, if it is a copy: no change of a definition takes it away.
-    pub(crate) fn in_place_of(self, former: &Self) -> Self {
-        Self {
-            on_demand: former.on_demand.clone(),
             ..self
         }
     }
@@ -100,12 +62,6 @@ impl StoredSet {
     pub(crate) fn from_text(text: &str) -> Result<Self, String> {
         let mut declaration: Declaration = toml::from_str(text).map_err(|error| error.to_string())?;
         let is_edited = declaration.segment.edited.take().unwrap_or_default();
-        let on_demand = declaration.segment.on_demand.take().map(|name| OnDemand {
-            name: Some(name).filter(|name| !name.is_empty()),
-        });
-        if let Some(OnDemand { name: Some(name) }) = &on_demand {
-            check_name(|| "segment / on_demand".to_owned(), name).map_err(|error| error.to_string())?;
-        }
         declaration.validate().map_err(|error| error.to_string())?;
         let version = declaration.segment.version;
         let Ok([set]) = <[_; 1]>::try_from(declaration.sets) else {
@@ -116,7 +72,6 @@ impl StoredSet {
             fleet: declaration.fleet.map(Arc::new),
             version,
             is_edited,
-            on_demand,
         })
     }
 
@@ -126,8 +81,6 @@ impl StoredSet {
         declaration.segment.version = self.version;
         declaration.validate()?;
         declaration.segment.edited = self.is_edited.then_some(true);
-        let copy = self.on_demand.as_ref();
-        declaration.segment.on_demand = copy.map(|copy| copy.name.clone().unwrap_or_default());
         declaration.canonical_toml()
     }
 
@@ -145,17 +98,11 @@ impl StoredSet {
         self.is_edited
     }
 
-    /// Whether it is a copy of a declared set, which speaks for all of them.
-    pub(crate) fn is_on_demand(&self) -> bool {
-        self.on_demand.is_some()
-    }
-
     /// The plan for the engine.
     pub(crate) fn compile(&self) -> Result<SetPlan, DeclarationError> {
         Ok(SetPlan {
             version: self.version,
             is_edited: self.is_edited,
-            on_demand: self.on_demand.clone(),
             ..self.set.compile(self.fleet.as_deref())?
         })
     }
@@ -172,7 +119,6 @@ impl StoredSet {
 #[derive(Clone, Debug)]
 pub(crate) struct StoredDeclaration {
     options: CreationOptions,
-    /// Those that are copied on demand, and then their copies.
     sets: Vec<StoredSet>,
 }
 
@@ -187,10 +133,7 @@ impl StoredDeclaration {
         let stored = |set: &SetDeclaration| {
             StoredSet::declared(set.clone(), version).of_fleet(declaration.fleet.as_ref())
         };
-        let mut sets: Vec<StoredSet> = declaration.sets.iter().map(stored).collect();
-        if let Some((template, copies)) = declaration.template() {
-            sets.extend((0..copies).map(|_| stored(template).spare()));
-        }
+        let sets = declaration.sets.iter().map(stored).collect();
         Self::new(declaration.segment.creation_options(), sets)
     }
 
@@ -219,12 +162,7 @@ impl StoredDeclaration {
     /// into force, set by set, it has none.
     pub(crate) fn to_declaration(&self) -> Declaration {
         let mut declaration = Declaration::new().created_with(self.options);
-        let (copies, declared): (Vec<_>, Vec<_>) =
-            self.sets.iter().partition(|stored| stored.on_demand.is_some());
-        declaration.sets = declared.iter().map(|stored| stored.set.clone()).collect();
-        if let Some(copy) = copies.first() {
-            declaration = declaration.sets_on_demand(copy.set.name(), copies.len() as u32);
-        }
+        declaration.sets = self.sets.iter().map(|stored| stored.set.clone()).collect();
         declaration.fleet = self
             .sets
             .iter()

@@ -22,9 +22,7 @@ use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
 use super::wait::unused_batches::note_handle;
 use crate::engine::{EngineOptions, LockWait, SegmentEngine};
-use crate::error::{
-    DeclarationError, Difference, Error, OpenError, RemovalCause, RequestError, SegmentError,
-};
+use crate::error::{Difference, Error, OpenError, RemovalCause, RequestError, SegmentError};
 use crate::shm::file::attach::{Admission, attach};
 use crate::shm::file::creation::create::{Blueprint, create, ensure_free};
 use crate::shm::file::remove::{finish_removal, remove};
@@ -37,7 +35,6 @@ use crate::words::words;
 use checkpoint::{replace_by_checkpoint, restored_from_checkpoint};
 use definitions::bring_into_force::{bring_into_force, stored_declaration};
 use definitions::compiled_definitions::{compile_definitions, compile_one, read_definitions};
-use definitions::find_or_make_set::find_or_make;
 use mismatch::{Author, Mismatch, needs_another_file};
 use open_options::OpenOptions;
 use shared_segment::SharedSegment;
@@ -339,15 +336,13 @@ impl Segment {
         OpenOptions::new().open_or_create(path, declaration)
     }
 
-    /// The set of that name. Where it is not declared and the segment has [sets on demand](Declaration::sets_on_demand),
-    /// the first process that asks for it makes it.
+    /// The set of that name.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSet`], which names the sets there are; for a set on demand also [`Error::Declaration`], where it
-    /// cannot be a name, [`SegmentError::Removed`], [`SegmentError::LockStuck`], [`SegmentError::Damaged`].
+    /// [`RequestError::UnknownSet`], which names the sets there are.
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
-        let position = find_or_make(&self.shared.engine, name)?;
+        let position = self.shared.engine.sets().iter().position(|set| set.name == name);
         let set = position.and_then(|position| LimitSet::new(Arc::clone(&self.shared), position));
         set.ok_or_else(|| {
             Error::Request(RequestError::UnknownSet {
@@ -357,12 +352,10 @@ impl Segment {
         })
     }
 
-    /// Every set, in the order of the declaration; then the [sets on demand](Declaration::sets_on_demand) that processes
-    /// have asked for, in that order.
+    /// Every set, in the order of the declaration.
     pub fn sets(&self) -> impl Iterator<Item = LimitSet> + '_ {
-        let engine = &self.shared.engine;
-        let named = engine.definitions().named(engine.sets());
-        named.filter_map(|(position, _)| LimitSet::new(Arc::clone(&self.shared), position))
+        let positions = 0..self.shared.engine.sets().len();
+        positions.filter_map(|position| LimitSet::new(Arc::clone(&self.shared), position))
     }
 
     /// The declaration in force when this process opened the segment, without path and mode. See
@@ -479,11 +472,10 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
         .iter()
         .map(StoredSet::to_text)
         .collect::<Result<Vec<_>, _>>()?;
-    let rooms = sets
+    let shapes = plans
         .iter()
-        .map(|set| Ok(definition_room(&set.unmarked().to_text()?)))
-        .collect::<Result<Vec<_>, DeclarationError>>()?;
-    let shapes = plans.iter().zip(rooms).map(|(plan, room)| plan.shape(room));
+        .zip(&definitions)
+        .map(|(plan, text)| plan.shape(definition_room(text)));
     let options = declaration.segment().creation_options();
     let geometry = Geometry::new(options.participants.into(), shapes).map_err(|_| {
         Error::Open(OpenError::NoSpace {
@@ -513,8 +505,7 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     )
 }
 
-/// The space reserved for each definition of a set whose first one is `text`, without the marks that a segment adds:
-/// later definitions may be longer, and a set and its copies have the same size.
+/// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer.
 fn definition_room(text: &str) -> u64 {
     const MIN_SPARE: usize = 512;
     (text.len() + (text.len() / 2).max(MIN_SPARE)).next_multiple_of(64) as u64

@@ -46,7 +46,7 @@ impl Segment {
     fn set_right(&self, rebuilds: bool) -> Result<RecoveryReport, Error> {
         let engine = &self.shared().engine;
         let mut sets = Vec::new();
-        for (_, set) in engine.definitions().named(engine.sets()) {
+        for set in engine.sets() {
             let mut recovery = SetRecovery {
                 set: set.name.to_string(),
                 repairs: None,

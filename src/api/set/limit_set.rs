@@ -188,8 +188,6 @@ impl LimitSet {
     pub fn declared_limits(&self) -> &[Limit] {
         let declaration = &self.shared().declaration;
         let set = declaration.sets().get(self.position());
-        // What is no declared set is a copy of one.
-        let set = set.or_else(|| declaration.template().map(|(template, _)| template));
         set.map_or(&[], SetDeclaration::limits)
     }
 

@@ -119,7 +119,7 @@ impl SegmentReader {
         let definitions = self.definitions();
         let table = self.observed.verified.participants();
         let mut shards = Vec::new();
-        for (_, set) in definitions.named(&self.sets) {
+        for set in &self.sets {
             definitions.keep_up(set);
             for shard in set.shards() {
                 let lock = table.lock_state(&shard.memory.control().lock, |id| self.is_alive(&table, id));

@@ -304,13 +304,11 @@ impl<'a> KeySource<'a> {
     }
 
     fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
-        let found = self.definitions.find(self.sets, name);
-        let set = found.and_then(|position| self.sets.get(position));
-        set.map(|set| &**set).ok_or_else(|| {
-            let named = self.definitions.named(self.sets);
+        let found = self.sets.iter().find(|set| set.name == name);
+        found.map(|set| &**set).ok_or_else(|| {
             Error::Request(RequestError::UnknownSet {
                 name: name.to_owned(),
-                known: named.map(|(_, set)| set.name.to_string()).collect(),
+                known: self.sets.iter().map(|set| set.name.clone()).collect(),
             })
         })
     }

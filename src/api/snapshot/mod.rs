@@ -108,9 +108,6 @@ pub struct ParticipantSnapshot {
 pub struct SetSnapshot {
     /// The set's name.
     pub name: String,
-    /// The declared set that it is a copy of, where it was made [on demand](crate::Declaration::sets_on_demand).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub copy_of: Option<String>,
     /// The set's declared metadata.
     pub metadata: BTreeMap<String, String>,
     /// The version of the declaration in force, if it has one.
@@ -459,8 +456,11 @@ pub(crate) struct SnapshotSource<'a> {
 impl SnapshotSource<'_> {
     pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
-        let named = self.definitions.named(self.sets);
-        let sets = named.map(|(_, set)| self.set(set)).collect::<Result<_, _>>()?;
+        let sets = self
+            .sets
+            .iter()
+            .map(|set| self.set(set))
+            .collect::<Result<_, _>>()?;
         let participants = self
             .table
             .taken()
@@ -678,7 +678,6 @@ impl SetSnapshot {
         };
         Self {
             name: set.name.to_string(),
-            copy_of: set.name.is_on_demand().then(|| set.name.declared().to_owned()),
             metadata: (*set.shown().plan.metadata).clone(),
             version: set.shown().plan.version,
             edited: set.shown().plan.is_edited,

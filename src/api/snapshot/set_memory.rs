@@ -13,8 +13,6 @@ use crate::units::BUCKET_TAG_WORDS;
 pub struct SetMemory {
     /// The set's name, as declared.
     pub set: String,
-    /// For how many [sets on demand](crate::Declaration::sets_on_demand) there is room, each of which takes as much again.
-    pub copies: u64,
     /// Shards, each with its own lock; one if the set is not keyed.
     pub shards: u64,
     /// States of limits: one, or one for each key that there is room for.
@@ -34,10 +32,9 @@ pub struct SetMemory {
 }
 
 impl SetMemory {
-    fn of(set: &SetEngine, copies: u64) -> Self {
+    fn of(set: &SetEngine) -> Self {
         let mut memory = Self {
-            set: set.name.declared().to_owned(),
-            copies,
+            set: set.name.clone(),
             shards: set.geometry.shards.len() as u64,
             rows: 0,
             rows_bytes: 0,
@@ -64,7 +61,7 @@ impl SetMemory {
         memory
     }
 
-    /// Bytes of the set in all, without copies of it.
+    /// Bytes of the set in all.
     pub fn bytes(&self) -> u64 {
         self.rows_bytes + self.holds_bytes + self.queue_bytes + self.other_bytes
     }
@@ -88,14 +85,7 @@ impl SegmentReader {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory(&self) -> Vec<SetMemory> {
-        let declared = self.sets.iter().filter(|set| !set.name.is_on_demand());
-        let copies_of = |name: &str| {
-            let copies = self.sets.iter().filter(|set| set.name.is_on_demand());
-            copies.filter(|copy| copy.name.declared() == name).count() as u64
-        };
-        declared
-            .map(|set| SetMemory::of(set, copies_of(set.name.declared())))
-            .collect()
+        self.sets.iter().map(|set| SetMemory::of(set)).collect()
     }
 }
 
@@ -115,28 +105,22 @@ mod tests {
             .keyed(Keyed::new(3_000))
             .add_limit(Limit::calls("requests", 100, minute))
             .add_limit(Limit::concurrency("in_flight", 4));
-        let template = SetDeclaration::new("operation")
+        let alone = SetDeclaration::new("operation")
             .waiters(7)
             .add_limit(Limit::calls("requests", 100, minute));
-        let declaration = Declaration::new()
-            .participants(10)
-            .add_set(keyed)
-            .add_set(template)
-            .sets_on_demand("operation", 5);
-        let segment = Segment::create(&path, &declaration).expect("created");
-        segment.set("first").expect("made on demand");
+        let declaration = Declaration::new().participants(10).add_set(keyed).add_set(alone);
+        Segment::create(&path, &declaration).expect("created");
         let reader = SegmentReader::open(&path).expect("opened");
         let memory = reader.memory();
         let [tenants, operation] = &memory[..] else {
             panic!("two declared sets: {memory:?}");
         };
-        assert_eq!((tenants.copies, operation.copies), (0, 5));
         assert!(tenants.rows >= 3_000 && tenants.holds >= 3_000, "{tenants:?}");
         assert_eq!(tenants.waiters, 512 * tenants.shards);
         assert_eq!((operation.shards, operation.rows, operation.holds), (1, 1, 0));
         assert_eq!((operation.waiters, operation.queue_bytes), (7, 7 * 128));
-        let of_sets: u64 = memory.iter().map(|set| set.bytes() * (1 + set.copies)).sum();
-        let shared = crate::shm::layout::records::HEADER_SPACE + 10 * 384 + 7 * 192;
+        let of_sets: u64 = memory.iter().map(SetMemory::bytes).sum();
+        let shared = crate::shm::layout::records::HEADER_SPACE + 10 * 384 + 2 * 192;
         let size = reader.snapshot().expect("a copy").size;
         assert_eq!(of_sets + shared.next_multiple_of(64), size);
     }

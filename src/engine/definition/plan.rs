@@ -186,13 +186,6 @@ pub(crate) struct TierPlan {
     pub(crate) limits: Vec<LimitPlan>,
 }
 
-/// A copy of a set that is made on demand. What is defined has the name of the set that it is a copy of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OnDemand {
-    /// The name that it was made for; none while it is not used.
-    pub(crate) name: Option<String>,
-}
-
 /// One set: its limits in declaration order.
 #[derive(Clone, Debug)]
 pub(crate) struct SetPlan {
@@ -216,6 +209,4 @@ pub(crate) struct SetPlan {
     pub(crate) version: Option<u64>,
     /// Whether an operator has made it what it is.
     pub(crate) is_edited: bool,
-    /// Where it is a copy of a declared set.
-    pub(crate) on_demand: Option<OnDemand>,
 }

@@ -1,11 +1,6 @@
 //! What all definitions of a set agree in: what may be known of it before its lock is held.
 
-use std::fmt;
-use std::ops::Deref;
-
-use once_cell::race::OnceBox;
-
-use super::plan::{KeyedPlan, Kind, OnDemand, PrefixLengths, SetPlan};
+use super::plan::{KeyedPlan, Kind, PrefixLengths, SetPlan};
 use crate::engine::admit::decision::notes_of_overrides;
 use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
@@ -13,7 +8,7 @@ use crate::shm::layout::records::MAX_LIMITS;
 /// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.
 #[derive(Clone, Debug)]
 pub(crate) struct SetOutline {
-    pub(crate) name: SetName,
+    pub(crate) name: String,
     /// In declaration order.
     pub(crate) limits: Vec<LimitOutline>,
     /// Whether the first bytes of a key are kept for people to read.
@@ -35,74 +30,6 @@ pub(crate) struct SetOutline {
     pub(crate) notes_beside: usize,
 }
 
-/// What a set is called. A copy that is made on demand is called nothing until a process asks for it, and from then on
-/// what that process asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct SetName {
-    declared: String,
-    /// Where it is a copy of the declared set.
-    on_demand: Option<OnceBox<String>>,
-}
-
-impl SetName {
-    fn of(plan: &SetPlan) -> Self {
-        let given = |copy: &OnDemand| {
-            copy.name
-                .clone()
-                .map_or_else(OnceBox::new, |name| OnceBox::with_value(Box::new(name)))
-        };
-        Self {
-            declared: plan.name.clone(),
-            on_demand: plan.on_demand.as_ref().map(given),
-        }
-    }
-
-    /// The name of the declared set: of a copy, what it is a copy of.
-    pub(crate) fn declared(&self) -> &str {
-        &self.declared
-    }
-
-    /// Whether it is a copy of the declared set.
-    pub(crate) fn is_on_demand(&self) -> bool {
-        self.on_demand.is_some()
-    }
-
-    /// Whether it is a copy that no process has asked for, as far as this one knows.
-    pub(crate) fn is_spare(&self) -> bool {
-        self.on_demand.as_ref().is_some_and(|given| given.get().is_none())
-    }
-
-    /// Whether it is the set that is called `name`.
-    pub(crate) fn is(&self, name: &str) -> bool {
-        !self.is_spare() && **self == *name
-    }
-
-    /// Takes the name that another definition gives. It is given once: a later one has the same.
-    pub(crate) fn follow(&self, plan: &SetPlan) {
-        if let (Some(given), Some(OnDemand { name: Some(name) })) = (&self.on_demand, &plan.on_demand) {
-            given.get_or_init(|| Box::new(name.clone()));
-        }
-    }
-}
-
-/// A copy that has no name yet is shown by what it is a copy of.
-impl Deref for SetName {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        self.on_demand
-            .as_ref()
-            .and_then(OnceBox::get)
-            .unwrap_or(&self.declared)
-    }
-}
-
-impl fmt::Display for SetName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self)
-    }
-}
-
 /// One limit of a set.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitOutline {
@@ -117,7 +44,7 @@ impl SetOutline {
             kind: limit.kind,
         });
         Self {
-            name: SetName::of(plan),
+            name: plan.name.clone(),
             limits: limits.collect(),
             stores_keys: plan.keyed.is_some_and(|keyed| keyed.store_keys),
             held_mask: plan.held_limits().iter().fold(0, |mask, index| mask | 1 << index),

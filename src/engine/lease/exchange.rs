@@ -67,9 +67,8 @@ pub(crate) fn host_number(header: &Header) -> u64 {
 
 impl SegmentEngine {
     fn lease_sets(&self) -> impl Iterator<Item = (usize, &SetEngine)> {
-        self.definitions()
-            .named(self.sets())
-            .filter(|(_, set)| set.has_lease_room)
+        let sets = self.sets().iter().map(|set| &**set);
+        sets.enumerate().filter(|(_, set)| set.has_lease_room)
     }
 
     /// Whether hosts share any limit.

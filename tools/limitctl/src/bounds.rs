@@ -15,8 +15,7 @@ pub fn snapshot_with_bounds(
     let mut described = serde_json::to_value(snapshot)?;
     let sets = described.get_mut("sets").and_then(Value::as_array_mut);
     for (set, copied) in sets.into_iter().flatten().zip(&snapshot.sets) {
-        let name = copied.copy_of.as_ref().unwrap_or(&copied.name);
-        let declared = declaration.sets().iter().find(|set| set.name() == name);
+        let declared = declaration.sets().iter().find(|set| set.name() == copied.name);
         let limits = set.get_mut("limits").and_then(Value::as_array_mut);
         for (limit, copied) in limits.into_iter().flatten().zip(&copied.limits) {
             let declared = declared.and_then(|set| set.limits().iter().find(|it| it.name() == copied.name));

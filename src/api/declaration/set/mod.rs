@@ -2,7 +2,6 @@
 
 pub(super) mod keyed;
 mod keyed_checks;
-pub(super) mod on_demand;
 pub(crate) mod tier;
 mod tiers_of_set;
 
@@ -272,7 +271,6 @@ impl SetDeclaration {
             collect_within: self.checked_collect_within(&place)?,
             version: None,
             is_edited: false,
-            on_demand: None,
             waiters,
         })
     }

@@ -118,19 +118,13 @@ fn what_cannot_be_shared_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn no_key_is_shared_twice_nor_by_copies_of_a_set() {
+fn no_key_is_shared_twice() {
     let limit = |name: &str| Limit::calls(name, 9, MINUTE).fleet(FleetLease::new("org/calls"));
     let set = SetDeclaration::new("s")
         .add_limit(limit("a"))
         .add_limit(limit("b"));
     let declaration = Declaration::new().fleet_url("redis://h").add_set(set);
     assert!(invalid(&declaration).contains("limit \"b\" / fleet / key is declared twice"));
-    let set = SetDeclaration::new("s").add_limit(limit("a"));
-    let declaration = Declaration::new()
-        .fleet_url("redis://h")
-        .add_set(set)
-        .sets_on_demand("s", 3);
-    assert!(invalid(&declaration).contains("copied on demand"));
 }
 
 #[test]

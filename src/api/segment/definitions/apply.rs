@@ -104,9 +104,7 @@ impl SegmentReader {
                 if to.to_text()?.len() as u64 > room {
                     return Err(cannot_apply(self.path(), vec![grown_too_long(to.set().name())]));
                 }
-                if !to.is_on_demand() {
-                    changes.extend(mismatch.into_differences());
-                }
+                changes.extend(mismatch.into_differences());
             }
         }
         Ok(changes)

@@ -30,23 +30,17 @@ pub(crate) fn bring_into_force(
 ) -> Result<Vec<Mismatch>, Error> {
     let mut mismatches = Vec::new();
     for set in engine.sets() {
-        let asked = asked.only(set.name.declared());
-        // That of the set which a copy is one of stands for the copies.
-        let mut tell = |mismatch| {
-            if !set.name.is_on_demand() {
-                mismatches.push(mismatch);
-            }
-        };
+        let asked = asked.only(&set.name);
         loop {
             let definition = engine.definition(set)?;
             let stored = StoredSet::read(&definition.text, engine.path())?;
             let step = compare_set(engine.creation_options(), &stored, &asked, author).map_err(&refused)?;
             match step.filter(&permitted) {
                 None | Some(Step::Unchanged) => {}
-                Some(Step::Keep(mismatch)) => tell(mismatch),
+                Some(Step::Keep(mismatch)) => mismatches.push(mismatch),
                 Some(Step::Change { to, mismatch }) => {
                     match engine.apply(set, definition.generation, &to.to_text()?)? {
-                        Applied::InForce => tell(mismatch),
+                        Applied::InForce => mismatches.push(mismatch),
                         Applied::Superseded => continue,
                         Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
                     }

@@ -3,4 +3,3 @@
 pub(crate) mod apply;
 pub(super) mod bring_into_force;
 pub(crate) mod compiled_definitions;
-pub(crate) mod find_or_make_set;

@@ -236,11 +236,8 @@ pub(crate) fn compare(
     author: Author,
 ) -> Result<Vec<Step>, Vec<Difference>> {
     let applied = applied(&stored.to_declaration(), asked)?;
-    let copies = applied.template().into_iter();
-    let copies = copies.flat_map(|(template, copies)| std::iter::repeat_n(template, copies as usize));
-    let sets = applied.sets().iter().chain(copies);
     let version = asked.segment().version();
-    let steps = stored.sets().iter().zip(sets);
+    let steps = stored.sets().iter().zip(applied.sets());
     Ok(steps
         .map(|(stored, set)| step(stored, set, applied.fleet_options(), version, author))
         .collect())
@@ -287,15 +284,11 @@ fn step(
     set.note_short_logs(&mut differences);
     match author {
         Author::Program => {
-            let declared = StoredSet::declared(set.clone(), version)
-                .of_fleet(fleet)
-                .in_place_of(stored);
+            let declared = StoredSet::declared(set.clone(), version).of_fleet(fleet);
             step_of_program(stored, declared, differences)
         }
         Author::Operator => {
-            let edited = StoredSet::edited(set.clone(), version.or(stored.version()))
-                .of_fleet(fleet)
-                .in_place_of(stored);
+            let edited = StoredSet::edited(set.clone(), version.or(stored.version())).of_fleet(fleet);
             step_of_operator(stored, edited, differences)
         }
     }

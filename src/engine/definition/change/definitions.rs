@@ -5,7 +5,6 @@
 //! that also notes how far it got: the process that dies on the way is followed by the next.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::engine::definition::change::versions::Versions;
@@ -49,34 +48,6 @@ impl Definitions<'_> {
         if load_acquire(&set.entry.generation) != set.rules.latest().generation {
             let _ = self.learn(set);
         }
-    }
-
-    /// The position of the set of that name, where this process or another has asked for it before.
-    pub(crate) fn find(&self, sets: &[Arc<SetEngine>], name: &str) -> Option<usize> {
-        let known = sets.iter().position(|set| set.name.is(name));
-        known.or_else(|| {
-            // Copies get their names one after another.
-            let spares = sets.iter().enumerate().filter(|(_, set)| set.name.is_spare());
-            let named = spares.map_while(|(position, set)| {
-                self.keep_up(set);
-                (!set.name.is_spare()).then_some((position, set))
-            });
-            named
-                .filter(|(_, set)| set.name.is(name))
-                .map(|(position, _)| position)
-                .next()
-        })
-    }
-
-    /// The sets that have a name, with their positions.
-    pub(crate) fn named(self, sets: &[Arc<SetEngine>]) -> impl Iterator<Item = (usize, &SetEngine)> {
-        let sets = sets.iter().map(|set| &**set);
-        sets.enumerate().filter(move |(_, set)| {
-            if set.name.is_spare() {
-                self.keep_up(set);
-            }
-            !set.name.is_spare()
-        })
     }
 
     /// Lets a set know the definition that is in force; before that, the one before it, which shards may still be of, and
@@ -142,7 +113,6 @@ impl Definitions<'_> {
         if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
             return Err(damaged_definition());
         }
-        set.name.follow(&plan);
         Ok(SetRules::new(generation, plan))
     }
 }

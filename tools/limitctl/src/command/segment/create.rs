@@ -253,13 +253,9 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
     ]);
     let mut of_sets = 0;
     for set in sets {
-        of_sets += set.bytes() * (1 + set.copies);
-        let name = sanitise::line(&set.set);
+        of_sets += set.bytes();
         table.row(vec![
-            match set.copies {
-                0 => name.into(),
-                copies => format!("{name}, and {} on demand", human::count(copies)).into(),
-            },
+            sanitise::line(&set.set).into(),
             human::count(set.rows).into(),
             human::bytes(set.rows_bytes).into(),
             human::count(set.holds).into(),
@@ -267,7 +263,7 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
             human::count(set.waiters).into(),
             human::bytes(set.queue_bytes).into(),
             human::bytes(set.other_bytes).into(),
-            human::bytes(set.bytes() * (1 + set.copies)).into(),
+            human::bytes(set.bytes()).into(),
         ]);
     }
     format!(

@@ -80,28 +80,11 @@ impl Inspection {
         let mut text = self.head();
         text.push_str(&self.processes());
         for set in &self.snapshot.sets {
-            // What is made on demand is as what it is a copy of.
-            let declared = set.copy_of.as_ref().unwrap_or(&set.name);
-            let Some(declared) = self.declaration.sets().iter().find(|it| it.name() == declared) else {
+            let Some(declared) = self.declaration.sets().iter().find(|it| it.name() == set.name) else {
                 continue;
             };
             text.push('\n');
             text.push_str(&self.set(set, declared));
-        }
-        if let Some(template) = self.declaration.segment().sets_on_demand() {
-            let made = self
-                .snapshot
-                .sets
-                .iter()
-                .filter(|set| set.copy_of.is_some())
-                .count() as u64;
-            text.push_str(&format!(
-                "\n{} {} of {}, copies of set {}\n",
-                style::paint(style::TITLE, "sets on demand"),
-                count(made),
-                count(self.declaration.segment().max_sets_on_demand().into()),
-                sanitise::line(template),
-            ));
         }
         text
     }
@@ -205,9 +188,6 @@ impl Inspection {
                 .map(|(key, value)| sanitise::line(&format!("{key}={value}")))
                 .collect();
             facts.push(("metadata", pairs.join(", ")));
-        }
-        if let Some(template) = &set.copy_of {
-            facts.push(("copy of", sanitise::line(template)));
         }
         if let Some(declared) = provenance(set) {
             facts.push(("declared", declared));

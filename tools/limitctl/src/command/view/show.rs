@@ -101,11 +101,8 @@ impl Show {
     }
 
     fn declared(&self, reader: &SegmentReader) -> Option<SetDeclaration> {
-        let (declaration, set) = (reader.declaration(), self.set.as_str());
-        let named = |name: &str| declaration.sets().iter().find(|set| set.name() == name);
-        // What is not declared was made on demand, and is as what it is a copy of.
-        let copied = || declaration.segment().sets_on_demand().and_then(named);
-        named(set).or_else(copied).cloned()
+        let sets = reader.declaration().sets();
+        sets.iter().find(|set| set.name() == self.set).cloned()
     }
 
     /// One row of a key, or one of each network that contains an address, where they have one.
