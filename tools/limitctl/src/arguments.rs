@@ -1,4 +1,4 @@
-//! What can be asked for.
+//! The command line.
 
 use std::time::Duration;
 

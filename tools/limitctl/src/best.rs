@@ -1,13 +1,13 @@
-//! The first few of many, in no more memory than those few take.
+//! Selects the first few of many items, in no more memory than those few take.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Keeps the items of the highest ranks of all that it is offered.
+/// Keeps the highest-ranked of the items that it is offered.
 #[derive(Debug)]
 pub struct Best<R, T> {
     max: usize,
-    /// The one that comes last is on top, and goes when a better one comes.
+    /// The lowest-ranked item is on top, and is dropped when a better one comes.
     kept: BinaryHeap<Reverse<Ranked<R, T>>>,
 }
 
@@ -25,7 +25,7 @@ impl<R: Ord, T> Best<R, T> {
         }
     }
 
-    /// Keeps what `item` makes if its rank is high enough; calls it only then.
+    /// Keeps the result of `item` if its rank is high enough; only calls it then.
     pub fn offer(&mut self, rank: R, item: impl FnOnce() -> T) {
         let is_among_them =
             self.kept.len() < self.max || self.kept.peek().is_some_and(|Reverse(last)| rank > last.rank);
@@ -37,7 +37,7 @@ impl<R: Ord, T> Best<R, T> {
         }
     }
 
-    /// What was kept, the highest rank first.
+    /// The kept items, the highest rank first.
     pub fn into_vec(self) -> Vec<T> {
         let ranked = self.kept.into_sorted_vec();
         ranked.into_iter().map(|Reverse(ranked)| ranked.item).collect()

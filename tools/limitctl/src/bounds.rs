@@ -1,13 +1,13 @@
-//! Snapshots for programs, with what follows from the declaration.
+//! Snapshots for programs, with each limit's bound.
 
 use serde_json::Value;
 use shmlimit::{Declaration, SegmentSnapshot};
 
-/// A snapshot as a JSON object, in which each limit has its `bound` in words beside what was copied; null where it has none.
+/// A snapshot as a JSON object in which each limit also has its `bound` in words; null if it has none.
 ///
 /// # Errors
 ///
-/// Those of serialising, of which there are none.
+/// Those of serialising, which does not fail.
 pub fn snapshot_with_bounds(
     snapshot: &SegmentSnapshot,
     declaration: &Declaration,

@@ -1,4 +1,4 @@
-//! Changing a live segment, and saying what changed: what `apply` and `edit` have in common.
+//! Changing a live segment and reporting what changed: shared by `apply` and `edit`.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub struct Change {
     json: bool,
 }
 
-/// What was changed, or would be.
+/// The changes that were made, or would be.
 #[derive(Debug, Serialize)]
 struct Report {
     path: PathBuf,
@@ -45,13 +45,13 @@ pub struct Step {
     pub place: String,
     pub before: Option<String>,
     pub after: Option<String>,
-    /// What follows from it, where that is worth saying.
+    /// A consequence worth mentioning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Change {
-    /// Changes the segment to what is asked for, made from what is in force.
+    /// Applies the declaration that `wanted` makes from the one in force.
     pub fn carry_out(
         self,
         path: &Path,
@@ -67,12 +67,12 @@ impl Change {
         self.report(path, changes.iter().map(Step::of).collect())
     }
 
-    /// Opens the segment as it is, to change something that no declaration says.
+    /// Opens the segment as it is, to change something that is not in a declaration.
     pub fn open(self, path: &Path) -> Result<Segment, Failure> {
         Ok(self.access.options().open(path)?)
     }
 
-    /// Says what was changed, or would be.
+    /// Reports the changes that were made, or would be.
     pub fn report(self, path: &Path, changes: Vec<Step>) -> Result<(), Failure> {
         let report = Report {
             path: as_text(path),

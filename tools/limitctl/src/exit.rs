@@ -1,27 +1,27 @@
-//! How the program ends.
+//! Exit codes and failures.
 
 use std::{fmt, io};
 
 use shmlimit::{ChangeError, DeclarationError, Error, OpenError, SegmentError};
 
-/// What the program's end says, after sysexits.h where that has a number.
+/// Exit codes, from sysexits.h if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCode {
     /// Done.
     Done,
     /// Refused, or a problem was found.
     Problem,
-    /// More verdicts of a simulation flipped than were allowed to.
+    /// More verdicts of a simulation flipped than allowed.
     Flips,
-    /// What differs from a live segment cannot change in place.
+    /// A difference from a live segment cannot be changed in place.
     CannotApply,
-    /// The arguments make no sense, or name what does not exist in the segment or can never be had from it.
+    /// The arguments make no sense, or ask for something that the segment does not have or can never admit.
     Usage,
     /// The file is damaged, of another format, or not a segment.
     Damaged,
-    /// A line of a trace makes no sense, or asks for what the declaration does not have.
+    /// A line of a trace makes no sense, or asks for something that the declaration does not have.
     BadTrace,
-    /// The segment is not there, was removed, or is locked by a process that does not release it.
+    /// The segment does not exist, was removed, or is locked by a process that does not release it.
     Unavailable,
     /// The segment could not be created.
     CannotCreate,
@@ -29,18 +29,18 @@ pub enum ExitCode {
     Refused,
     /// No permission, or a file that must not be trusted.
     Permission,
-    /// The declaration is wrong, or the segment has another.
+    /// The declaration is invalid, or the segment has another.
     Declaration,
-    /// The command to run is there and cannot be run, as in a shell.
+    /// The command exists but cannot be run, as in a shell.
     CommandNotExecutable,
-    /// The command to run is not there, as in a shell.
+    /// The command does not exist, as in a shell.
     CommandNotFound,
-    /// What a command ended with, or the user asked for.
+    /// A command's own exit code, or one that the user asked for.
     Other(u8),
 }
 
 impl ExitCode {
-    /// The number that the process ends with.
+    /// The process's exit code.
     pub fn number(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -84,7 +84,7 @@ impl From<ExitCode> for std::process::ExitCode {
     }
 }
 
-/// Why a verb came to nothing.
+/// Why a verb failed.
 #[derive(Debug)]
 pub struct Failure {
     pub code: ExitCode,
@@ -99,12 +99,12 @@ impl Failure {
         }
     }
 
-    /// What the system refuses, apart from segments.
+    /// An error of the system that is not about a segment.
     pub fn of_system(error: &io::Error, what: impl fmt::Display) -> Self {
         Self::new(code_of_system(error), format!("{what}: {error}"))
     }
 
-    /// As [`From<Error>`], but what the system refuses is the creation.
+    /// An error while creating a segment.
     pub fn while_creating(error: Error) -> Self {
         let creation_failed = match &error {
             Error::Open(OpenError::Io { source, .. }) => source.kind() != io::ErrorKind::PermissionDenied,
@@ -129,7 +129,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The one place that says which error ends the program how.
+/// The only place that maps errors to exit codes.
 fn code_of(error: &Error) -> ExitCode {
     match error {
         Error::Open(OpenError::Io { source, .. }) => code_of_system(source),
@@ -164,7 +164,7 @@ fn code_of(error: &Error) -> ExitCode {
         Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CannotApply,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
         Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::Declaration,
-        // Refusals such as `InUse` and a table that is full; the errors of permits, with which no verb ends; and errors to come.
+        // Refusals such as `InUse` and a full table; errors of permits, with which no verb ends; and future errors.
         _ => ExitCode::Problem,
     }
 }
@@ -176,7 +176,7 @@ fn code_of_system(source: &io::Error) -> ExitCode {
     }
 }
 
-/// The error and its causes, each said once.
+/// The error and its causes, without repetition.
 fn message_of(error: &Error) -> String {
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);

@@ -17,7 +17,7 @@ use crate::job::{self, Front, Keeper, Kept, Outcome};
 use crate::store;
 use crate::text::sanitise;
 
-/// Between two attempts to attach where other processes have all places of participants.
+/// The pause between two attempts to attach while other processes have all participant slots.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -103,7 +103,7 @@ impl Exec {
         let front = front.map_err(|error| Failure::of_system(&error, "cannot start another process"))?;
         match front.stand()? {
             Outcome::Ended(status) => Ok(job::end_like(status)),
-            // Becomes the command, and returns only where it could not.
+            // Becomes the command; only returns if that fails.
             Outcome::NothingHeld => {
                 let mut command = job::with_inherited_signals(self.command());
                 Err(self.not_started(&command.exec()))
@@ -120,7 +120,7 @@ impl Exec {
 
     /// Takes the permit and runs the command, unless the permit holds nothing. Releases the segment in any case.
     fn keep(&self, keeper: &Keeper) -> Result<Kept, Failure> {
-        // Later than any process waits for where it is beyond what a clock can say.
+        // If it is beyond what a clock can represent, the wait never ends.
         let deadline = self
             .timeout
             .and_then(|timeout| Instant::now().checked_add(timeout));
@@ -153,13 +153,13 @@ impl Exec {
         else {
             return Ok(Kept::Abandoned);
         };
-        // A command takes as long as it takes.
+        // The command may outlast the lease.
         if let Err(error) = permit.heartbeat_in_background() {
             tree.complain(error.into());
         }
         let waited = tree.wait();
         if let Err(error) = self.give_back(&mut permit) {
-            // The command has run, and how it ended is the answer.
+            // Only a complaint: the command has run, and its exit code is the result.
             tree.complain(error.into());
         }
         match waited {
@@ -171,8 +171,8 @@ impl Exec {
         }
     }
 
-    /// Attaches to the segment, where other processes may have all places of participants: these end as their commands do, so one is
-    /// waited for as the permit is.
+    /// Attaches to the segment. If other processes have all participant slots, waits for one to end, just as it waits
+    /// for the permit.
     fn attach(&self, left: impl Fn() -> Option<Duration>) -> Result<Segment, Failure> {
         let mut pause = SHORTEST_PAUSE;
         loop {
@@ -198,7 +198,7 @@ impl Exec {
 
     fn give_back(&self, permit: &mut Permit<'_>) -> Result<(), Error> {
         if !self.costs.is_empty() {
-            // What was named is what it cost: nothing is left open.
+            // The named cost is the actual cost.
             permit.settle::<&str>([])?;
         }
         permit.release()
@@ -220,7 +220,7 @@ impl Exec {
     }
 }
 
-/// The error, and which argument helps.
+/// The error, with the argument that helps.
 fn cannot_take(error: Error) -> Failure {
     let argument = match &error {
         Error::Request(RequestError::CostRequired { limit, .. }) => {
@@ -235,7 +235,7 @@ fn cannot_take(error: Error) -> Failure {
 }
 
 fn cost(text: &str) -> Result<Cost, String> {
-    // The last sign: a name may have one.
+    // The last `=`, because a name may contain one.
     let (limit, amount) = text
         .rsplit_once('=')
         .ok_or("the amount is missing: write NAME=AMOUNT, such as tokens=1500")?;

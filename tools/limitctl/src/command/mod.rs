@@ -1,4 +1,4 @@
-//! The verbs, one a file.
+//! The verbs, one per file.
 
 pub mod change;
 pub mod completions;
@@ -20,7 +20,7 @@ use crate::text::human::{self, count};
 pub use crate::text::human::{amounts, as_text};
 use crate::text::{sanitise, style};
 
-/// Does what was asked for.
+/// Runs a verb.
 pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
     match verb {
         Verb::Create(create) => create.run(),
@@ -49,7 +49,7 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A path as it may be printed.
+/// A path, safe to print.
 fn shown(path: &Path) -> String {
     sanitise::line(&path.to_string_lossy())
 }
@@ -74,12 +74,12 @@ fn occupancy(table: &KeysSnapshot) -> String {
     text
 }
 
-/// What a hold's request was labelled with.
+/// The label of a hold's request.
 fn label(hold: &HoldSnapshot) -> String {
     hold.label.as_deref().map(sanitise::line).unwrap_or_default()
 }
 
-/// The heading of a column of labels; empty where there is none to show.
+/// The heading of the column of labels; empty if there are none.
 fn label_heading(holds: &[HoldSnapshot]) -> &'static str {
     let has_labels = holds.iter().any(|hold| hold.label.is_some());
     if has_labels { "LABEL" } else { "" }

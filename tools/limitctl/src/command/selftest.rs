@@ -33,7 +33,7 @@ pub struct Selftest {
     directory: PathBuf,
 }
 
-/// What was tried out, and where.
+/// The checks that were made, and where.
 #[derive(Debug, Serialize)]
 struct Report {
     directory: PathBuf,

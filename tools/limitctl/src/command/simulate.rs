@@ -81,7 +81,7 @@ struct Side {
     summary: Summary,
 }
 
-/// What the whole replay came to.
+/// The results of the whole replay.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
@@ -92,12 +92,12 @@ struct Report<'a> {
     against: Option<&'a Summary>,
 }
 
-/// A replay on its way.
+/// A replay in progress.
 struct Replay {
     side: Side,
     against: Option<Side>,
     comparison: Comparison,
-    /// Where verdicts go, or flips; none where only the summary is asked for.
+    /// Where verdicts or flips are printed; `None` if only the summary is.
     lines: Option<Lines>,
 }
 
@@ -115,7 +115,7 @@ impl Simulate {
             if replayed.is_ok() && replay.against.is_some() {
                 lines.print(&replay.comparison)?;
             }
-            // Also where a line is wrong: what was said to those before it stands.
+            // Even if a line is invalid: the verdicts before it stand.
             lines.flush()?;
         }
         replayed?;
@@ -179,7 +179,7 @@ fn read(path: &Path) -> Result<Declaration, Failure> {
     Ok(Declaration::from_toml_file(path).map_err(shmlimit::Error::from)?)
 }
 
-/// Which of two declarations is wrong; what cannot be read at all says so by itself.
+/// Adds which of the two declarations is invalid; the error of an unreadable one already says it.
 fn located(path: &Path, failure: Failure) -> Failure {
     match failure.code {
         ExitCode::Declaration => Failure {
@@ -222,7 +222,7 @@ impl Side {
 }
 
 impl Replay {
-    /// Replays the trace to its end, or until no one reads the verdicts any more, unless they are to be counted.
+    /// Replays the trace to its end, or until nobody reads the verdicts any more, unless they are counted.
     fn run(&mut self, trace: &mut Trace<impl BufRead>, counts: bool) -> Result<(), Failure> {
         while let Some(event) = trace.next_event()? {
             self.step(&event).map_err(|failure| trace.locate(failure))?;
@@ -279,7 +279,7 @@ impl Replay {
         }
     }
 
-    /// What no declaration under replay makes sense of is an error before either of them is asked.
+    /// Rejects an event that makes sense to neither declaration, before either is asked.
     fn check(&self, take: &Take) -> Result<(), Failure> {
         for side in self.sides_looked_at() {
             if side.simulation.position(&take.set).is_none() {
@@ -297,7 +297,7 @@ impl Replay {
         }
     }
 
-    /// In a comparison, the set may be keyed in one of the two only; the other has no use for the key.
+    /// In a comparison, the set may be keyed in only one of the two; the other ignores the key.
     fn check_key(&self, set: &str, key: Option<&str>) -> Result<(), Failure> {
         let is_keyed = self.sides_looked_at().any(|side| side.simulation.is_keyed(set));
         let mistake = match (is_keyed, key) {
@@ -314,7 +314,7 @@ impl Replay {
         Err(Failure::new(ExitCode::BadTrace, mistake))
     }
 
-    /// Limits that are new, or are no more, may be named in a comparison.
+    /// In a comparison, limits that only one of the two has may be named.
     fn check_limits(&self, set: &str, amounts: &[(String, u64)]) -> Result<(), Failure> {
         for (limit, _) in amounts {
             let is_known = self

@@ -1,4 +1,4 @@
-//! The file of a segment, as the system knows it, and the file system under it.
+//! A segment's file, as the system knows it, and its file system.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use super::host::mounts::mount_of;
 use super::remedy::quoted;
 use crate::text::human;
 
-/// What the system says of a file.
+/// What the system says about a file.
 #[derive(Debug, Serialize)]
 pub struct FileFacts {
     /// Bytes.
@@ -24,12 +24,12 @@ pub struct FileFacts {
     pub owner_name: Option<String>,
     pub group: u32,
     pub group_name: Option<String>,
-    /// Where it lies, where that could be found out.
+    /// Its file system, if that could be found.
     #[serde(flatten)]
     pub space: Option<Space>,
 }
 
-/// A file system, and what is free of it.
+/// A file system, and its free space.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Space {
     pub file_system: String,
@@ -77,10 +77,10 @@ impl Space {
         )
     }
 
-    /// What is wrong with it, for a segment of that size; `wanted` is how the size is called.
+    /// What is wrong with it, for a segment of this size; `wanted` names the size in messages.
     pub fn findings(&self, size: u64, wanted: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
-        // Some have no bound of their own: ramfs says that it has no bytes at all.
+        // Some have no bound: ramfs reports zero bytes in all.
         if self.total > 0 && self.free < size {
             let room = human::bytes(self.free);
             let finding = Finding::new(

@@ -1,17 +1,17 @@
-//! What was found: how bad it is, what it means, and what heals it.
+//! Findings: how bad they are, what they mean, and what heals them.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// What is there at one look may be gone at the next, where processes go on.
+/// The least age of a finding that must be there at two looks, because running processes may clear it in between.
 const TWO_LOOKS: Duration = Duration::from_millis(30);
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Worth knowing; nothing is to be done.
+    /// Worth knowing; nothing needs to be done.
     Note,
     /// Heals by itself at the next use, or may become an error.
     Warning,
@@ -23,25 +23,25 @@ pub enum Severity {
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub severity: Severity,
-    /// Which kind it is, in a word that stays the same.
+    /// Its kind, as a stable identifier.
     pub finding: &'static str,
-    /// The set that it is about, where it is about one.
+    /// The set that it is about, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
-    /// The process that it is about, where it can be named.
+    /// The process that it is about, if it can be named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u64>,
     /// What was found.
     pub what: String,
     /// What follows from it.
     pub meaning: String,
-    /// The command that heals it, where one does.
+    /// The command that heals it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heal: Option<String>,
-    /// For how long it must have been there to be believed.
+    /// How long it must last to be believed.
     #[serde(skip)]
     pub min_age: Duration,
-    /// What stands still as long as it is the same finding, beside its kind, set and process.
+    /// What identifies the same finding at another look, in addition to its kind, set and process.
     #[serde(skip)]
     still: String,
 }
@@ -81,19 +81,19 @@ impl Finding {
         self
     }
 
-    /// It has to be there at two looks, each time with the same `still`.
+    /// Requires it to be there at two looks, with the same `still`.
     pub fn twice(self, still: impl Into<String>) -> Self {
         self.after(TWO_LOOKS, still)
     }
 
-    /// It has to be there at each look for that long.
+    /// Requires it to be there at each look for this long.
     pub fn after(mut self, min_age: Duration, still: impl Into<String>) -> Self {
         self.min_age = min_age;
         self.still = still.into();
         self
     }
 
-    /// Whether it is what another look found.
+    /// Whether another look found the same.
     pub fn is_still(&self, other: &Self) -> bool {
         (self.finding, &self.set, self.pid, &self.still)
             == (other.finding, &other.set, other.pid, &other.still)

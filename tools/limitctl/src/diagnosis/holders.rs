@@ -59,7 +59,7 @@ fn no_room(look: &Look) -> Option<Finding> {
     })
 }
 
-/// A process that is stopped while others may need what it has.
+/// A process that is stopped while others may need what it holds.
 fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
     let (state, heal) = look.standstill_of(process::attached(participant))?;
     let is_its = |slot: Option<u64>| slot == Some(participant.slot);
@@ -84,7 +84,7 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
     Some(finding.of_process(Some(participant.pid)).healed_by(heal))
 }
 
-/// Holds that no process will give back by itself, those of one process together.
+/// Holds that no process will give back by itself, grouped by process.
 fn of_set(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let mut found: BTreeMap<(Kind, Option<u64>), Vec<&HoldSnapshot>> = BTreeMap::new();
     for hold in &set.holds {
@@ -97,7 +97,7 @@ fn of_set(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
         .map(|((kind, pid), holds)| {
             let owner = pid.map_or_else(|| "a process that is gone".to_owned(), |pid| look.process(pid));
             let finding = kind.finding(&holds, &owner);
-            // As long as one of them is the same, it is the same finding.
+            // The oldest hold identifies the finding.
             let first = holds.iter().map(|hold| hold.serial).min().unwrap_or(0);
             finding
                 .of_set(&set.name)

@@ -1,5 +1,5 @@
-//! Leases of limits that hosts share: a store that does not answer, leases that run out unused, and a host that no process
-//! asks for.
+//! Leases of limits that hosts share: a store that does not answer, leases that run out unused, and a host whose
+//! processes do not ask.
 
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot, StoreProblem};
 use shmlimit::{LimitSnapshot, SetSnapshot};
@@ -8,7 +8,7 @@ use super::finding::{Finding, Severity};
 use super::segment::Look;
 use crate::text::{human, sanitise};
 
-/// From so many leases in a row on that ran out unused, they are worth a word.
+/// How many leases in a row must run out unused to be worth mentioning.
 const UNUSED_IN_A_ROW: u64 = 10;
 
 pub fn findings(look: &Look) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! How the locks stand, and what they guard.
+//! The state of the locks, and of what they guard.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::remedy::Remedies;
 use super::segment::Look;
 use crate::text::{human, process};
 
-/// A lock is held for well under a microsecond: for so long no process that runs has it.
+/// No running process holds a lock for this long: it normally takes well under a microsecond.
 pub const NEVER_SO_LONG: Duration = Duration::from_millis(1_500);
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
@@ -28,7 +28,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
         .collect()
 }
 
-/// The set, and where it has several parts, which.
+/// The set's name, and which shard if it has several.
 fn name(look: &Look, shard: &ShardDiagnosis) -> String {
     let shards = look
         .diagnosis
@@ -89,7 +89,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
     })
 }
 
-/// A lock that a thread has. Nearly always it has released it at the next look.
+/// A lock that a thread holds. By the next look it has nearly always released it.
 fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) -> Finding {
     const MEANING: &str =
         "those who need the set wait for the lock until their lock timeout, and get LockStuck";
@@ -200,7 +200,7 @@ fn ago(shard: &ShardDiagnosis) -> String {
     human::duration(shard.decided_before)
 }
 
-/// What is another as soon as an operation comes to its end.
+/// A text that changes whenever an operation ends.
 fn standstill(shard: &ShardDiagnosis) -> String {
     let holder = (
         shard.lock.holder_thread,

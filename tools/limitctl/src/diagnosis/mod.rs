@@ -1,4 +1,4 @@
-//! What can be wrong with a segment, and with the host that it is on. Nothing here locks or changes anything.
+//! What can be wrong with a segment and its host. Nothing here locks or changes anything.
 
 mod file;
 mod finding;

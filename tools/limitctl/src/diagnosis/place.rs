@@ -1,4 +1,4 @@
-//! What keeps processes from using a segment: its file, whose it is, where it is from.
+//! What keeps processes from using a segment: its file, its owner, its origin.
 
 use std::fs::Metadata;
 use std::io;
@@ -16,7 +16,8 @@ use super::remedy::{Remedies, end, quoted};
 use super::segment::Look;
 use crate::exit::Failure;
 
-/// What an error says that keeps processes from the segment; `metadata` is the file's, and the snapshot of what could be read.
+/// The finding for an error that keeps processes from the segment; `metadata` is the file's, and the snapshot has
+/// whatever could be read.
 pub fn obstacle(
     error: Error,
     path: &Path,
@@ -128,15 +129,15 @@ pub fn obstacle(
     }
 }
 
-/// What keeps this process from the segment and says nothing of those that it is for: because it is of another user, or sees the file
-/// by a mount of its own.
+/// What keeps only this process from the segment, not those that it is for: this process is another user's, or sees the
+/// file through its own mount.
 fn not_this_ones(
     error: &Error,
     path: &Path,
     metadata: &Metadata,
     snapshot: Option<&SegmentSnapshot>,
 ) -> Option<Finding> {
-    // Of what could not be read nothing is known.
+    // Without a snapshot nothing is known about its use.
     let snapshot = snapshot?;
     let owner = metadata.uid();
     let (name, what, meaning) = match error {
@@ -171,7 +172,7 @@ fn not_this_ones(
     })
 }
 
-/// What is to be said of where a segment is from, where no process keeps it there.
+/// The finding for a segment that comes from elsewhere and is not in use there.
 pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
     if !look.is_void() {
         return None;
@@ -201,14 +202,14 @@ pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
     Some(finding.healed_by(remedies.recover()))
 }
 
-/// A name beside the file that is not taken by a segment's own.
+/// An unused name next to the file.
 fn aside(path: &Path) -> std::path::PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".aside");
     name.into()
 }
 
-/// What makes a file one that is trusted.
+/// The command that makes a file trusted.
 fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
     let remedies = Remedies::of(path);
     if metadata.file_type().is_symlink() {
@@ -241,7 +242,8 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
     Some(format!("chmod go-w {}", quoted(directory)))
 }
 
-/// Whether it is another user's, and not meant for this one, which its mode does not let write it. Root may write everything.
+/// Whether it is another user's file and not meant for this one, since its mode does not let this user write to it.
+/// Root may write to everything.
 fn is_for_others(path: &Path, metadata: &Metadata) -> bool {
     metadata.is_file()
         && metadata.nlink() == 1
@@ -250,7 +252,7 @@ fn is_for_others(path: &Path, metadata: &Metadata) -> bool {
         && (geteuid().is_root() || eaccess(path, AccessFlags::W_OK).is_err())
 }
 
-/// The doctor, as the file's owner: by root without a tool that a container may not have.
+/// The command that runs the doctor as the file's owner. As root, it needs no tool that a container may lack.
 fn as_owner(path: &Path, metadata: &Metadata) -> Option<String> {
     let remedies = Remedies::of(path);
     if geteuid().is_root() {
@@ -264,8 +266,8 @@ fn as_owner(path: &Path, metadata: &Metadata) -> Option<String> {
     Some(remedies.with_path(format!("sudo -u {owner} limitctl doctor")))
 }
 
-/// The doctor, as its owner and where those run who use it, under the name that the file has there; none where none of them can
-/// be seen from here.
+/// The command that runs the doctor as the file's owner in the namespace of its users, with the file's path there;
+/// `None` if no user can be seen from here.
 fn in_its_namespace(metadata: &Metadata) -> Option<String> {
     let (pid, path) = user_elsewhere(metadata)?;
     let (user, group) = (metadata.uid(), metadata.gid());

@@ -1,4 +1,4 @@
-//! Queues that do not move: who waits behind the dead, behind a stopped process, or for nothing.
+//! Queues that do not move: waiters behind a dead or a stopped process, or without a reason.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     .collect()
 }
 
-/// Tickets without a process that waits.
+/// Tickets whose process does not wait any more.
 fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let tickets = set.tickets.iter();
     tickets
@@ -58,7 +58,7 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
         .collect()
 }
 
-/// Processes that did not collect what they were granted: stopped, or with futures on an event loop that does not turn.
+/// Processes that did not collect their grants: stopped, or with futures on a blocked event loop.
 fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
     let mut processes: HashMap<u64, Vec<u64>> = HashMap::new();
     for ticket in set.tickets.iter().filter(|it| it.passed_over && it.owner_alive) {
@@ -90,7 +90,7 @@ fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
     found
 }
 
-/// Queues whose head is not served although it could be, or does not come for what it was granted.
+/// Queues whose head is not served although it could be, or does not collect its grant.
 fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let mut queues: HashMap<Option<&KeyLabel>, Vec<&TicketSnapshot>> = HashMap::new();
     let in_queue = |ticket: &&TicketSnapshot| ticket.owner_alive && !ticket.passed_over;
@@ -99,7 +99,7 @@ fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding>
     }
     let mut found = Vec::new();
     for queue in queues.into_values() {
-        // In the order in which they came. What was granted is out of the queue, and not yet with its process.
+        // In order of arrival. A granted ticket has left the queue, but its process has not collected it yet.
         let head = queue.iter().position(|ticket| !ticket.granted);
         let granted = queue.iter().filter(|ticket| ticket.granted);
         let behind = (queue.len() - head.map_or(queue.len(), |head| head + 1)) as u64;
@@ -153,8 +153,8 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
     )
 }
 
-/// The first could have what it asks for. Who makes that possible serves it in the same step, and where time does, the first
-/// itself: so that lasts for no time, unless that process is dead, or the first does not run.
+/// The first waiter could have what it asks for. Whoever makes that possible serves it in the same step, and if only
+/// time does, the waiter serves itself. So this does not last, unless that process is dead or the waiter does not run.
 fn unserved(
     look: &Look,
     set: &SetSnapshot,

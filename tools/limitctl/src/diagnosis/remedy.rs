@@ -1,4 +1,4 @@
-//! The commands that heal, as they are typed into a shell.
+//! The commands that heal, as typed into a shell.
 
 use std::fmt;
 use std::path::Path;
@@ -36,18 +36,18 @@ impl Remedies {
     }
 }
 
-/// A stopped process goes on.
+/// Makes a stopped process continue.
 pub fn go_on(pid: u64) -> String {
     format!("kill -CONT {pid}")
 }
 
-/// Processes come to their end, if there are any.
+/// Ends processes, if there are any.
 pub fn end<T: ToString>(pids: &[T]) -> Option<String> {
     let words: Vec<String> = pids.iter().map(T::to_string).collect();
     (!words.is_empty()).then(|| format!("kill {}", words.join(" ")))
 }
 
-/// A word of a shell, in quotes where it has to be.
+/// A shell word, quoted if necessary.
 pub fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);

@@ -1,4 +1,4 @@
-//! A segment, looked at until it is certain what is wrong with it.
+//! Looks at a segment until it is certain what is wrong with it.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use super::{holders, leases, locks, place, queues};
 use crate::text::process::attached;
 use crate::whereabouts::Whereabouts;
 
-/// The pause between two looks at what may be on its way.
+/// The pause between two looks at something that may be transient.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What there is to say of a segment.
+/// The report on a segment.
 #[derive(Debug, Serialize)]
 pub struct SegmentReport {
     pub path: PathBuf,
     #[serde(flatten)]
     pub file: FileFacts,
-    /// What it is in use for, where it can be read.
+    /// Who uses it, if it can be read.
     #[serde(flatten)]
     pub usage: Option<Usage>,
     pub findings: Vec<Finding>,
@@ -37,12 +37,12 @@ pub struct Usage {
     pub alive: usize,
     pub dead: usize,
     pub participant_capacity: u64,
-    /// By its inode; zero where the kernel does not say.
+    /// By its inode; zero if the kernel does not say.
     pub pid_namespace: u64,
     pub time_namespace: u64,
-    /// Whether those who open it here read the processor's counter in place of the system's clock.
+    /// Whether processes that open it here read the processor's counter instead of the system's clock.
     pub reads_counter: bool,
-    /// The live processes that can be seen from here, by their ids in this namespace.
+    /// The live processes visible from here, by their ids in this namespace.
     pub pids: Vec<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Look {
         })
     }
 
-    /// A process by its id and, where the segment knows it, its name.
+    /// A process's id and, if the segment knows it, its name.
     pub fn process(&self, pid: u64) -> String {
         let known = self.snapshot.participants.iter().find(|it| it.pid == pid);
         known.map_or_else(
@@ -70,16 +70,16 @@ impl Look {
         )
     }
 
-    /// Where a process stands still until another has it go on: in which way, and the command that has it go on.
+    /// If a process does not run until another lets it: how, and the command that makes it continue.
     pub fn standstill_of(&self, process: ProcessId) -> Option<(&'static str, String)> {
         let pid = self.id_here(process)?;
         activity(pid)?.standstill(pid)
     }
 
-    /// A process's id in the namespace of this one; none where it cannot be seen from here.
+    /// A process's id in this process's namespace; `None` if it cannot be seen from here.
     fn id_here(&self, process: ProcessId) -> Option<u64> {
         let place = &self.diagnosis.place;
-        // What a copy says, or a file of another boot, is said of other processes.
+        // A copy, or a file from another boot, names other processes.
         let is_known = place.same_boot && place.same_file;
         let namespace = process.namespace.unwrap_or(place.pid_namespace);
         if namespace == place.own_pid_namespace {
@@ -88,12 +88,12 @@ impl Look {
         id_here(process.pid, namespace).filter(|_| is_known)
     }
 
-    /// Whether its locks and owners mean nothing any more, because the next process that opens it starts it cold.
+    /// Whether its locks and owners are void, because the next process that opens it starts it cold.
     pub fn is_void(&self) -> bool {
         Whereabouts::of(&self.snapshot) == Whereabouts::Nowhere
     }
 
-    /// What is wrong by this look alone.
+    /// What is wrong according to this look alone.
     fn findings(&self, remedies: &Remedies) -> Vec<Finding> {
         let mut findings = locks::findings(self, remedies);
         findings.extend(place::origin(self, remedies));
@@ -121,7 +121,7 @@ impl Look {
     }
 }
 
-/// Examines what is at a path, whatever that is.
+/// Examines whatever is at a path.
 pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
     let file = FileFacts::of(path, metadata);
     let mut findings = Vec::new();
@@ -155,7 +155,7 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
     }
 }
 
-/// Looks again for as long as something was found that may yet pass.
+/// Looks again while something was found that may be transient.
 fn look_until_certain(reader: &SegmentReader, path: &Path) -> Result<(Look, Vec<Finding>), Error> {
     let remedies = Remedies::of(path);
     let begun = Instant::now();
@@ -185,17 +185,17 @@ impl SegmentReport {
     }
 }
 
-/// Whether a file is a segment, going by how it begins.
+/// Whether a file is a segment, judging by its first bytes.
 pub enum Kind {
     Segment,
-    /// Another program's, or gone by now.
+    /// Another program's file, or gone by now.
     Other,
     /// This process may not read it, so it may be either.
     Unreadable,
 }
 
 impl Kind {
-    /// Of a regular file.
+    /// The kind of a regular file.
     pub fn of(path: &Path) -> Self {
         match SegmentReader::is_segment(path) {
             Ok(true) => Self::Segment,
@@ -210,7 +210,7 @@ impl Kind {
     }
 }
 
-/// Whether the file may be one that a doctor looks at: opening a device or a pipe could set something off.
+/// The regular files in a directory: opening a device or a pipe could have side effects.
 pub fn regular_files(directory: &Path) -> std::io::Result<Vec<(PathBuf, Metadata)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -63,11 +63,11 @@ pub struct Edit {
 #[derive(Clone, Debug)]
 struct Assignment {
     field: String,
-    /// None where nothing is to be declared.
+    /// `None` to remove the field.
     value: Option<Value>,
 }
 
-/// What a field holds.
+/// The kind of value that a field holds.
 #[derive(Clone, Copy)]
 enum Form {
     Amount,
@@ -92,7 +92,7 @@ const FIELDS: [(&str, Form); 13] = [
     (BATCH, Form::Amount),
 ];
 
-/// Which is declared within `credit`, or in its place by this word.
+/// A field within `credit`.
 const BATCH: &str = "batch";
 const AUTO: &str = "auto";
 
@@ -107,7 +107,7 @@ impl Edit {
         Ok(ExitCode::Done)
     }
 
-    /// Gives a key a capacity of its own, or takes it away.
+    /// Gives a key its own capacity, or takes it away.
     fn override_capacity(&self, key: &[u8]) -> Result<(), Failure> {
         let value = match &self.values[..] {
             [Assignment { field, value }] if field == "capacity" => value,
@@ -160,7 +160,7 @@ impl Edit {
             .report(&self.segment, changed.then_some(step).into_iter().collect())
     }
 
-    /// The declaration with the values in it.
+    /// The declaration with the new values.
     fn edited(&self, in_force: &Declaration) -> Result<Declaration, Failure> {
         let sets = in_force.sets();
         let Some(set_position) = sets.iter().position(|set| set.name() == self.set) else {
@@ -230,7 +230,7 @@ impl Edit {
     }
 }
 
-/// What the library wrote could not be read as what it is.
+/// The library's own text could not be read back.
 fn not_understood(why: impl std::fmt::Display) -> Failure {
     Failure::new(
         ExitCode::Problem,
@@ -263,7 +263,7 @@ impl Form {
     fn read(self, text: &str) -> Result<Value, String> {
         match self {
             Self::Amount => {
-                // What is no amount, the declaration explains.
+                // The declaration explains anything that is not an amount.
                 let amount = text
                     .replace('_', "")
                     .parse()

@@ -1,4 +1,4 @@
-//! Verbs that change what is declared or counted: one a file.
+//! Verbs that change declarations or counts, one per file.
 
 pub mod apply;
 pub mod assign;

@@ -79,14 +79,14 @@ impl Reset {
             } else {
                 ""
             };
-            // Said at once: another set may be locked by a process that does not release it.
+            // Printed at once, because another set may be locked by a process that does not release it.
             output::print(&format!("{done}{counters}\n"))?;
         }
         Ok(ExitCode::Done)
     }
 }
 
-/// Replenishes limits of a key, or of all networks that contain an address; answers whether any had a row.
+/// Replenishes limits of a key, or of all networks that contain an address; returns whether any had a row.
 fn reset_key(set: &LimitSet, key: &OsStr, limits: &[&str]) -> Result<bool, Error> {
     match set.key(key.as_bytes()) {
         Err(error @ Error::Request(RequestError::AddressRequired { .. })) => {

@@ -17,7 +17,7 @@ use crate::store;
 use crate::text::human::count;
 use crate::text::{fleet, sanitise};
 
-/// Between two looks whether everything is given back.
+/// The pause between two looks at whether everything is given back.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Give everything back that is leased, before a host goes
@@ -80,7 +80,7 @@ impl Drain {
         }
     }
 
-    /// What is not given back yet, and why, in lines; nothing where everything is.
+    /// What is not given back yet, and why, in lines; empty if everything is.
     fn left(&self, segment: &Segment) -> Result<String, Failure> {
         let snapshot = segment.snapshot()?;
         let part = Part::of(&self.segment, &snapshot)?;

@@ -48,7 +48,7 @@ enum Action {
     Drain(Drain),
 }
 
-/// The part that a segment has in a fleet.
+/// A segment's part in a fleet.
 #[derive(Debug, Serialize)]
 pub struct Part<'a> {
     path: PathBuf,
@@ -85,7 +85,7 @@ impl Fleet {
 }
 
 impl<'a> Part<'a> {
-    /// That of the segment at `path`, which was declared with a fleet.
+    /// The part of the segment at `path`, which must be declared with a fleet.
     pub fn of(path: &Path, snapshot: &'a SegmentSnapshot) -> Result<Self, Failure> {
         let limits = snapshot.sets.iter().flat_map(|set| {
             let shared = set.limits.iter().filter_map(|limit| {
@@ -142,7 +142,7 @@ impl Part<'_> {
     }
 }
 
-/// What is leased, and what the store says.
+/// What is leased, and the store's answers.
 fn leases(limits: &[Shared<'_>]) -> Table {
     let mut table = Table::new(&[
         ("SET", Side::Left),

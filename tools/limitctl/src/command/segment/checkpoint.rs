@@ -54,7 +54,7 @@ impl Checkpoint {
                 let taken = self.take(path, checkpoint)?;
                 Ok(if taken { ExitCode::Done } else { ExitCode::Problem })
             }
-            // The parser has asked for both.
+            // The parser requires both.
             (None, ..) => Err(Failure::new(
                 ExitCode::Usage,
                 "name a segment and a checkpoint file",
@@ -66,13 +66,13 @@ impl Checkpoint {
         let declaration = Declaration::from_toml_file(file).map_err(Error::from)?;
         let path = segment_of(file, &declaration, self.path.as_deref())?;
         if let Some(checkpoint) = declaration.segment().checkpoint() {
-            // Where another process is writing to it, that is a checkpoint of now as well.
+            // If another process is writing to it, that is a current checkpoint as well.
             self.take(&path, checkpoint.path())?;
         }
         Ok(())
     }
 
-    /// Answers false where another process is writing to the file.
+    /// Returns false if another process is writing to the file.
     fn take(&self, path: &Path, checkpoint: &Path) -> Result<bool, Failure> {
         let segment = self.access.options().open(path)?;
         let uninterrupted = Uninterrupted::begin()?;

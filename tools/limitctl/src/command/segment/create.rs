@@ -112,7 +112,7 @@ pub struct Create {
     path: Option<PathBuf>,
 }
 
-/// What may become of a segment with another declaration.
+/// The possible ways to treat a segment with another declaration.
 fn ways() -> impl TypedValueParser<Value = OnMismatch> {
     let way = |way: OnMismatch, help| PossibleValue::new(way.as_str()).help(help);
     let ways = [
@@ -152,11 +152,11 @@ impl Create {
         self.create(&declaration, &path)
     }
 
-    /// Creates a segment, or finds or changes it, and says so.
+    /// Creates a segment, or finds or changes it, and reports that.
     fn create(&self, declaration: &Declaration, path: &Path) -> Result<(), Failure> {
         let options = OpenOptions::new();
         let way = self.on_mismatch.or(self.if_missing.then_some(OnMismatch::Error));
-        // Kept open, so that the number of the file is not given to its successor.
+        // Kept open, so that its successor does not get the same inode number.
         let former = SegmentReader::open(path).ok();
         let former_identity = former.as_ref().and(identity(path));
         let uninterrupted = Uninterrupted::begin()?;
@@ -200,7 +200,7 @@ impl Create {
         self.completed(declaration)
     }
 
-    /// The declaration, with what the arguments say of the segment.
+    /// The declaration, completed by the arguments.
     fn completed(&self, mut declaration: Declaration) -> Result<Declaration, Failure> {
         if let Some(mode) = self.mode {
             declaration = declaration.mode(mode);
@@ -238,7 +238,7 @@ impl Create {
     }
 }
 
-/// What each set takes of a file of `size` bytes, and for what.
+/// How much each set takes of a file of `size` bytes, and what for.
 fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
     let mut table = Table::new(&[
         ("SET", Side::Left),
@@ -274,7 +274,7 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
     )
 }
 
-/// Which file there is at a path.
+/// The identity of the file at a path.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let metadata = path.metadata().ok()?;
     Some((metadata.dev(), metadata.ino()))
@@ -311,7 +311,7 @@ fn per_window(text: &str) -> Result<PerWindow, String> {
 }
 
 fn at_once(text: &str) -> Result<AtOnce, String> {
-    // The last sign: a name may have one.
+    // The last `=`, because a name may contain one.
     let (name, capacity) = text
         .rsplit_once('=')
         .ok_or("the capacity is missing: write NAME=CAPACITY, such as in_flight=8")?;

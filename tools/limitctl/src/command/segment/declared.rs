@@ -1,4 +1,4 @@
-//! The segments of a host, which a directory has a declaration for each of.
+//! The segments of a host, with one declaration each in a directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 
-/// Does something with each declaration in a directory, as far as that goes. What fails is reported; the exit code is that of
-/// the first.
+/// Does something with each declaration in a directory, even if some fail. Failures are reported; the exit code is that
+/// of the first.
 pub fn for_all(directory: &Path, each: impl Fn(&Path) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let files = declarations_in(directory)?;
     if files.is_empty() {
@@ -28,7 +28,7 @@ pub fn for_all(directory: &Path, each: impl Fn(&Path) -> Result<(), Failure>) ->
     Ok(code)
 }
 
-/// Where the segment of a declaration is: as it says, or by the name of its file in a directory for those that do not.
+/// The path of a declaration's segment: the declared one, or one in a directory, named after the declaration's file.
 pub fn segment_of(
     file: &Path,
     declaration: &Declaration,
@@ -49,14 +49,14 @@ pub fn segment_of(
     }
 }
 
-/// The declarations of a directory, in the order of their names.
+/// The declarations in a directory, sorted by name.
 fn declarations_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed =
         |error: io::Error| Failure::of_system(&error, format_args!("cannot list {}", shown(directory)));
     let mut files = Vec::new();
     for entry in directory.read_dir().map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // Links lead to files where a container's configuration is mounted.
+        // Follows links: a container's mounted configuration consists of them.
         if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
             files.push(path);
         }

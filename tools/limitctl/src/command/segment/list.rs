@@ -36,12 +36,12 @@ pub struct List {
     directory: PathBuf,
 }
 
-/// The segments of a directory.
+/// The segments in a directory.
 #[derive(Debug, Serialize)]
 struct Listing {
     directory: PathBuf,
     segments: Vec<Entry>,
-    /// Files of which this user may not learn whether they are segments.
+    /// Files that this user may not read, so that they may or may not be segments.
     unexamined: u64,
 }
 
@@ -49,9 +49,9 @@ struct Listing {
 struct Entry {
     path: PathBuf,
     state: State,
-    /// What is wrong, where something is.
+    /// What is wrong, if anything.
     problem: Option<String>,
-    /// What could be read, where something could.
+    /// What could be read, if anything.
     #[serde(flatten)]
     summary: Option<Summary>,
 }
@@ -62,9 +62,9 @@ enum State {
     Ok,
     /// Its processes get an error and open its successor.
     Retired,
-    /// In use in another namespace: here it can be looked at alone.
+    /// In use in another namespace: here it can only be looked at.
     Elsewhere,
-    /// Of another boot or namespace, or a copy: the next process that opens it voids its locks and owners.
+    /// From another boot or namespace, or a copy: the next process that opens it voids its locks and owners.
     Cold,
     /// Of another format, build or machine.
     ForeignFormat,
@@ -110,7 +110,7 @@ impl Listing {
         };
         for entry in directory.read_dir().map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // Opening a device or a pipe could set something off. A file that is gone by now is no file.
+            // Opening a device or a pipe could have side effects. A file that is gone by now does not count.
             if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Verbs that are about a segment as a file: one a file.
+//! Verbs about a segment as a file, one per file.
 
 pub mod checkpoint;
 pub mod create;

@@ -88,7 +88,7 @@ impl Recover {
     fn look(&self) -> Result<Check, Failure> {
         let reader = SegmentReader::open(&self.path)?;
         let mut findings = findings(&reader.snapshot()?);
-        // Live processes change things while they are copied. What the dead left behind is there at every look.
+        // Live processes change things during the copy. Whatever dead ones left behind is there at every look.
         if !findings.is_empty() {
             let confirmed = self::findings(&reader.snapshot()?);
             findings.retain(|finding| confirmed.contains(finding));
@@ -112,7 +112,7 @@ impl Recover {
 #[derive(Debug, Serialize)]
 struct Recovery {
     path: PathBuf,
-    /// The file was of another boot or namespace, or a copy: its locks and owners were void.
+    /// The file was from another boot or namespace, or a copy: its locks and owners were void.
     started_cold: bool,
     #[serde(flatten)]
     report: RecoveryReport,
@@ -179,7 +179,7 @@ fn actions(set: &SetRecovery) -> Vec<String> {
     actions
 }
 
-/// What there is to do.
+/// What needs to be done.
 #[derive(Debug, Serialize)]
 struct Check {
     path: PathBuf,
@@ -189,7 +189,7 @@ struct Check {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 enum Finding {
-    /// The file is of another boot or namespace, or a copy, and no process uses it.
+    /// The file is from another boot or namespace, or a copy, and no process uses it.
     Cold,
     DeadProcess {
         slot: u64,
@@ -202,12 +202,12 @@ enum Finding {
     OwnerDied {
         set: String,
     },
-    /// No one alive is at it.
+    /// An operation that no live process will finish.
     HalfDone {
         set: String,
-        /// None for a reset, or where the journal is damaged.
+        /// `None` for a reset, or if the journal is damaged.
         words: Option<usize>,
-        /// Tells two operations at two looks from one that stands still.
+        /// Distinguishes two operations at two looks from one that stands still.
         #[serde(skip)]
         counts: SetCounts,
     },

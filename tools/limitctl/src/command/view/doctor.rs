@@ -42,13 +42,13 @@ pub struct Doctor {
     path: PathBuf,
 }
 
-/// What was found out.
+/// Everything that was found.
 #[derive(Debug, Serialize)]
 struct Report {
     path: PathBuf,
     host: Host,
     segments: Vec<SegmentReport>,
-    /// Files of the directory that this user may not read.
+    /// Files in the directory that this user may not read.
     unreadable: u64,
     /// What is wrong with the host or the directory.
     findings: Vec<Finding>,
@@ -83,7 +83,7 @@ impl Report {
         let metadata = fs::symlink_metadata(path).map_err(failed)?;
         let mut findings = Vec::new();
         let mut unreadable = 0;
-        // A directory may be named by a link; a segment is the file itself.
+        // Follows a link to a directory, but not to a segment.
         let segments = if path.is_dir() {
             let files = regular_files(path).map_err(failed)?;
             let mut reports = Vec::new();
@@ -91,7 +91,7 @@ impl Report {
                 match Kind::of(file) {
                     Kind::Segment => {
                         let report = examined(file, metadata);
-                        // Programs come and go, and remove their segments.
+                        // A program may have removed its segment meanwhile.
                         if file.symlink_metadata().is_ok() {
                             reports.push(report);
                         }
@@ -166,7 +166,7 @@ impl Report {
     }
 }
 
-/// What there is to say of a file, with its path as JSON can say it.
+/// The report on a file, with its path in a form that JSON can represent.
 fn examined(path: &Path, metadata: &Metadata) -> SegmentReport {
     SegmentReport {
         path: as_text(path),
@@ -174,7 +174,7 @@ fn examined(path: &Path, metadata: &Metadata) -> SegmentReport {
     }
 }
 
-/// What a segment with one limit and without keys takes.
+/// The size of a segment with one limit and without keys.
 const SMALLEST: u64 = 800 << 10;
 
 impl Host {

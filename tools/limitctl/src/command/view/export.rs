@@ -54,7 +54,7 @@ impl Export {
                 Ok(snapshot) => copied.push(snapshot),
                 Err(error) => {
                     let failure = Failure::from(error);
-                    // The last one is said where the program ends.
+                    // The last failure is reported at the end of the program.
                     if let Some(Failure { message, .. }) = problem.replace(failure) {
                         output::complain(&message);
                     }

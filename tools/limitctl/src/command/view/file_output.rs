@@ -1,4 +1,4 @@
-//! An answer that goes to a file: never over a segment, and by a rename only where that replaces nothing but the file's text.
+//! Writes output to a file: never over a segment, and with a rename only if that replaces nothing but the file's text.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -20,11 +20,11 @@ const OURS: [(&[u8; 8], u64, &str); 3] = [
     (b"SHMLCKPT", 4096, "a checkpoint"),
 ];
 
-/// Ends the name of a segment under construction, of which the beginning is written last.
+/// The suffix of a segment under construction, whose header is written last.
 const UNDER_CONSTRUCTION: &str = ".shmlimit-new";
 
-/// Puts a text in a file: a reader of a regular file finds all of the former text or all of this one. Into what is no regular file,
-/// and through a link, it is written as it comes.
+/// Writes a text to a file. A reader of a regular file finds either the whole former text or the whole new one.
+/// Anything else, and the target of a link, is written directly.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: &io::Error| Failure::of_system(error, format!("cannot write {}", shown(path)));
     let found = match fs::symlink_metadata(path) {
@@ -32,7 +32,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(failed(&error)),
     };
-    // Of what a link leads to; nothing where it leads nowhere.
+    // Follows a link; `None` if it leads nowhere.
     let target = fs::metadata(path).ok();
     let is_regular = target.as_ref().is_none_or(fs::Metadata::is_file);
     if target.is_some()
@@ -60,7 +60,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     written.map_err(|error| failed(&error))
 }
 
-/// What the file is if it is one of this library's.
+/// What kind of file it is, if it is one of this library's.
 fn ours(path: &Path) -> io::Result<Option<&'static str>> {
     let name = fs::canonicalize(path)?;
     if name.to_string_lossy().ends_with(UNDER_CONSTRUCTION) {
@@ -80,7 +80,7 @@ fn ours(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// The system would end this process by a signal, and leave a part of the file.
+/// Checks the size limit first: exceeding it would kill this process with a signal and leave part of the file.
 fn ensure_size(text: &str) -> io::Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     if text.len() as u64 > limit {
@@ -89,7 +89,7 @@ fn ensure_size(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A pipe that no process reads is an error, for which a timer's next run need not wait.
+/// Writes directly. A pipe that no process reads is an error, so that a timer's next run need not wait.
 fn write_into(path: &Path, text: &str, is_new: bool) -> io::Result<()> {
     let mut file = File::options()
         .write(true)
@@ -98,7 +98,7 @@ fn write_into(path: &Path, text: &str, is_new: bool) -> io::Result<()> {
         .mode(0o644)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // Its reader may be slower than this.
+    // Blocking again, because its reader may be slow.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
     file.write_all(text.as_bytes())
 }
@@ -108,7 +108,7 @@ fn replace(path: &Path, text: &str, is_there: bool) -> io::Result<()> {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
-    // Readable by a collector, which is another user; a name that it takes for none of its files.
+    // Readable by a collector, which is another user, and with a name that the collector ignores.
     let mut written = tempfile::Builder::new()
         .prefix(".limitctl-")
         .suffix(".tmp")
@@ -118,7 +118,7 @@ fn replace(path: &Path, text: &str, is_there: bool) -> io::Result<()> {
     let persisted = if is_there {
         written.persist(path)
     } else {
-        // What another process has put there meanwhile stays.
+        // Does not replace a file that another process has created meanwhile.
         written.persist_noclobber(path)
     };
     persisted.map(drop).map_err(|failed| failed.error)

@@ -36,12 +36,12 @@ pub struct Inspect {
     path: PathBuf,
 }
 
-/// A segment: how it stands, and what it was declared as.
+/// A segment's state and declaration.
 #[derive(Debug)]
 struct Inspection {
     snapshot: SegmentSnapshot,
     declaration: Declaration,
-    /// The PID namespace that process ids are of, where it is another than this process's.
+    /// The PID namespace of the process ids, if it is not this process's.
     namespace: Option<u64>,
 }
 
@@ -331,7 +331,7 @@ impl Inspection {
     }
 }
 
-/// What is leased of the limits that hosts share.
+/// The leases of limits that hosts share.
 fn leases(set: &SetSnapshot) -> String {
     let mut table = Table::new(&[
         ("SHARED AS", Side::Left),
@@ -365,7 +365,7 @@ fn key_heading(set: &SetSnapshot) -> &'static str {
     if set.keys.is_some() { "KEY" } else { "" }
 }
 
-/// Where the definition comes from, if that is worth a word.
+/// Where the definition comes from, if that is worth mentioning.
 fn provenance(set: &SetSnapshot) -> Option<String> {
     let version = set.version.map(|version| format!("version {version}"));
     let edited = set.edited.then(|| "edited by an operator".to_owned());
@@ -454,7 +454,7 @@ fn permits(set: &SetSnapshot) -> String {
     text
 }
 
-/// Those that are not zero.
+/// The counts that are not zero.
 fn some_of(counts: &[(&str, u64)]) -> String {
     let texts: Vec<String> = counts
         .iter()
@@ -501,7 +501,7 @@ fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
     text
 }
 
-/// What keys of other tiers have.
+/// The limits of the other tiers.
 fn tiers(declaration: &SetDeclaration) -> Table {
     let mut table = Table::new(&[
         ("TIER", Side::Left),
@@ -536,7 +536,7 @@ fn tiers(declaration: &SetDeclaration) -> Table {
 fn remaining(set: &SetSnapshot, limit: &LimitSnapshot, declared: &Limit) -> Cell {
     match (declared.capacity(), limit.remaining) {
         (Amount::Unlimited, _) => "unlimited".into(),
-        // There is not one answer, but one a key.
+        // There is one answer per key.
         _ if set.keys.is_some() => "by key".into(),
         (_, 0) => Cell::styled("0", style::WARNING),
         (_, remaining) => count(remaining).into(),

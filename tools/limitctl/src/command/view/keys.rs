@@ -75,7 +75,7 @@ enum Order {
     Oldest,
 }
 
-/// The keys that were asked for.
+/// The selected keys.
 #[derive(Debug, Serialize)]
 struct Selection {
     path: PathBuf,
@@ -83,7 +83,7 @@ struct Selection {
     table: KeysSnapshot,
     /// Keys that have a row.
     seen: u64,
-    /// Those of them that are found in the second of their two buckets only.
+    /// Those of them that are in the second of their two buckets.
     in_second_bucket: u64,
     /// Keys that match.
     matching: u64,
@@ -216,7 +216,7 @@ fn table(selection: &Selection) -> Table {
             let tier = key.tier.as_deref().unwrap_or("default");
             row.insert(1, sanitise::line(tier).into());
         }
-        // Where limits count networks, not every key has every limit.
+        // If limits count networks, not every key has every limit.
         row.extend(selection.limits.iter().map(|name| {
             let limit = key.limits.iter().find(|limit| limit.name == *name);
             limit.map_or_else(|| "".into(), key::standing)

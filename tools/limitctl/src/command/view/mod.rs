@@ -1,4 +1,4 @@
-//! Verbs that only look: one a file.
+//! Verbs that only look, one per file.
 
 pub mod doctor;
 pub mod export;

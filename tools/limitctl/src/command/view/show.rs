@@ -52,11 +52,11 @@ pub struct Show {
 struct View {
     path: PathBuf,
     set: String,
-    /// Of the key, where it has one; or of each network that contains the address, the largest first, where it has one.
+    /// The key's row, if it has one; or the rows of the networks that contain the address, the largest first.
     rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
-    /// What the set was declared as.
+    /// The set's declaration.
     #[serde(skip)]
     declared: Option<SetDeclaration>,
 }
@@ -105,7 +105,7 @@ impl Show {
         sets.iter().find(|set| set.name() == self.set).cloned()
     }
 
-    /// One row of a key, or one of each network that contains an address, where they have one.
+    /// The key's row, or the rows of the networks that contain an address, as far as they exist.
     fn rows(&self, reader: &SegmentReader) -> Result<Vec<KeySnapshot>, Failure> {
         match reader.key_snapshot(&self.set, self.key.as_bytes()) {
             Err(error @ Error::Request(RequestError::AddressRequired { .. })) => {
@@ -204,7 +204,7 @@ fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
     table
 }
 
-/// What is declared for the tier of a key, or what it has in place of that.
+/// The limit declared for a key's tier, or the override that replaces it.
 fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String {
     let text = match (declaration, limit.override_capacity) {
         (None, _) => String::new(),

@@ -51,7 +51,7 @@ impl Top {
         let screen = Screen::new(sampler.look()?, Signs::of_locale());
         let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
         let signal = show(session, screen, &mut sampler, self.every)?;
-        // The session is over: the terminal is as it was.
+        // The session is over, and the terminal is restored.
         if let Some(signal) = signal {
             end_by(signal);
             return Ok(ExitCode::Other(128 + signal as u8));

@@ -77,7 +77,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 impl Watch {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut sampler = Sampler::open(&self.segment, self.keys)?;
-        // What rates are counted from.
+        // The look that the first rates are counted from.
         sampler.look()?;
         let mut schedule = Schedule::starting(Instant::now(), self.every);
         let mut lines = Lines::new();
@@ -185,7 +185,7 @@ impl<'a> SetLine<'a> {
     }
 }
 
-/// A line for each set, and for each of its hottest keys; with the heading where the columns are not as before.
+/// A line for each set and each of its hottest keys; with the heading if the columns have changed.
 fn text(look: &Look, heading: &mut String) -> String {
     let names = look.sets().map(|(set, _)| sanitise::line(&set.name));
     let width = names.map(|name| name.width()).max().unwrap_or(0).max(3);

@@ -1,5 +1,5 @@
-//! How much memory the cgroups of processes may use, and use. Pages of a segment on tmpfs count as memory of the cgroup whose
-//! process touched them first.
+//! How much memory the cgroups of processes use, and may use. On tmpfs, a segment's pages count as memory of the cgroup
+//! whose process touched them first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::diagnosis::finding::{Finding, Severity};
 use crate::diagnosis::remedy::quoted;
 use crate::text::human;
 
-/// A limit is near when so many parts of a hundred are used.
+/// A limit is near when this percentage of it is used.
 const NEAR_PERCENT: u64 = 95;
 
-/// A limit of the first version that is none: the largest number of pages there is.
+/// In cgroups v1, no limit reads as the largest possible number of pages.
 const UNLIMITED: u64 = 1 << 60;
 
 /// The tightest memory limit above a process.
@@ -25,13 +25,13 @@ pub struct MemoryLimit {
     pub cgroup: PathBuf,
     /// Bytes.
     pub limit: u64,
-    /// Bytes in use, without what the kernel can drop of files on disks.
+    /// Bytes in use, without the page cache of files on disks, which the kernel can drop.
     pub used: u64,
     #[serde(skip)]
     file: &'static str,
 }
 
-/// The names of what is asked, which differ between the two versions of cgroups.
+/// The names of the files to read, which differ between the two versions of cgroups.
 struct Names {
     limit: &'static str,
     usage: &'static str,
@@ -49,7 +49,7 @@ const VERSION_2: Names = Names {
     droppable: ["inactive_file", "active_file"],
 };
 
-/// The tightest limits above this process, and above others of this namespace, each with the processes that it is above.
+/// The tightest limits on this process and on others of this namespace, each with the processes that it applies to.
 pub fn memory_limits(others: &[u64]) -> Vec<(MemoryLimit, Vec<u64>)> {
     let mut found: BTreeMap<PathBuf, (MemoryLimit, Vec<u64>)> = BTreeMap::new();
     let own = u64::from(std::process::id());
@@ -62,7 +62,7 @@ pub fn memory_limits(others: &[u64]) -> Vec<(MemoryLimit, Vec<u64>)> {
     found.into_values().collect()
 }
 
-/// What is to be said of limits that are near.
+/// Warnings of limits that are near.
 pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
     let near = limits
         .iter()
@@ -91,7 +91,7 @@ pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
     .collect()
 }
 
-/// The limit above a process that leaves the least room: by the first version where that has it, by the second otherwise.
+/// The limit on a process that leaves the least room: in cgroups v1 if it has the memory controller, otherwise in v2.
 fn tightest(pid: u64) -> Option<MemoryLimit> {
     let hierarchies = Hierarchy::of(pid);
     let (names, above) = match hierarchies.first_version("memory") {
@@ -107,7 +107,7 @@ fn tightest(pid: u64) -> Option<MemoryLimit> {
 fn limit_in(directory: &Path, names: &'static Names) -> Option<MemoryLimit> {
     let number =
         |name: &str| -> Option<u64> { fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok() };
-    // "max" is no number, and no limit.
+    // "max" is not a number, and means no limit.
     let limit = number(names.limit).filter(|limit| *limit < UNLIMITED)?;
     let statistics = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
     let droppable: u64 = statistics

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::hierarchy::Hierarchy;
 use crate::diagnosis::remedy::quoted;
 
-/// A cgroup that somebody froze, and what thaws it.
+/// A cgroup that somebody froze, and how to thaw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenCgroup {
     switch: PathBuf,
@@ -14,13 +14,13 @@ pub struct FrozenCgroup {
 }
 
 impl FrozenCgroup {
-    /// The command that has its processes go on.
+    /// The command that makes its processes continue.
     pub fn thaw(&self) -> String {
         format!("echo {} > {}", self.thawed, quoted(&self.switch))
     }
 }
 
-/// The cgroup that a process is frozen with; none where it is not, or that cannot be seen from here.
+/// The cgroup that a process is frozen with; `None` if it is not frozen, or if that cannot be seen from here.
 pub fn frozen_cgroup(pid: u64) -> Option<FrozenCgroup> {
     let hierarchies = Hierarchy::of(pid);
     let directories = |found: Option<Vec<PathBuf>>| found.unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn frozen_cgroup(pid: u64) -> Option<FrozenCgroup> {
     let says = |directory: &Path, file: &str, word: &str| {
         fs::read_to_string(directory.join(file)).is_ok_and(|text| text.lines().any(|line| line == word))
     };
-    // Of several the topmost: what is below it stays frozen until it is thawed.
+    // The topmost of several: everything below stays frozen until it is thawed.
     let frozen = second.iter().rev().find(|it| says(it, "cgroup.freeze", "1"));
     if let Some(directory) = frozen {
         return Some(FrozenCgroup {

@@ -1,4 +1,4 @@
-//! In which cgroups a process is: cgroups(7), in both versions.
+//! The cgroups of a process, in both versions: cgroups(7).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Of a process; of none where the process table does not say.
+    /// The cgroups of a process; empty if the process table does not say.
     pub fn of(pid: u64) -> Self {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let cgroups = cgroups.lines().filter_map(|line| {
@@ -27,13 +27,13 @@ impl Hierarchy {
         }
     }
 
-    /// The directories of the cgroup that has a controller of the first version, and of those above it.
+    /// The directories of the v1 cgroup with this controller, and of those above it.
     pub fn first_version(&self, controller: &str) -> Option<Vec<PathBuf>> {
         let has_it = |list: &str| list.split(',').any(|name| name == controller);
         self.directories(&has_it, &|mount| mount.kind == "cgroup" && has_it(&mount.options))
     }
 
-    /// The same in the second version, which has one hierarchy for all.
+    /// The same in v2, which has a single hierarchy.
     pub fn second_version(&self) -> Option<Vec<PathBuf>> {
         self.directories(&str::is_empty, &|mount| mount.kind == "cgroup2")
     }

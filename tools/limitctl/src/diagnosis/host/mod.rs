@@ -15,31 +15,31 @@ use cgroup::MemoryLimit;
 
 use crate::diagnosis::finding::{Finding, Severity};
 
-/// Where the kernel says what it tells the time by.
+/// The file that names the kernel's clock source.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// The first kernel with all that correctness needs, and the first that tells of deaths.
+/// The first kernel with everything that correctness needs, and the first that reports deaths.
 const NEEDED: (u64, u64) = (4, 14);
 const TELLS_OF_DEATHS: (u64, u64) = (5, 3);
 
-/// What a host is.
+/// A host.
 #[derive(Debug, Serialize)]
 pub struct Host {
-    /// The release of Linux.
+    /// The Linux release.
     pub kernel: String,
     /// The C library that this program was built with.
     pub c_library: &'static str,
-    /// By their inodes; none where the kernel does not say.
+    /// The namespaces, by their inodes; `None` if the kernel does not say.
     pub pid_namespace: Option<u64>,
     pub time_namespace: Option<u64>,
-    /// What the kernel tells the time by.
+    /// The kernel's clock source.
     pub clock_source: Option<String>,
-    /// The tightest memory limit above this process, and above others that use what was examined.
+    /// The tightest memory limits on this process, and on others that use the examined segments.
     pub memory_limits: Vec<MemoryLimit>,
 }
 
 impl Host {
-    /// This host, and what is wrong with it; `pids` are processes of this namespace that use segments.
+    /// Examines this host; `pids` are processes of this namespace that use segments.
     pub fn examine(pids: &[u64]) -> (Self, Vec<Finding>) {
         let limits = cgroup::memory_limits(pids);
         let mut findings = cgroup::findings(&limits);
@@ -89,7 +89,7 @@ fn inode(path: &str) -> Option<u64> {
     Some(fs::metadata(path).ok()?.ino())
 }
 
-/// The first two numbers of a release.
+/// The first two numbers of a kernel release.
 fn version(release: &str) -> Option<(u64, u64)> {
     let mut numbers = release.split(|sign: char| !sign.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

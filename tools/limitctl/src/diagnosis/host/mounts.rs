@@ -1,12 +1,12 @@
-//! What is mounted where, as this process sees it: proc_pid_mountinfo(5).
+//! The mounts that this process sees: proc_pid_mountinfo(5).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file system, at the place where it is mounted.
+/// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Which directory of the file system is mounted.
+    /// The mounted directory of the file system.
     pub root: PathBuf,
     pub point: PathBuf,
     pub kind: String,
@@ -14,19 +14,19 @@ pub struct Mount {
     pub options: String,
 }
 
-/// Everything that is mounted, in the order of mounting; nothing where `/proc` does not say.
+/// All mounts, in the order of mounting; empty if `/proc` does not say.
 pub fn mounts() -> Vec<Mount> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(read).collect()
 }
 
-/// What a path lies on.
+/// The mount that a path is on.
 pub fn mount_of(path: &Path) -> Option<Mount> {
     let path = path.canonicalize().ok()?;
     let above = mounts()
         .into_iter()
         .filter(|mount| path.starts_with(&mount.point));
-    // Of two at one place, the later one is seen.
+    // Of two mounts at one place, the later one is visible.
     above.max_by_key(|mount| mount.point.components().count())
 }
 
@@ -42,7 +42,7 @@ fn read(line: &str) -> Option<Mount> {
     })
 }
 
-/// Spaces and the like are written as three octal digits.
+/// Undoes the escaping of spaces and the like as three octal digits.
 fn unescaped(text: &str) -> String {
     [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")]
         .iter()

@@ -1,4 +1,4 @@
-//! What the process table says of a process that a segment names, by its id in the namespace of this process.
+//! What the process table says about a process that a segment names, by its id in this process's namespace.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -9,20 +9,20 @@ use nix::sys::stat::{major, minor};
 use super::freezer::{FrozenCgroup, frozen_cgroup};
 use crate::diagnosis::remedy::go_on;
 
-/// What a process or a thread is doing, as the kernel has it.
+/// What a process or a thread is doing, according to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Stopped by a signal, or by a shell.
     Stopped,
     /// Stopped by a process that traces it, such as a debugger.
     Traced { by: u64 },
-    /// Frozen with this cgroup, which `docker pause` and the like do. The kernel calls it sleeping.
+    /// Frozen with this cgroup, as by `docker pause`. The kernel calls it sleeping.
     Frozen { cgroup: FrozenCgroup },
-    /// Anything else, by the letter that ps(1) prints.
+    /// Anything else, as the letter that ps(1) prints.
     Other(char),
 }
 
-/// What a process does; none where the process table does not say.
+/// What a process does; `None` if the process table does not say.
 pub fn activity(pid: u64) -> Option<Activity> {
     activity_in(pid, &format!("/proc/{pid}"))
 }
@@ -35,7 +35,7 @@ pub fn thread_activity(pid: u64, thread: u32) -> Option<Activity> {
 fn activity_in(pid: u64, directory: &str) -> Option<Activity> {
     let status = status(directory)?;
     let state = field(&status, "State:")?.chars().next()?;
-    // First, because what is stopped as well goes on only once its cgroup does.
+    // Checked first, because a process that is also stopped only continues once its cgroup does.
     if let Some(cgroup) = frozen_cgroup(pid) {
         return Some(Activity::Frozen { cgroup });
     }
@@ -57,20 +57,20 @@ fn status(directory: &str) -> Option<String> {
     fs::read_to_string(format!("{directory}/status")).ok()
 }
 
-/// The first word of a line of that name.
+/// The first word of the line with this name.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let lines = &mut status.lines();
     lines.find_map(|line| line.strip_prefix(name)?.split_whitespace().next())
 }
 
-/// Whether the numbers in `/proc` are this process's namespace's, and other users' processes are shown.
+/// Whether the ids in `/proc` belong to this process's namespace, and other users' processes are shown.
 pub fn table_is_whole() -> bool {
     let own = fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
         && fs::metadata("/proc/1/status").is_ok()
 }
 
-/// The id that a process of another PID namespace, which is named by its inode, has in this one; none where it cannot be seen.
+/// The id in this PID namespace of a process of another one, given by its inode; `None` if it cannot be seen.
 pub fn id_here(pid: u64, namespace: u64) -> Option<u64> {
     let is_it = |candidate: &u64| {
         let directory = format!("/proc/{candidate}");
@@ -88,8 +88,8 @@ pub fn id_here(pid: u64, namespace: u64) -> Option<u64> {
     ids.find(is_it)
 }
 
-/// The other processes that have a file mapped for writing, as those have it that are attached to a segment. By what the
-/// kernel says of them: what a copied file says of its participants is of other processes.
+/// The other processes that have a file mapped for writing, like those attached to a segment. This relies on the
+/// kernel, because a copied file names the participants of the original.
 pub fn users_of(metadata: &Metadata) -> Vec<u32> {
     mapped_for_writing(metadata)
         .into_iter()
@@ -97,7 +97,7 @@ pub fn users_of(metadata: &Metadata) -> Vec<u32> {
         .collect()
 }
 
-/// One of them in another PID namespace than this process, and the name that the file has for it.
+/// One of them in another PID namespace, and the path by which it knows the file.
 pub fn user_elsewhere(metadata: &Metadata) -> Option<(u32, PathBuf)> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
     let own = namespace("self")?;
@@ -106,7 +106,7 @@ pub fn user_elsewhere(metadata: &Metadata) -> Option<(u32, PathBuf)> {
         .find(|(pid, _)| namespace(&pid.to_string()).is_some_and(|theirs| theirs != own))
 }
 
-/// With the name that the file has for each.
+/// These processes, each with the path by which it knows the file.
 fn mapped_for_writing(metadata: &Metadata) -> Vec<(u32, PathBuf)> {
     let device = metadata.dev();
     let device = format!("{:02x}:{:02x}", major(device), minor(device));
@@ -127,7 +127,8 @@ fn mapped_for_writing(metadata: &Metadata) -> Vec<(u32, PathBuf)> {
     users
 }
 
-/// The file's name in a line of proc_pid_maps(5), where it is of that file: address, permissions, offset, device, inode, path.
+/// The path in a line of proc_pid_maps(5), if the line is about this file: address, permissions, offset, device, inode,
+/// path.
 fn name_where_mapped_for_writing<'a>(line: &'a str, device: &str, inode: &str) -> Option<&'a str> {
     let mut fields = line.splitn(6, ' ').skip(1);
     let permissions = fields.next()?;
@@ -139,7 +140,7 @@ fn name_where_mapped_for_writing<'a>(line: &'a str, device: &str, inode: &str) -
 }
 
 impl Activity {
-    /// Where it does not run until a process lets it go on: what it is, and the command that has it go on.
+    /// If it does not run until another process lets it: how it is called, and the command that makes it continue.
     pub fn standstill(self, pid: u64) -> Option<(&'static str, String)> {
         match self {
             Self::Stopped => Some(("stopped", go_on(pid))),
