@@ -51,7 +51,7 @@ pub struct Step {
 }
 
 impl Change {
-    /// Applies the declaration that `wanted` makes from the one in force.
+    /// Applies, or with `--dry-run` only previews, the declaration that `asked` makes from the one in force.
     pub fn carry_out(
         self,
         path: &Path,

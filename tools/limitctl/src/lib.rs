@@ -1,12 +1,12 @@
-//! Creates, inspects, repairs and removes shmlimit segments, and tries limits out on traces.
+//! Creates, inspects, repairs and removes shmlimit segments, and tries out limits on traces.
 //!
-//! Unsafe code is in these files alone:
+//! Only these files contain unsafe code:
 //!
 //! - `job/front.rs` (forks the keeper; ends by a signal)
-//! - `job/inherited.rs` (signals as they are before the runtime begins, and between fork and exec)
+//! - `job/inherited.rs` (signals before the runtime starts, and between fork and exec)
 //! - `job/keeper.rs` (what a command does between fork and exec)
-//! - `job/processes.rs` (signals by their numbers, real-time ones included)
-//! - `main.rs` (runs something before the runtime begins)
+//! - `job/processes.rs` (signals by number, including real-time ones)
+//! - `main.rs` (runs something before the runtime starts)
 //! - `selftest/child.rs` (forks)
 
 mod arguments;
@@ -38,10 +38,10 @@ use exit::{ExitCode, Failure};
 pub use job::note_signals;
 pub use live::exposition::{Format, exposition};
 
-/// Does what the arguments say, the first of which is the name of the program, and answers the exit code.
+/// Runs the program with these arguments, of which the first is its name, and returns the exit code.
 ///
-/// Prints to standard output and standard error; `exec` replaces the process or ends as its command did. The program is
-/// this, and so are the console scripts of packages that bring it along.
+/// Prints to standard output and standard error; `exec` replaces the process or ends as its command did. The program
+/// calls this, and so do the console scripts of packages that include it.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let outcome = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => command::run(arguments.verb),
@@ -54,13 +54,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     code.number()
 }
 
-/// Help and version are answers; everything else that the parser says is a mistake in the arguments.
+/// Help and version are results; everything else that the parser returns is a mistake in the arguments.
 fn answer_of_parser(answer: &clap::Error) -> Result<ExitCode, Failure> {
     if answer.use_stderr() {
         let text = answer.render().to_string();
         let message = match text.strip_prefix("error: ") {
             Some(message) => message.trim_end().to_owned(),
-            // The help, which answers a call without arguments.
+            // The help text, which the parser returns for a call without arguments.
             None => format!("there is no verb\n\n{}", text.trim_end()),
         };
         return Err(Failure::new(ExitCode::Usage, message));

@@ -1,10 +1,10 @@
 //! The program.
 #![allow(unsafe_code)]
 
-/// Runs before the runtime of the language does, which ignores SIGPIPE: what was inherited is known here alone.
+/// Runs before Rust's runtime, which ignores SIGPIPE: only here is the inherited disposition known.
 #[used]
-// SAFETY: the section lists functions that the C library calls once, before `main`; this one makes one system call and stores a
-// word.
+// SAFETY: the section lists functions that the C library calls once, before `main`; this one makes one system call and
+// stores a word.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = note_signals;
 

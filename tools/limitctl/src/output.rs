@@ -1,4 +1,4 @@
-//! What is printed, and where. A reader who has seen enough and closes the pipe is no failure.
+//! Printing. It is not a failure if a reader has seen enough and closes the pipe.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -9,7 +9,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use crate::exit::{ExitCode, Failure};
 use crate::text::sanitise;
 
-/// Prints styled text; the styles are stripped where standard output is no terminal or `NO_COLOR` is set.
+/// Prints styled text; the styles are stripped if standard output is not a terminal or `NO_COLOR` is set.
 pub fn print(text: &str) -> Result<(), Failure> {
     deliver(&mut anstream::stdout().lock(), text.as_bytes())
 }
@@ -28,7 +28,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_bytes(&text)
 }
 
-/// Lines on standard output as they come: values as JSON, one a line, or text.
+/// Streams lines to standard output: values as JSON, one per line, or text.
 #[derive(Debug)]
 pub struct Lines {
     stream: BufWriter<StdoutLock<'static>>,
@@ -45,7 +45,7 @@ impl Lines {
         }
     }
 
-    /// Prints a value, in a while at the latest by [`flush`](Self::flush).
+    /// Prints a value, buffered until [`flush`](Self::flush) at the latest.
     pub fn print(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         self.line.clear();
         let mut serializer = Serializer::with_formatter(&mut self.line, TerminalSafeLine);
@@ -55,7 +55,7 @@ impl Lines {
         self.note(written)
     }
 
-    /// Prints lines of text instead, which has no styles.
+    /// Prints lines of unstyled text instead.
     pub fn print_text(&mut self, text: &str) -> Result<(), Failure> {
         let written = self.stream.write_all(text.as_bytes());
         self.note(written)
@@ -80,10 +80,10 @@ impl Lines {
     }
 }
 
-/// Says on standard error what went wrong.
+/// Reports on standard error what went wrong.
 pub fn complain(message: &str) {
     let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-    // There is nowhere left to complain to where standard error is gone.
+    // If standard error is gone, there is nowhere left to report to.
     let _ = writeln!(
         anstream::stderr().lock(),
         "{style}limitctl:{style:#} {}",
@@ -107,7 +107,7 @@ fn not_written(error: serde_json::Error) -> Failure {
     Failure::new(ExitCode::Problem, format!("cannot write JSON: {error}"))
 }
 
-/// As [`TerminalSafe`], on one line.
+/// Compact JSON on one line, escaped like [`TerminalSafe`].
 struct TerminalSafeLine;
 
 impl Formatter for TerminalSafeLine {

@@ -1,12 +1,13 @@
-//! The store of a fleet, asked by this program's process for as long as it runs.
+//! Takes part in asking a fleet's store while this program runs.
 
 use shmlimit::Segment;
 use shmlimit_fleet::Refresher;
 
 use crate::output;
 
-/// Takes part in asking the store of a segment until the process ends; does nothing where it has none. That this process
-/// cannot ask is said and is no failure: another process may, and what is leased already can be taken in any case.
+/// Takes part in asking a segment's store until the process ends; does nothing if there is no store. If this process
+/// cannot ask, that is reported but is not a failure: another process may ask, and what is already leased can be taken
+/// anyway.
 pub fn ask_while_running(segment: &Segment) {
     if matches!(segment.fleet().options(), Ok(None)) {
         return;

@@ -1,11 +1,11 @@
-//! Work that would leave files behind if a signal ended it.
+//! Defers signals during work that would otherwise leave files behind.
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use crate::exit::Failure;
 
-/// What a terminal or a service manager sends to end this program is dealt with when this is dropped. Other threads must not take
-/// those signals: make it before they are there.
+/// While this exists, signals from a terminal or a service manager that would end this program are deferred. Other
+/// threads must not take those signals: create this before they are started.
 #[derive(Debug)]
 #[must_use]
 pub struct Uninterrupted {
@@ -26,7 +26,7 @@ impl Uninterrupted {
 
 impl Drop for Uninterrupted {
     fn drop(&mut self) {
-        // It fails for arguments that make no sense, of which this is none.
+        // This only fails for invalid arguments.
         let _ = self.former.thread_set_mask();
     }
 }

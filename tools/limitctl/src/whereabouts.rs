@@ -2,14 +2,14 @@
 
 use shmlimit::SegmentSnapshot;
 
-/// Where a segment is from, and whether it is used there.
+/// Where a segment comes from, and whether it is used there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// Of this boot and these namespaces.
+    /// From this boot and these namespaces.
     Here,
-    /// Of others, such as a container's, and processes there use it: here it can be looked at alone.
+    /// From others, such as a container's, and processes there use it: here it can only be looked at.
     Elsewhere,
-    /// Of others, and no process uses it: the next one that opens it starts it cold.
+    /// From others, and no process uses it: the next one that opens it starts it cold.
     Nowhere,
 }
 

@@ -1,4 +1,4 @@
-//! What the front and the keeper tell each other.
+//! The messages between the front and the keeper.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,29 +6,30 @@ use std::os::unix::net::UnixStream;
 
 use serde::{Deserialize, Serialize};
 
-/// What the keeper says.
+/// What the keeper reports.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum Report {
-    /// The permit is taken, and the command starts when the front is told.
+    /// The permit is taken, and the command starts when the front says so.
     Admitted,
-    /// The permit is taken and has nothing to give back, so the front becomes the command.
+    /// The permit is taken and has nothing to give back, so the front executes the command itself.
     NothingHeld,
     /// The command was not started: the exit code, and why.
     Failed { code: u8, message: String },
-    /// The command runs, as this process.
+    /// The command runs, as the process with this id.
     Started { command: i32 },
     /// The command was stopped.
     Stopped,
-    /// Something went wrong that changes nothing of how the command ends.
+    /// Something went wrong that does not change how the command ends.
     Complaint(String),
-    /// The command has ended, with this status of wait(2); and whether nothing of it is left running.
+    /// The command has ended with this wait(2) status; `is_all` if nothing that it started is left running.
     Ended { status: i32, is_all: bool },
 }
 
-/// Start the command. Not a signal.
+/// Tells the keeper to start the command. Not the number of a signal.
 pub const GO: u8 = 0;
 
-/// One end of a stream of reports one way and of signals the other. Closed when its process ends, and in commands.
+/// One end of a stream with reports in one direction and signals in the other. Closed when its process ends or executes
+/// a command.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
@@ -47,7 +48,7 @@ impl Channel {
         (&self.stream).write_all(&message)
     }
 
-    /// The next report; `None` where the keeper is gone.
+    /// The next report; `None` if the keeper is gone.
     pub fn next_report(&self) -> io::Result<Option<Report>> {
         let mut length = [0; 4];
         let Some(()) = self.read(&mut length)? else {
@@ -65,7 +66,7 @@ impl Channel {
         (&self.stream).write_all(&[what])
     }
 
-    /// What the keeper is told; `None` where the front is gone.
+    /// What the front tells the keeper; `None` if the front is gone.
     pub fn told(&self) -> io::Result<Option<u8>> {
         let mut what = [0];
         Ok(self.read(&mut what)?.map(|()| what[0]))
@@ -74,7 +75,7 @@ impl Channel {
     fn read(&self, buffer: &mut [u8]) -> io::Result<Option<()>> {
         match (&self.stream).read_exact(buffer) {
             Ok(()) => Ok(Some(())),
-            // Where it died with something unread, the stream is reset.
+            // If the other side died with something unread, the stream is reset.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -1,7 +1,7 @@
-//! The process that stands for a command: signals pass through, and so do stops and the end.
+//! The process that stands in for a command: it passes signals on, and stops and ends as the command does.
 //!
-//! The command stays in the process group of this program. So what a terminal sends to the group reaches it by itself
-//! and is not passed on; what a process sends is meant for this program, and is.
+//! The command stays in this program's process group. A signal that a terminal sends to the group reaches the command
+//! directly, and is not passed on. A signal from a process is meant for this program, and is passed on.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +22,7 @@ use super::processes::{send, wait_for};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 
-/// What a terminal sends to its foreground processes, all of them: on a key, a resize or a hang-up.
+/// The signals that a terminal sends to all of its foreground processes: for a key, a resize or a hang-up.
 const SENT_BY_TERMINALS: [c_int; 8] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -34,16 +34,16 @@ const SENT_BY_TERMINALS: [c_int; 8] = [
     libc::SIGCONT,
 ];
 
-/// What is to be done by the process that was started.
+/// What the front must do next.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It becomes the command, for which nothing is held.
+    /// Execute the command itself, since nothing is held for it.
     NothingHeld,
-    /// It ends as the command did.
+    /// End as the command did.
     Ended(ExitStatus),
 }
 
-/// The process that was started, beside its keeper.
+/// The process that the user started, with its keeper.
 #[derive(Debug)]
 pub struct Front {
     channel: Channel,
@@ -51,12 +51,12 @@ pub struct Front {
 }
 
 impl Front {
-    /// Forks the keeper, which does as it is told and ends.
+    /// Forks the keeper, which runs `keep` and ends.
     pub fn start(keep: impl FnOnce(&Keeper) -> Result<Kept, Failure>) -> io::Result<Self> {
         let (channel, of_keeper) = Channel::pair()?;
         let parent = getpid();
-        // SAFETY: this program has no other thread so far, and the console script of a package none that has a lock of the
-        // allocator: so the child may do what any process may.
+        // SAFETY: this program has no other thread so far, and in a package's console script no other thread holds a
+        // lock of the allocator, so the child may do whatever any process may.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self {
                 channel,
@@ -64,20 +64,20 @@ impl Front {
             }),
             ForkResult::Child => {
                 drop(channel);
-                // Where it cannot begin, the front finds it gone.
+                // If it cannot begin, the front notices that it is gone.
                 if let Ok(keeper) = Keeper::begin(parent, of_keeper) {
                     keeper.end(keep(&keeper));
                 }
-                // SAFETY: ends the process. What the parent is to do at its end is not done twice.
+                // SAFETY: ends the process at once, so that the parent's exit handlers do not run twice.
                 unsafe { libc::_exit(0) }
             }
         }
     }
 
-    /// Waits for the permit, and then stands for the command until that has ended.
+    /// Waits for the permit, and then stands in for the command until the command has ended.
     ///
-    /// While it waits, signals do to this process what they do to any. From then on none but SIGKILL and SIGSTOP ends or stops it
-    /// by itself.
+    /// While it waits, signals act on this process as usual. From then on, only SIGKILL and SIGSTOP end or stop it
+    /// directly.
     pub fn stand(self) -> Result<Outcome, Failure> {
         match self.channel.next_report().map_err(not_heard)? {
             Some(Report::Admitted) => {}
@@ -89,7 +89,7 @@ impl Front {
             _ => return self.without_keeper(None),
         }
         let signals = take_all_signals().map_err(not_heard)?;
-        // Fails where the keeper is gone, of which the next report says more.
+        // Fails if the keeper is gone, which the next report shows.
         let _ = self.channel.tell(GO);
         match self.channel.next_report().map_err(not_heard)? {
             Some(Report::Started { command }) => Standing {
@@ -108,13 +108,14 @@ impl Front {
         Err(Failure::new(ExitCode::Other(code), message))
     }
 
-    /// Waits until the keeper has ended, so that it is attached to the segment no more; `None` where no one can know how.
+    /// Waits until the keeper has ended, and so is no longer attached to the segment; `None` if its status cannot be
+    /// known.
     fn keepers_end(&self) -> io::Result<Option<ExitStatus>> {
         ended(self.keeper)
     }
 
-    /// Ends as the command did, or the keeper where that was killed before there was one. The kernel has given the command, which
-    /// it kills, to this process.
+    /// The outcome after the keeper was killed: the command's end, or the keeper's if no command had started. The
+    /// kernel kills the command, and has made it a child of this process.
     fn without_keeper(&self, command: Option<Pid>) -> Result<Outcome, Failure> {
         let keeper = self.keepers_end().map_err(not_heard)?;
         let command = match command {
@@ -134,11 +135,11 @@ impl Front {
     }
 }
 
-/// How a child has ended, once it has; `None` where it is none.
+/// Waits for a child to end, and returns its status; `None` if it is not a child.
 fn ended(process: Pid) -> io::Result<Option<ExitStatus>> {
     match wait_for(process, 0) {
         Ok(change) => Ok(change.map(|(_, status)| status)),
-        // Also where SIGCHLD is ignored: then it has ended.
+        // Also happens if SIGCHLD is ignored: then the child has ended.
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         Err(error) => Err(error),
     }
@@ -149,12 +150,12 @@ fn not_heard(error: impl Into<io::Error>) -> Failure {
     Failure::new(ExitCode::Problem, format!("cannot wait for the command: {error}"))
 }
 
-/// Blocks all signals, to be read one by one.
+/// Blocks all signals, to read them one by one.
 fn take_all_signals() -> io::Result<SignalFd> {
-    // Should the keeper be killed, the command is this process's to wait for.
+    // If the keeper is killed, this process can wait for the command.
     prctl::set_child_subreaper(true)?;
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler is installed, so none runs code that is unfit for one.
+    // SAFETY: this installs no handler, so no code runs in a signal context.
     unsafe { sigaction(Signal::SIGCHLD, &default) }?;
     let everything = SigSet::all();
     everything.thread_block()?;
@@ -164,17 +165,17 @@ fn take_all_signals() -> io::Result<SignalFd> {
     )?)
 }
 
-/// The front of a command that runs.
+/// The front of a running command.
 #[derive(Debug)]
 struct Standing {
     front: Front,
     command: Pid,
-    /// All signals of this process, which are blocked.
+    /// All signals of this process; they are blocked.
     signals: SignalFd,
 }
 
 impl Standing {
-    /// Passes signals and stops on until the command has ended.
+    /// Passes on signals and stops until the command has ended.
     fn stand(&self) -> Result<Outcome, Failure> {
         let channel = &self.front.channel;
         loop {
@@ -191,7 +192,7 @@ impl Standing {
                 continue;
             }
             match channel.next_report().map_err(not_heard)? {
-                // So that a shell sees that its job stands still. What continues this process is passed on.
+                // So that a shell sees its job stop. The signal that continues this process is passed on.
                 Some(Report::Stopped) => send(getpid(), libc::SIGSTOP),
                 Some(Report::Complaint(message)) => output::complain(&message),
                 Some(Report::Ended { status, is_all }) => {
@@ -208,12 +209,12 @@ impl Standing {
 
     fn pass_on(&self, info: &signalfd_siginfo) {
         let signal = info.ssi_signo.cast_signed();
-        // Of the keeper's, if it is one of SIGCHLD.
+        // SIGCHLD is about the keeper.
         if signal == libc::SIGCHLD || self.was_reached_by(signal, info) {
             return;
         }
         if let Ok(number) = u8::try_from(signal) {
-            // By the keeper, which knows that the command is there. Where that is gone, the next report says so.
+            // Through the keeper, which knows whether the command still exists. If it is gone, the next report says so.
             let _ = self.front.channel.tell(number);
         }
     }
@@ -221,30 +222,30 @@ impl Standing {
     /// Whether the command has the signal already.
     fn was_reached_by(&self, signal: c_int, info: &signalfd_siginfo) -> bool {
         if info.ssi_code != libc::SI_KERNEL {
-            // The command sent it to its whole group, to which it belongs; or it asks to be ended by ending this
-            // process, which it can do itself.
+            // The command sent it: to its whole group, so it has it, too; or to end itself by ending this process,
+            // which it can do directly.
             return info.ssi_code <= 0 && info.ssi_pid == self.command.as_raw().cast_unsigned();
         }
-        // A terminal that is gone tells none but the leader of its session.
+        // After a hang-up, only the session leader gets the signal from the terminal.
         let is_for_the_leader =
             matches!(signal, libc::SIGHUP | libc::SIGCONT) && getsid(None) == Ok(getpid());
         SENT_BY_TERMINALS.contains(&signal) && !is_for_the_leader
     }
 }
 
-/// Ends as a command did: dies of the signal that it died of, or answers the code that it ended with.
+/// Ends as a command did: dies from the same signal, or returns its exit code.
 ///
-/// A shell tells a program that was interrupted from one that ended by itself after an interrupt, and stops its loops
-/// for the first.
+/// A shell distinguishes a program killed by an interrupt from one that exits after an interrupt, and only stops its
+/// loops for the former.
 pub fn end_like(status: ExitStatus) -> ExitCode {
     let Some(signal) = status.signal() else {
         // A code has eight bits.
         return ExitCode::Other(status.code().unwrap_or_default() as u8);
     };
-    // The core that matters is the command's.
+    // Only the command's core dump matters.
     let _ = prctl::set_dumpable(false);
-    // SAFETY: the default action is no handler; the set is initialised before it is used; the calls touch nothing
-    // else of this process.
+    // SAFETY: the default action is not a handler; the set is initialised before it is used; the calls touch nothing
+    // else in this process.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         let mut only = std::mem::zeroed();
@@ -253,6 +254,6 @@ pub fn end_like(status: ExitStatus) -> ExitCode {
         libc::raise(signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
     }
-    // Only where something keeps the signal from killing this process although it killed the command.
+    // Only reached if something keeps the signal from killing this process although it killed the command.
     ExitCode::Other(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }

@@ -23,53 +23,54 @@ use crate::exit::Failure;
 /// Any child.
 const ANY: Pid = Pid::from_raw(-1);
 
-/// The keeper before it has a command.
+/// The keeper, before it has a command.
 #[derive(Debug)]
 pub struct Keeper {
     channel: Channel,
 }
 
-/// What the keeper came to, once it has given back what it took.
+/// How the keeper's work ended, once it has given back what it took.
 #[derive(Debug)]
 pub enum Kept {
     /// The permit had nothing to give back.
     Nothing,
-    /// The command has ended, like this unless the front knows that already, and so has everything that it started.
+    /// The command and everything that it started have ended. The command's status, unless the front already knows it.
     UntilTheEnd(Option<ExitStatus>),
     /// The front was gone before the command started.
     Abandoned,
 }
 
 impl Keeper {
-    /// What a process does to become one, right after its parent has forked it.
+    /// Turns a process into a keeper, right after its parent has forked it.
     pub(super) fn begin(parent: Pid, channel: Channel) -> nix::Result<Self> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the kernel was asked to report that.
+        // The parent may have died before the kernel was asked to report its death.
         if getppid() != parent {
             return Err(Errno::ESRCH);
         }
         prctl::set_child_subreaper(true)?;
-        // For those who list processes, and so that `killall limitctl` leaves it alone.
+        // For people who list processes, and so that `killall limitctl` leaves it alone.
         prctl::set_name(c"limitctl-keeper")?;
         Ok(Self { channel })
     }
 
-    /// Starts the command, of which the permit is had by now. It dies with this process. `None` where the front is gone, so that no
-    /// process wants it any more.
+    /// Starts the command, for which the permit is already taken. The command dies with this process. `None` if the
+    /// front is gone, so that nobody wants the command any more.
     pub fn start(&self, command: Command) -> io::Result<Option<Tree<'_>>> {
         let started = self.channel.report(&Report::Admitted).is_ok() && self.channel.told()? == Some(GO);
         if !started {
             return Ok(None);
         }
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // Who ignores it has no children to wait for. A process may begin like that, and so shall the command.
-        // SAFETY: no handler is installed, so none runs code that is unfit for one.
+        // A process that ignores SIGCHLD cannot wait for its children. This one may have been started like that, and
+        // then the command must be, too.
+        // SAFETY: this installs no handler, so no code runs in a signal context.
         let child_action = unsafe { sigaction(Signal::SIGCHLD, &default) }?;
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let mut deaths = SigSet::empty();
         deaths.add(Signal::SIGCHLD);
         let deaths = SignalFd::with_flags(&deaths, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        // From here on the front may be killed, and the command goes on.
+        // From here on, the command goes on even if the front is killed.
         prctl::set_pdeathsig(None)?;
         let parent = getpid();
         let before_it_begins = move || {
@@ -77,17 +78,17 @@ impl Keeper {
             if getppid() != parent {
                 return Err(Errno::ESRCH.into());
             }
-            // SAFETY: the action is the one that limitctl was started with, which is no handler of this program's.
+            // SAFETY: the action is the one that limitctl was started with, which is not a handler.
             unsafe { sigaction(Signal::SIGCHLD, &child_action) }?;
             Ok(mask.thread_set_mask()?)
         };
         let mut command = with_inherited_signals(command);
-        // SAFETY: the closure runs in the child, between fork and exec. It makes four system calls, all of which may be
-        // made there, takes no lock and allocates nothing: an error is the number of one.
+        // SAFETY: the closure runs in the child, between fork and exec. It makes four system calls, all of which are
+        // allowed there, takes no lock and allocates nothing: its error is a plain number.
         unsafe { command.pre_exec(before_it_begins) };
         let command = Pid::from_raw(command.spawn()?.id().cast_signed());
         leave_the_front();
-        // Where the front is gone, there is none to be told.
+        // If the front is gone, there is nobody to tell.
         let _ = self.channel.report(&Report::Started {
             command: command.as_raw(),
         });
@@ -98,7 +99,7 @@ impl Keeper {
         }))
     }
 
-    /// Tells the front what it came to; to be done last, when the segment is closed.
+    /// Reports the outcome to the front. Called last, when the segment is closed.
     pub(super) fn end(&self, outcome: Result<Kept, Failure>) {
         let report = match outcome {
             Ok(Kept::Nothing) => Report::NothingHeld,
@@ -116,9 +117,10 @@ impl Keeper {
     }
 }
 
-/// Leaves the front's session, which may be killed as a group, and its streams, whose readers wait for their end.
+/// Leaves the front's session, which may be killed as a group, and closes its streams, whose readers wait for their
+/// end.
 fn leave_the_front() {
-    // Fails for leaders of a group alone, which a forked process is not.
+    // Only fails for group leaders, and a forked process is not one.
     let _ = setsid();
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&nothing);
@@ -127,23 +129,23 @@ fn leave_the_front() {
     }
 }
 
-/// A command that runs, with everything that it started.
+/// A running command, with everything that it started.
 #[derive(Debug)]
 pub struct Tree<'a> {
     channel: &'a Channel,
     command: Pid,
-    /// SIGCHLD, which is blocked as all signals are.
+    /// Receives SIGCHLD, which is blocked like all signals.
     deaths: SignalFd,
 }
 
 impl Tree<'_> {
-    /// Says on the standard error of the front what went wrong.
+    /// Makes the front report a failure on its standard error.
     pub fn complain(&self, failure: Failure) {
         let _ = self.channel.report(&Report::Complaint(failure.message));
     }
 
-    /// Waits until nothing is left, and passes signals on to the command until that has ended. Answers how it did unless the front
-    /// was told, which is so where something outlives it.
+    /// Waits until nothing is left, and passes signals on to the command until it has ended. Returns its status, unless
+    /// the front was already told because something outlives the command.
     pub fn wait(&self) -> io::Result<Option<ExitStatus>> {
         let mut status = None;
         let mut is_reported = false;
@@ -159,7 +161,7 @@ impl Tree<'_> {
                             status = Some(change);
                         }
                     }
-                    // Something that the command left running.
+                    // A process that the command left running.
                     Ok(Some(_)) => {}
                     Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
                         return Ok(status.filter(|_| !is_reported));
@@ -183,7 +185,7 @@ impl Tree<'_> {
             while self.deaths.read_signal()?.is_some() {}
             if is_told {
                 match self.channel.told()? {
-                    // Not waited for, so the number is its own.
+                    // It was not waited for yet, so its id cannot have been reused.
                     Some(signal) if status.is_none() => send(self.command, signal.into()),
                     Some(_) => {}
                     None => has_front = false,

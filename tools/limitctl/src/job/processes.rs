@@ -1,4 +1,4 @@
-//! Signals by their numbers, real-time ones included, which the wrappers do not know.
+//! Signals by number, including real-time ones, which the wrappers do not know.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,15 +8,15 @@ use std::process::ExitStatus;
 use nix::libc::{self, c_int};
 use nix::unistd::Pid;
 
-/// Sends a signal to a process that is there: this one, or a child that was not waited for.
+/// Sends a signal to an existing process: this one, or a child that was not waited for.
 pub fn send(process: Pid, signal: c_int) {
-    // What fails for want of permission, because the command
-    // belongs to another user by now, cannot be helped.
+    // A failure for lack of permission, because the command now belongs to another user, cannot be helped.
     // SAFETY: the call touches no memory of this process.
     unsafe { libc::kill(process.as_raw(), signal) };
 }
 
-/// A change of a child, or of any with -1, that was not waited for; `None` where `WNOHANG` is among the options and there is none.
+/// Waits for a status change of a child, or of any child with -1; `None` if the options include `WNOHANG` and there is
+/// none.
 pub fn wait_for(process: Pid, options: c_int) -> io::Result<Option<(Pid, ExitStatus)>> {
     let mut status = 0;
     loop {

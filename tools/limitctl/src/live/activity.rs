@@ -1,4 +1,4 @@
-//! How often something happens, from counters at two instants.
+//! Computes rates from counters at two instants.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use shmlimit::{KeyLabel, LimitCounts, SetCounts, SetSnapshot};
 
-/// How many rates of a set are kept: five minutes, at one a second.
+/// How many rates of a set are kept: five minutes, at one per second.
 pub const MAX_HISTORY: usize = 300;
 
 /// Requests per second.
@@ -21,13 +21,13 @@ pub struct Rates {
 pub struct SetActivity {
     /// None at the first look.
     pub rates: Option<Rates>,
-    /// Requests per second whose time was up while they waited.
+    /// Requests per second that timed out while they waited.
     pub timed_out: Option<f64>,
     /// Each limit in the order of the declaration; none at the first look.
     pub limits: Vec<Option<Rates>>,
     /// The rates of the last looks, the newest last.
     pub history: VecDeque<Rates>,
-    /// The keys that were asked for most often since the look before.
+    /// The keys that were asked for most often since the previous look.
     pub hottest: Vec<KeyActivity>,
 }
 
@@ -35,13 +35,13 @@ pub struct SetActivity {
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyActivity {
     pub key: KeyLabel,
-    /// None at the first look, and where the set has too many keys.
+    /// None at the first look, and if the set has too many keys.
     pub rates: Option<Rates>,
     /// Requests in its queue.
     pub waiting: u64,
 }
 
-/// Counters of what was decided, at an instant.
+/// Counters of decisions, at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub admitted: u64,
@@ -73,7 +73,7 @@ impl Totals {
         }
     }
 
-    /// What was counted since; all of it where the counters were reset meanwhile.
+    /// What was counted since; everything if the counters were reset meanwhile.
     pub fn since(self, before: Self) -> Self {
         let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Self {
@@ -83,7 +83,7 @@ impl Totals {
         }
     }
 
-    /// So many in a time, as rates.
+    /// These counts in a span of time, as rates.
     pub fn rates(self, elapsed: Duration) -> Rates {
         Rates {
             admitted: per_second(self.admitted, elapsed),
@@ -103,7 +103,7 @@ impl SetTotals {
         }
     }
 
-    /// The activity of the set between two looks, without its keys; `history` becomes longer by it.
+    /// The activity of the set between two looks, without its keys; its rates are appended to `history`.
     pub fn activity(
         &self,
         set: &SetSnapshot,

@@ -1,5 +1,5 @@
-//! Figures for Prometheus, in its text format or that of OpenMetrics. Names and labels are a promise: `docs/observability.md` lists them. What
-//! keys a set has is never among them: there may be millions, and they may say who someone is.
+//! Metrics for Prometheus, in its text format or that of OpenMetrics. Names and labels are stable:
+//! `docs/observability.md` lists them. Keys are never exported: there may be millions, and they may identify people.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,31 +11,31 @@ use shmlimit::{Error, LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot
 use crate::text::human::as_text;
 use crate::text::sanitise;
 
-/// A segment as it is now, to be exported.
+/// Copies a segment for export.
 ///
 /// # Errors
 ///
-/// As [`SegmentReader::open`].
+/// Those of [`SegmentReader::open`].
 pub fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
     let mut snapshot = SegmentReader::open(path)?.snapshot()?;
     snapshot.path = as_text(path);
     Ok(snapshot)
 }
 
-/// How figures are written.
+/// The format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus' text format, 0.0.4.
     Prometheus,
-    /// OpenMetrics 1.0: counters are called by what their samples end in `_total` of, units are said, and the end is.
+    /// OpenMetrics 1.0: a counter's name lacks the `_total` of its samples, units are declared, and the end is marked.
     OpenMetrics,
 }
 
-/// What OpenMetrics adds to the name of each counter's samples.
+/// The suffix that OpenMetrics adds to the names of counters' samples.
 const TOTAL: &str = "_total";
 
 impl Format {
-    /// What is said of a family before its samples.
+    /// The header of a family, before its samples.
     fn head(self, family: &Family) -> String {
         let Family { name, kind, help, .. } = *family;
         let name = match self {
@@ -49,18 +49,18 @@ impl Format {
         head
     }
 
-    /// The end of a bucket of so many microseconds, to the power of two.
+    /// The end of a bucket of two to the power of `power` microseconds.
     fn bucket_end(self, power: usize) -> String {
         let seconds = Duration::from_micros(1 << power).as_secs_f64();
         match (self, power) {
-            // A power of ten has one form there.
+            // OpenMetrics has a single form for powers of ten.
             (Self::OpenMetrics, 0) => format!("{seconds:e}").replace("e-6", "e-06"),
             _ => seconds.to_string(),
         }
     }
 }
 
-/// The figures of segments. No two of them have the same path.
+/// The metrics of segments, which must have distinct paths.
 pub fn exposition<'a>(format: Format, segments: impl Iterator<Item = &'a SegmentSnapshot> + Clone) -> String {
     let mut text = String::new();
     for family in FAMILIES {
@@ -199,7 +199,7 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Those limits of a set that hosts share, and what is leased of them.
+/// The limits of a set that hosts share, and their leases.
 fn leases(set: &SetSnapshot) -> impl Iterator<Item = (&str, &LeaseSnapshot)> {
     let shared = set.limits.iter();
     shared.filter_map(|limit| Some((limit.name.as_str(), limit.lease.as_ref()?)))
@@ -234,7 +234,7 @@ fn requests(samples: &mut Samples<'_>) {
     for (result, number) in of_set {
         samples.add(&[("limit", ""), ("result", result)], number);
     }
-    // Which limit a request waited for may have changed meanwhile: timed out is the request, not a limit.
+    // The limit that a request waited for may have changed meanwhile, so timeouts count for the set, not for a limit.
     let of_limit = |limit: &LimitSnapshot| {
         [
             ("admitted", limit.counts.admitted),
@@ -264,7 +264,7 @@ fn wait_seconds(samples: &mut Samples<'_>) {
     let mut below = 0_u64;
     for (power, number) in times.iter().enumerate() {
         below = below.saturating_add(*number);
-        // The last one has no end.
+        // The last bucket has no end.
         let end = if power + 1 == times.len() {
             "+Inf".to_owned()
         } else {
@@ -299,7 +299,7 @@ fn evicted(samples: &mut Samples<'_>) {
     }
 }
 
-/// Where the samples of a family and a set are written to.
+/// Writes the samples of a family for a set.
 struct Samples<'a> {
     format: Format,
     text: &'a mut String,
@@ -329,7 +329,7 @@ impl Samples<'_> {
     }
 }
 
-/// A label's value, as the format has it. Control characters that a terminal would obey are shown as escapes.
+/// A label's value, escaped as the format requires. Control characters that a terminal would obey are escaped, too.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for character in value.chars() {

@@ -9,21 +9,21 @@ use shmlimit::{Error, KeyFingerprint, KeySnapshot, SegmentReader};
 use super::activity::{KeyActivity, Totals};
 use crate::best::Best;
 
-/// Of how many keys the counters are remembered from one look to the next: some 64 MB. Of a set with more keys those come
-/// first that were asked for most often since they have a row, without rates.
+/// For how many keys the counters are remembered from one look to the next: some 64 MB. In a set with more keys, there
+/// are no rates, and the keys that were asked for most often since they got their row come first.
 const MAX_REMEMBERED: usize = 1 << 20;
 
-/// The counters of each key, at the look before.
+/// The counters of each key at the previous look.
 #[derive(Debug, Default)]
 pub struct KeyCounters {
     before: HashMap<KeyFingerprint, Totals>,
-    /// Whether there was a look before, and `before` has all keys of it.
+    /// Whether there was a previous look, and `before` has all of its keys.
     are_known: bool,
 }
 
 impl KeyCounters {
-    /// The keys asked for most often since the look before. Of those that were asked for as often, and where there was no
-    /// look before, those come first that were asked for most often since they have a row.
+    /// The keys asked for most often since the previous look; if there was none, since they got their row. Ties go to
+    /// the key with more waiters, then to the one asked for more often since it got its row.
     pub fn hottest(
         &mut self,
         reader: &SegmentReader,
@@ -39,7 +39,7 @@ impl KeyCounters {
             let totals = totals_of(key);
             let before = self.before.get(&key.key.fingerprint).copied();
             let grown = match elapsed {
-                // A key that has a new row is counted from zero there.
+                // In a new row, a key counts from zero.
                 Some(_) => totals.since(before.unwrap_or_default()),
                 None => totals,
             };

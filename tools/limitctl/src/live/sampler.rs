@@ -1,4 +1,4 @@
-//! One look after the other.
+//! Repeated looks at a segment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -18,11 +18,11 @@ use crate::bounds::snapshot_with_bounds;
 use crate::text::human::as_text;
 use crate::whereabouts::Whereabouts;
 
-/// Looks at a segment again and again, and at its successor where there is one.
+/// Looks at a segment repeatedly, and at its successor if it is replaced.
 #[derive(Debug)]
 pub struct Sampler {
     path: PathBuf,
-    /// How many of the hottest keys of each set are looked for.
+    /// How many of the hottest keys of each set to find.
     hottest: usize,
     reader: SegmentReader,
     file: Option<FileIdentity>,
@@ -31,36 +31,36 @@ pub struct Sampler {
     keys: BTreeMap<String, KeyCounters>,
 }
 
-/// A segment at an instant, and what happened since the look before.
+/// A segment at an instant, and what happened since the previous look.
 #[derive(Debug)]
 pub struct Look {
-    /// When, as the time since the Unix epoch.
+    /// The time of the look, since the Unix epoch.
     pub utc: Duration,
-    /// Since the look before; none at the first one, and at the first at a successor.
+    /// Since the previous look; none at the first look, and at the first look at a successor.
     pub elapsed: Option<Duration>,
     pub state: State,
     pub snapshot: SegmentSnapshot,
     pub declaration: Declaration,
-    /// Of each set of the snapshot.
+    /// The activity of each set of the snapshot.
     activity: Vec<SetActivity>,
 }
 
-/// What a segment is fit for.
+/// Whether a segment is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Ok,
-    /// Of another boot or namespace, or a copy, and used by no process.
+    /// From another boot or namespace, or a copy, and not used by any process.
     Cold,
     /// In use in another namespace, such as a container's.
     Elsewhere,
     /// Attached processes must open its successor.
     Retired,
-    /// The file is not there any more.
+    /// The file no longer exists.
     Removed,
 }
 
-/// Which file it is that has a name.
+/// Identifies the file at a path.
 type FileIdentity = (u64, u64);
 
 #[derive(Debug)]
@@ -70,13 +70,14 @@ struct Before {
 }
 
 impl Sampler {
-    /// Opens the segment for looking only. Of each keyed set the `hottest` keys are looked for: with zero, no key is.
+    /// Opens the segment for looking only. Finds the `hottest` hottest keys of each keyed set; with zero, looks at no
+    /// keys.
     ///
     /// # Errors
     ///
-    /// As [`SegmentReader::open`].
+    /// Those of [`SegmentReader::open`].
     pub fn open(path: &Path, hottest: usize) -> Result<Self, Error> {
-        // Before it is opened: what takes its place meanwhile is noticed at the first look.
+        // Taken before opening, so that a file that replaces it meanwhile is noticed at the first look.
         let file = identity(path);
         Ok(Self {
             path: path.to_owned(),
@@ -89,11 +90,11 @@ impl Sampler {
         })
     }
 
-    /// A key of a set, where it has a row: of all keys, because what is kept of it may not be all of it.
+    /// A key of a set, if it has a row. Searches all keys, because the stored key may be truncated.
     ///
     /// # Errors
     ///
-    /// As [`SegmentReader::key_snapshots`].
+    /// Those of [`SegmentReader::key_snapshots`].
     pub fn key(&self, set: &str, fingerprint: KeyFingerprint) -> Result<Option<KeySnapshot>, Error> {
         let mut found = None;
         self.reader.key_snapshots(set, |key| {
@@ -154,7 +155,7 @@ impl Sampler {
         })
     }
 
-    /// Opens what has taken the place of the file that was opened. Answers whether there is a file.
+    /// Opens the file that has replaced the open one, if any. Returns whether there is a file.
     fn follow(&mut self) -> Result<bool, Error> {
         let file = identity(&self.path);
         if file.is_some() && file != self.file {
@@ -168,12 +169,12 @@ impl Sampler {
 }
 
 impl Look {
-    /// Each set, and what happens in it.
+    /// Each set, with its activity.
     pub fn sets(&self) -> impl Iterator<Item = (&SetSnapshot, &SetActivity)> {
         self.snapshot.sets.iter().zip(&self.activity)
     }
 
-    /// For programs: the snapshot, in which each set has its `activity`.
+    /// The snapshot as JSON, in which each set has its `activity`.
     pub fn json(&self) -> Result<Value, serde_json::Error> {
         let mut described = snapshot_with_bounds(&self.snapshot, &self.declaration)?;
         described["time"] = self.utc.as_secs_f64().into();
@@ -188,7 +189,7 @@ impl Look {
 }
 
 impl State {
-    /// In a word, and what it means where it is not as it should be.
+    /// The state in a word and, if it is unusual, what it means.
     pub fn words(self) -> &'static str {
         match self {
             Self::Ok => "ok",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Instants at equal distances, however long what is done at them takes. Those that were missed are left out.
+/// Instants at equal intervals, however long the work at each of them takes. Missed instants are skipped.
 #[derive(Debug)]
 pub struct Schedule {
     every: Duration,
@@ -10,7 +10,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The first instant is one distance from now.
+    /// A schedule whose first instant is one interval from now.
     pub fn starting(now: Instant, every: Duration) -> Self {
         Self {
             every,
@@ -18,12 +18,12 @@ impl Schedule {
         }
     }
 
-    /// How long it is until the next instant; zero when it is there.
+    /// The time until the next instant; zero if it has come.
     pub fn remaining(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
 
-    /// Goes on to the first instant after now.
+    /// Advances to the first instant after now.
     pub fn advance(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.next).as_nanos();
         let missed = late / self.every.as_nanos().max(1);

@@ -1,4 +1,4 @@
-//! How a set and its limits stand, in the figures that every view shows.
+//! The state of a set and its limits, in the numbers that every view shows.
 
 use serde::Serialize;
 use shmlimit::{LimitSnapshot, SetSnapshot};
@@ -9,7 +9,7 @@ use shmlimit::{LimitSnapshot, SetSnapshot};
 pub enum Usage {
     /// Some of all that may be used at once.
     Of { used: u64, capacity: u64 },
-    /// There is one answer for each key, and none for all.
+    /// Each key has its own usage.
     ByKey,
     /// There is nothing to use up.
     Unlimited,
@@ -30,7 +30,7 @@ pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
 }
 
 impl Usage {
-    /// From 0 to 1; none where there is nothing to compare.
+    /// The fraction used, from 0 to 1; `None` if there is nothing to compare with.
     pub fn share(self) -> Option<f64> {
         match self {
             Self::Of { used, capacity } if capacity > 0 => Some(used as f64 / capacity as f64),

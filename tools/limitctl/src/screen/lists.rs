@@ -1,4 +1,4 @@
-//! Lists: keys, holders and the queue of a set; processes.
+//! Lists: a set's keys, holders and queue; processes.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -12,7 +12,7 @@ use super::{BAD, FAINT, SELECTED, pad, visible};
 use crate::text::human::{self, amounts, count};
 use crate::text::{key, process, sanitise};
 
-/// Draws the list of a set that is chosen.
+/// Draws the chosen list of a set.
 pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
     let list = screen.list();
     let Some((set, _)) = screen.set() else {
@@ -153,7 +153,7 @@ fn described(amounts: &str, of: Option<&KeyLabel>, label: Option<&str>) -> Strin
 }
 
 impl Screen {
-    /// The holds of a set, the oldest first, without those that the filter leaves out.
+    /// The holds of a set that pass the filter, the oldest first.
     pub fn holds<'a>(&self, set: &'a SetSnapshot) -> Vec<&'a HoldSnapshot> {
         let is_shown = |hold: &&HoldSnapshot| {
             let label = hold.label.as_deref();
@@ -168,7 +168,7 @@ impl Screen {
         holds
     }
 
-    /// The queue of a set in the order in which requests came, without those that the filter leaves out.
+    /// The queue of a set, in order of arrival, without tickets that the filter leaves out.
     pub fn tickets<'a>(&self, set: &'a SetSnapshot) -> Vec<&'a TicketSnapshot> {
         let is_shown = |ticket: &&TicketSnapshot| {
             self.has(&format!(

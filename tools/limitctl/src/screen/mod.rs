@@ -1,5 +1,5 @@
-//! The full-screen view of a segment: what is on which page, and how it answers to keys. It knows no terminal but the
-//! frame that it is drawn into; `terminal.rs` does.
+//! The full-screen view of a segment: its pages, and how it reacts to keys. It only knows the frame that it draws into;
+//! `terminal.rs` knows the terminal.
 
 mod key_page;
 mod lists;
@@ -33,7 +33,7 @@ const BAD: Style = Style::new()
     .fg(ratatui::style::Color::Red)
     .add_modifier(Modifier::BOLD);
 
-/// The smallest terminal that the view makes sense in.
+/// The smallest terminal in which the view makes sense.
 const MIN_WIDTH: u16 = 40;
 const MIN_HEIGHT: u16 = 10;
 
@@ -101,7 +101,7 @@ fn heading(screen: &Screen, area: Rect) -> Vec<Line<'static>> {
     vec![with_right(place, right, area.width), Line::from(second)]
 }
 
-/// A line with a text at its right end, over what does not fit.
+/// A line with a text at its right end, which covers whatever does not fit.
 fn with_right(left: Vec<Span<'static>>, right: String, width: u16) -> Line<'static> {
     let room = usize::from(width).saturating_sub(right.chars().count() + 1);
     let mut spans = Vec::new();
@@ -132,7 +132,7 @@ fn footer(screen: &Screen) -> Line<'static> {
     Line::styled(text, FAINT)
 }
 
-/// The text in so many columns at most.
+/// The text in at most this many columns.
 fn fit(text: &str, columns: usize) -> String {
     let mut used = 0;
     let is_inside = |character: &char| {
@@ -142,14 +142,14 @@ fn fit(text: &str, columns: usize) -> String {
     text.chars().take_while(is_inside).collect()
 }
 
-/// The text in exactly so many columns.
+/// The text in exactly this many columns.
 fn pad(text: &str, columns: usize) -> String {
     let fitting = fit(text, columns);
     let width: usize = fitting.chars().filter_map(UnicodeWidthChar::width).sum();
     format!("{fitting}{}", " ".repeat(columns - width))
 }
 
-/// The lines of a list that fit, with the one that is selected among them.
+/// The lines of a list that fit, including the selected one.
 fn visible(lines: Vec<Line<'static>>, selected: Option<usize>, height: u16) -> Vec<Line<'static>> {
     let height = usize::from(height);
     let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(height));

@@ -14,7 +14,7 @@ use crate::live::standing::{self, Usage};
 use crate::text::human::{self, count};
 use crate::text::sanitise;
 
-/// The columns beside the name.
+/// The width of the columns next to the name.
 const FIGURES: usize = 58;
 const BAR: usize = 12;
 const TREND: usize = 18;
@@ -114,7 +114,7 @@ pub fn limit_line(
     Line::from(spans)
 }
 
-/// What is not as it should be, in few words.
+/// What is wrong, in a few words.
 fn irregularity(set: &SetSnapshot) -> Option<String> {
     if set.poisoned {
         Some("cannot be repaired".to_owned())

@@ -11,7 +11,7 @@ use super::{FAINT, TITLE, lists, overview};
 use crate::live::activity::{Rates, SetActivity};
 use crate::text::human::{self, count};
 
-/// Most lines that limits take: the list has the others.
+/// The most lines that limits take; the rest is for the list.
 const MAX_LIMITS: usize = 6;
 
 pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
@@ -85,7 +85,7 @@ fn trends(screen: &Screen, activity: &SetActivity, width: u16) -> Vec<Line<'stat
     ]
 }
 
-/// Which lists there are; brackets around the one that is shown.
+/// The names of the lists, with brackets around the current one.
 fn tabs(set: &SetSnapshot, list: List) -> Line<'static> {
     let mut spans = Vec::new();
     let all = [

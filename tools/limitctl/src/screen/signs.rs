@@ -1,11 +1,11 @@
-//! The signs that bars and sparklines are made of.
+//! The characters that bars and sparklines are made of.
 
-/// Signs of block graphics, or plain ones where the locale has no others.
+/// Block graphics, or ASCII if the locale has nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Signs {
     used: char,
     free: char,
-    /// From nothing to the most.
+    /// From none to the most.
     levels: &'static [char],
     /// Between a place and what is inside it.
     pub inside: &'static str,
@@ -26,7 +26,7 @@ const PLAIN: Signs = Signs {
 };
 
 impl Signs {
-    /// Those of a locale, by the first of its variables that says something.
+    /// The characters for the locale, from the first of its variables that is set.
     pub fn of_locale() -> Self {
         let set = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
@@ -35,7 +35,7 @@ impl Signs {
         Self::of(&set.unwrap_or_default().to_string_lossy())
     }
 
-    /// Those of a locale by its name.
+    /// The characters for a locale, by its name.
     pub fn of(locale: &str) -> Self {
         let locale = locale.to_ascii_lowercase();
         if locale.contains("utf-8") || locale.contains("utf8") {
@@ -45,8 +45,7 @@ impl Signs {
         }
     }
 
-    /// A bar, of which a share from 0 to 1 is used. It is full only when nothing is left, and empty only when nothing is
-    /// used.
+    /// A bar with a used share from 0 to 1. It is only full if nothing is left, and only empty if nothing is used.
     pub fn bar(&self, share: f64, columns: usize) -> String {
         let rounded = (share.clamp(0.0, 1.0) * columns as f64).round() as usize;
         let used = if share >= 1.0 {
@@ -62,7 +61,7 @@ impl Signs {
             .collect()
     }
 
-    /// The newest of the values, the last one at the right, each by its share of the most of them.
+    /// The newest values, with the last one at the right, scaled to their maximum.
     pub fn sparkline(&self, values: impl DoubleEndedIterator<Item = f64>, columns: usize) -> String {
         let mut newest: Vec<f64> = values.rev().take(columns).collect();
         newest.reverse();

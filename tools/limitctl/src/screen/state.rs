@@ -1,4 +1,4 @@
-//! What the screen shows: which page, in which order, what is selected; and what keys change of that.
+//! The state of the screen: page, order and selection, and how keys change them.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use shmlimit::{Error, KeyFingerprint, KeySnapshot, SetSnapshot};
@@ -8,7 +8,7 @@ use crate::live::activity::{KeyActivity, SetActivity};
 use crate::live::sampler::{Look, Sampler};
 use crate::text::key;
 
-/// What is shown.
+/// The current page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
     /// All sets, each with its limits.
@@ -20,7 +20,7 @@ pub enum Page {
     Processes,
 }
 
-/// Which sets, or which keys, come first.
+/// The order of sets or keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Declared,
@@ -29,7 +29,7 @@ pub enum Order {
     Queued,
 }
 
-/// Which list of a set is shown.
+/// The current list of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     Keys,
@@ -37,12 +37,12 @@ pub enum List {
     Queue,
 }
 
-/// What a key press asks for beyond the screen.
+/// What a key press asks the program to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     Nothing,
     Quit,
-    /// Something is shown that has not been looked at yet.
+    /// Look up something that is shown now and was not looked at yet.
     LookUp,
 }
 
@@ -58,7 +58,7 @@ pub struct Screen {
     is_paused: bool,
     list: List,
     selected: usize,
-    /// The key of the page, where it has a row.
+    /// The page's key, if it has a row.
     key: Option<KeySnapshot>,
 }
 
@@ -103,7 +103,7 @@ impl Screen {
         self.is_typing.then_some(self.filter.as_str())
     }
 
-    /// In which order, and what part, of the list is shown; empty where that is all of it as it was declared.
+    /// The order and filter of the list, in words; empty if it is complete and in declared order.
     pub fn arrangement(&self) -> String {
         let mut text = String::new();
         if self.order != Order::Declared && !matches!(self.page(), Page::Processes | Page::Key(..)) {
@@ -127,7 +127,7 @@ impl Screen {
         self.look_up(sampler)
     }
 
-    /// Looks at the key of the page.
+    /// Looks up the page's key.
     pub fn look_up(&mut self, sampler: &Sampler) -> Result<(), Error> {
         self.key = match self.page() {
             Page::Key(set, fingerprint) => sampler.key(set, *fingerprint)?,
@@ -136,7 +136,7 @@ impl Screen {
         Ok(())
     }
 
-    /// The set of the page, where it still is there.
+    /// The page's set, if it still exists.
     pub fn set(&self) -> Option<(&SetSnapshot, &SetActivity)> {
         let name = match self.page() {
             Page::Set(name) | Page::Key(name, _) => name,
@@ -145,7 +145,7 @@ impl Screen {
         self.look.sets().find(|(set, _)| set.name == *name)
     }
 
-    /// The sets in their order, without those that the filter leaves out.
+    /// The sets that pass the filter, in order.
     pub fn sets(&self) -> Vec<(&SetSnapshot, &SetActivity)> {
         let sets = self.look.sets().filter(|(set, _)| self.has(&set.name));
         let mut sets: Vec<_> = sets.collect();
@@ -155,12 +155,12 @@ impl Screen {
             Order::Refused => activity.rates.unwrap_or_default().refused,
             Order::Queued => set.queued() as f64,
         };
-        // Stable: those that are alike stay as they were declared.
+        // Stable, so that equal ones stay in declared order.
         sets.sort_by(|one, other| rank(other).total_cmp(&rank(one)));
         sets
     }
 
-    /// The hottest keys of the page's set in their order, without those that the filter leaves out.
+    /// The hottest keys of the page's set that pass the filter, in order.
     pub fn keys(&self) -> Vec<&KeyActivity> {
         let Some((_, activity)) = self.set() else {
             return Vec::new();
@@ -185,7 +185,7 @@ impl Screen {
         text.to_lowercase().contains(&self.filter.to_lowercase())
     }
 
-    /// Which list of the page's set is shown: that of keys only where it has keys.
+    /// The current list of the page's set: that of keys only if the set has keys.
     pub fn list(&self) -> List {
         let is_keyed = self.set().is_some_and(|(set, _)| set.keys.is_some());
         if self.list == List::Keys && !is_keyed {
@@ -195,13 +195,13 @@ impl Screen {
         }
     }
 
-    /// Keeps the selection inside a list of so many lines.
+    /// Keeps the selection within a list of this many lines.
     pub fn select_among(&mut self, lines: usize) -> Option<usize> {
         self.selected = self.selected.min(lines.saturating_sub(1));
         (lines > 0).then_some(self.selected)
     }
 
-    /// Does what a key asks for.
+    /// Handles a key press.
     pub fn press(&mut self, key: KeyEvent) -> Wish {
         if key.kind == KeyEventKind::Release {
             return Wish::Nothing;
@@ -247,7 +247,7 @@ impl Screen {
         }
     }
 
-    /// Opens what is selected.
+    /// Opens the selected item.
     fn open(&mut self) -> Wish {
         let page = match self.page() {
             Page::Overview => {
@@ -267,7 +267,7 @@ impl Screen {
         }
     }
 
-    /// The key of the line that is selected in a list of a set.
+    /// The key of the selected line in a list of a set.
     fn selected_key(&self) -> Option<KeyFingerprint> {
         let (set, _) = self.set()?;
         let label = match self.list() {
@@ -284,7 +284,7 @@ impl Screen {
         label.map(|label| label.fingerprint)
     }
 
-    /// Goes on to the next list, or between sets and processes.
+    /// Switches to the next list, or between sets and processes.
     fn turn(&mut self) -> Wish {
         match self.page() {
             Page::Overview => return self.show(Page::Processes),

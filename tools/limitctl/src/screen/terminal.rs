@@ -1,4 +1,4 @@
-//! The terminal: taken over for the view, and given back however the program ends.
+//! The terminal: taken over for the view, and restored however the program ends.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,21 +9,21 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent};
 
-/// What happens at the terminal.
+/// An event at the terminal.
 #[derive(Clone, Copy, Debug)]
 pub enum Input {
     Key(KeyEvent),
-    /// It has another size.
+    /// Its size has changed.
     Resized,
     /// The program is asked to end.
     Signal(Signal),
-    /// No key will come any more.
+    /// No more keys will come.
     Closed,
-    /// Nothing, for as long as there was time.
+    /// Nothing happened in time.
     Nothing,
 }
 
-/// A terminal that shows the view and nothing else. Dropped, it is as it was before.
+/// A terminal that shows only the view. Dropping this restores it.
 #[derive(Debug)]
 pub struct Session {
     pub terminal: DefaultTerminal,
@@ -35,15 +35,15 @@ pub struct Session {
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 impl Session {
-    /// Whether there is a terminal to show something on, and keys to read.
+    /// Whether there is a terminal to draw on and to read keys from.
     pub fn is_possible() -> bool {
         io::stdout().is_terminal() && io::stdin().is_terminal()
     }
 
-    /// Takes the terminal over. A panic gives it back before it says its message.
+    /// Takes over the terminal. A panic restores it before it prints its message.
     pub fn start() -> io::Result<Self> {
         let signals: SigSet = SIGNALS.into_iter().collect();
-        // From here on they are waited for, by threads that inherit this.
+        // From here on, threads that inherit this mask wait for them.
         signals.thread_block()?;
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         let (sender, inputs) = channel();
@@ -70,13 +70,13 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         ratatui::restore();
-        // A signal that came meanwhile ends the program now, as it would have without the view.
+        // A signal that arrived meanwhile now ends the program, as it would have without the view.
         let _ = self.signals.thread_unblock();
     }
 }
 
-/// Ends the program as the signal does that the view has waited for; the terminal was given back before. Returns only
-/// where the program was started to ignore the signal.
+/// Ends the program with the signal that ended the view, after the terminal was restored. Only returns if the program
+/// was started with the signal ignored.
 pub fn end_by(signal: Signal) {
     let _ = raise(signal);
 }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in the process that the test starts of itself.
+    /// Set in the copy of itself that the test starts.
     const ROLE: &str = "LIMITCTL_TEST_PANICS";
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
         let mut terminal = File::from(pair.master);
         let reading = thread::spawn(move || {
             let mut text = Vec::new();
-            // The last process on the other side closes it, which a terminal reports as an error.
+            // When the last process on the other side closes it, a terminal reports an error.
             let _ = terminal.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });

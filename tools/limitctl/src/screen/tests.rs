@@ -1,4 +1,4 @@
-//! What is on the pages, compared with the counters of a segment that is used meanwhile.
+//! Compares the pages with the counters of a segment that is in use.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::state::{Screen, Wish};
 use crate::live::sampler::Sampler;
 use crate::text::human;
 
-/// A segment that is used, and the screen that shows it.
+/// A segment in use, and the screen that shows it.
 struct Scene {
     _directory: tempfile::TempDir,
     segment: Segment,
@@ -49,7 +49,7 @@ impl Scene {
         }
     }
 
-    /// Asks once, for a key if there is one; answers what was admitted.
+    /// Asks once, for a key if one is given; returns the permit if admitted.
     fn ask(&self, set: &str, key: Option<&str>) -> Option<Permit<'static>> {
         let set = self.segment.set(set).expect("declared");
         let request = set.request();
@@ -80,7 +80,7 @@ impl Scene {
         }
     }
 
-    /// What is on a terminal of that size, line by line.
+    /// The contents of a terminal of this size, line by line.
     fn lines(&mut self, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("no real one");
         terminal
@@ -95,7 +95,7 @@ impl Scene {
         self.lines(80, 24).join("\n")
     }
 
-    /// The figures of the line that starts like that.
+    /// The numbers in the line with this beginning.
     fn figures(&mut self, start: &str) -> Vec<String> {
         let shown = self.shown();
         let line = shown
@@ -105,7 +105,7 @@ impl Scene {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// A rate of a set or a limit as it is written, by what was counted.
+    /// The rate of a set or a limit as it is printed, from its count.
     fn rate(&self, counted: u32) -> String {
         let elapsed = self.screen.look().elapsed.expect("a look before");
         human::rate(Some(f64::from(counted) / elapsed.as_secs_f64()))
@@ -127,7 +127,7 @@ fn the_overview_has_the_rates_the_permits_and_how_much_is_used() {
     assert_eq!(requests[2..].join(" "), "############ 4 of 4");
     assert_eq!(scene.figures("in_flight")[2..].join(" "), "######...... 4 of 8");
     assert_eq!(scene.figures("in_flight")[0], admitted);
-    // Now nothing happens any more.
+    // From now on nothing happens.
     drop(held);
     scene.look();
     assert_eq!(scene.figures("> chat")[..4], ["0", "0", "0", "0"]);
@@ -232,7 +232,7 @@ fn a_key_is_opened_from_the_list_of_the_hottest() {
     ] {
         assert!(shown.contains(part), "{part} in\n{shown}");
     }
-    // And by the list of holders.
+    // The same through the list of holders.
     let held = scene.ask("tenants", Some("globex"));
     scene.look();
     scene.press(KeyCode::Esc);

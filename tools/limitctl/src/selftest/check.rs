@@ -1,4 +1,4 @@
-//! What a check came to.
+//! The results of checks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use serde::Serialize;
 use crate::exit::Failure;
 use crate::text::human;
 
-/// One thing that was tried out.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 pub struct Check {
     pub check: &'static str,
     pub passed: bool,
-    /// What was seen, for people.
+    /// What was seen, in words.
     pub what: String,
-    /// What was measured; times are in seconds.
+    /// Measurements; times are in seconds.
     pub figures: BTreeMap<&'static str, f64>,
 }
 
 impl Check {
-    /// A check by what it saw: the figures where it passed, or what went otherwise than it should.
+    /// A check with its outcome: the measurements if it passed, otherwise what went wrong.
     pub fn of(check: &'static str, outcome: Result<Seen, Failure>) -> Self {
         match outcome {
             Ok(seen) => Self {
@@ -64,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Times of the same thing, measured again and again.
+/// Repeated measurements of the same time.
 #[derive(Debug, Default)]
 pub struct Times(Vec<Duration>);
 
@@ -74,7 +74,7 @@ impl Times {
         self.0.sort_unstable();
     }
 
-    /// The time that so many parts of a hundred do not exceed.
+    /// The time that this percentage does not exceed.
     fn percentile(&self, percent: usize) -> Duration {
         let index = (self.0.len() * percent).div_ceil(100).saturating_sub(1);
         self.0.get(index).copied().unwrap_or_default()

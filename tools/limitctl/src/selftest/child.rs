@@ -1,4 +1,4 @@
-//! Children that play a part: forked, spoken to through pipes, and killed.
+//! Child processes for the checks: forked, controlled through pipes, and killed.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -18,7 +18,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 use crate::exit::{ExitCode, Failure};
 
-/// Longer than anything here takes where it works.
+/// Longer than anything here takes if it works.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A child, killed at the latest when it is dropped.
@@ -30,7 +30,7 @@ pub struct Child {
     is_gone: bool,
 }
 
-/// The other side: what a child hears and says.
+/// The child's side of the pipes.
 #[derive(Debug)]
 pub struct Part {
     orders: PipeReader,
@@ -38,20 +38,20 @@ pub struct Part {
 }
 
 impl Child {
-    /// Forks a child that plays a part and ends. It is killed when this process ends.
+    /// Forks a child that runs `play` and ends. It is killed when this process ends.
     ///
-    /// Only for a process with one thread, which this program is as long as it does not wait for a limit itself.
+    /// The process must have only one thread. This program does, as long as it does not wait for a limit itself.
     pub fn start(play: impl FnOnce(&mut Part) -> Result<(), Failure>) -> Result<Self, Failure> {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // Who ignores it has no children to wait for, and a process may be started like that.
-        // SAFETY: no handler is installed, so none runs code that is unfit for one.
+        // A process that ignores SIGCHLD cannot wait for its children, and this one may have been started like that.
+        // SAFETY: this installs no handler, so no code runs in a signal context.
         unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(|errno| failed("sigaction", errno))?;
         let pipe = || io::pipe().map_err(|error| Failure::of_system(&error, "cannot make a pipe"));
         let (orders_read, orders) = pipe()?;
         let (reports, reports_write) = pipe()?;
         let parent = getpid();
-        // SAFETY: this process has one thread, so the child has all that its memory says that there is. It leaves by
-        // `_exit`, so what the parent would do at its end is not done twice.
+        // SAFETY: this process has one thread, so no lock in the child's copy of its memory is held by a thread that
+        // does not exist there. The child leaves through `_exit`, so the parent's exit handlers do not run twice.
         match unsafe { fork() }.map_err(|errno| failed("fork", errno))? {
             ForkResult::Parent { child } => Ok(Self {
                 pid: child,
@@ -69,7 +69,7 @@ impl Child {
                     let is_bound = prctl::set_pdeathsig(Signal::SIGKILL).is_ok() && getppid() == parent;
                     is_bound && play(&mut part).is_ok()
                 }));
-                // SAFETY: ends the process at once, without what it has inherited to be done at the end.
+                // SAFETY: ends the process at once, without running inherited exit handlers.
                 unsafe { libc::_exit(i32::from(!matches!(outcome, Ok(true)))) }
             }
         }
@@ -85,7 +85,7 @@ impl Child {
         written.map_err(|error| Failure::of_system(&error, "a child does not listen"))
     }
 
-    /// What it reports next.
+    /// Waits for its next report.
     pub fn report(&mut self) -> Result<u64, Failure> {
         let mut fds = [PollFd::new(self.reports.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(DEADLINE).unwrap_or(PollTimeout::MAX);
@@ -98,7 +98,7 @@ impl Child {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// Stops it, and waits until it is.
+    /// Stops it, and waits until it has stopped.
     pub fn stop(&self) -> Result<(), Failure> {
         self.signal(Signal::SIGSTOP)?;
         match waitpid(self.pid, Some(WaitPidFlag::WUNTRACED)) {
@@ -111,7 +111,7 @@ impl Child {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Kills it; answers when. It is not waited for yet.
+    /// Kills it, without waiting for it; returns the time.
     pub fn kill(&self) -> Result<u64, Failure> {
         let at = now();
         self.signal(Signal::SIGKILL)?;
@@ -126,7 +126,7 @@ impl Child {
         })
     }
 
-    /// Whether it lives and executes a program of that name.
+    /// Whether it is alive and executes a program of this name.
     pub fn executes(&self, name: &str) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         status.contains(&format!("({name}) ")) && !status.contains(") Z ")
@@ -136,7 +136,7 @@ impl Child {
         kill(self.pid, signal).map_err(|errno| failed("kill", errno))
     }
 
-    /// Kills it if it is there yet, and waits until it is gone.
+    /// Kills it if it still exists, and waits until it is gone.
     pub fn end(mut self) {
         self.bury();
     }
@@ -144,7 +144,7 @@ impl Child {
     fn bury(&mut self) {
         if !self.is_gone {
             self.is_gone = true;
-            // It may have ended by itself: then there is something to wait for all the same.
+            // It may have ended by itself, but must be waited for all the same.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }
@@ -158,7 +158,7 @@ impl Drop for Child {
 }
 
 impl Part {
-    /// What the parent says, for a program that this process executes.
+    /// The pipe with the parent's orders, for a program that this process executes.
     pub fn orders(&self) -> Result<PipeReader, Failure> {
         let orders = self.orders.try_clone();
         orders.map_err(|error| Failure::of_system(&error, "cannot hand on a pipe"))
@@ -170,13 +170,13 @@ impl Part {
         read.map_err(|error| Failure::of_system(&error, "the parent is gone"))
     }
 
-    /// Forks a child that outlives this one, and ends when the parent of this one is done with it. Answers its process id.
+    /// Forks a child that outlives this one, and ends when this one's parent is done with it. Returns its process id.
     pub fn start_orphan(&mut self) -> Result<u64, Failure> {
         // SAFETY: as in `Child::start`.
         match unsafe { fork() }.map_err(|errno| failed("fork", errno))? {
             ForkResult::Parent { child } => Ok(u64::try_from(child.as_raw()).unwrap_or_default()),
             ForkResult::Child => {
-                // The end of the pipe is an order, too.
+                // The end of the pipe counts as an order, too.
                 let _ = self.wait_for_order();
                 // SAFETY: as in `Child::start`.
                 unsafe { libc::_exit(0) }
@@ -196,7 +196,7 @@ pub fn now() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Waits for a condition that has to come.
+/// Waits for a condition that must come true.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
     let deadline = Instant::now() + DEADLINE;
     while !holds()? {
@@ -208,7 +208,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) 
     Ok(())
 }
 
-/// What should not be.
+/// A failed expectation.
 pub fn wrong(what: impl Into<String>) -> Failure {
     Failure::new(ExitCode::Problem, what)
 }

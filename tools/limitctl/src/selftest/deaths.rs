@@ -1,4 +1,4 @@
-//! What a death leaves, and whether it is noticed.
+//! What a death leaves behind, and whether it is noticed.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::stage::{Act, CAPACITY};
 use crate::exit::Failure;
 use crate::text::human;
 
-/// A process is killed while it has the lock of a set, in the middle of an operation: the next one takes the lock over, and
-/// finds everything in order.
+/// A process is killed while it holds a set's lock, in the middle of an operation: the next one takes over the lock,
+/// and finds everything in order.
 pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     let child = Child::start(|_: &mut Part| {
         loop {
@@ -21,7 +21,7 @@ pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     })?;
     stop_with_the_lock(act, &child)?;
     let killed = child.kill()?;
-    // The kernel hands the lock on as soon as it takes the process down; until then the lock is waited for.
+    // The kernel hands on the lock when it tears down the process; until then, this waits for the lock.
     let permit = act
         .take(1)?
         .ok_or_else(|| wrong("a place that no process holds is not to be had"))?;
@@ -43,7 +43,7 @@ pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     Ok(Seen::new(what).time("took", took))
 }
 
-/// Stops a child at an instant at which it has the lock.
+/// Stops a child at an instant when it has the lock.
 fn stop_with_the_lock(act: &Act, child: &Child) -> Result<(), Failure> {
     let reader = act.reader()?;
     let deadline = Instant::now() + DEADLINE;
@@ -60,7 +60,7 @@ fn stop_with_the_lock(act: &Act, child: &Child) -> Result<(), Failure> {
     ))
 }
 
-/// A process that is stopped lives, and one that is killed does not, which is seen by the lock on its byte of the file.
+/// A stopped process counts as alive, and a killed one as dead, going by the lock on its byte of the file.
 pub fn liveness(act: &Act) -> Result<Seen, Failure> {
     let reader = act.reader()?;
     let holder = act.start_holder()?;
@@ -83,7 +83,7 @@ pub fn liveness(act: &Act) -> Result<Seen, Failure> {
     Ok(Seen::new(what).time("took", took))
 }
 
-/// A process that executes another program is not who held something, although its number stays.
+/// After a process executes another program, it no longer holds anything, although its id stays.
 pub fn exec(act: &Act) -> Result<Seen, Failure> {
     let reader = act.reader()?;
     let mut holder = Child::start(|part: &mut Part| {
@@ -119,7 +119,7 @@ pub fn exec(act: &Act) -> Result<Seen, Failure> {
     Ok(Seen::new(what).time("took", took))
 }
 
-/// A forked child does not keep its dead parent's place, and has nothing of what that held.
+/// A forked child does not keep its dead parent's slot, nor anything that the parent held.
 pub fn fork(act: &Act) -> Result<Seen, Failure> {
     let reader = act.reader()?;
     let mut parent = Child::start(|part: &mut Part| {

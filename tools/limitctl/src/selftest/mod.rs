@@ -1,4 +1,5 @@
-//! Tries out, on a file system and a kernel, what limits across processes rest on: with processes of its own, which it kills.
+//! Tries out on a file system and a kernel what limits across processes rely on, with its own processes, which it
+//! kills.
 
 mod check;
 mod child;

@@ -1,4 +1,4 @@
-//! A segment of the test's own, in the directory that is tried out, and what all checks do with it.
+//! The test's own segments, in the directory under test, and what the checks do with them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,21 +16,21 @@ use crate::exit::Failure;
 use crate::text::human;
 use crate::uninterrupted::Uninterrupted;
 
-/// The set that is used.
+/// The set that the checks use.
 const SET: &str = "selftest";
-/// How much of its only limit there is.
+/// The capacity of its only limit.
 pub const CAPACITY: u64 = 2;
 /// For how long the clocks are compared.
 const CLOCKS: Duration = Duration::from_millis(100);
 
-/// What is tried out on a segment.
+/// A check on a segment.
 type TryOut = fn(&Act) -> Result<Seen, Failure>;
 
-/// A directory in the one that is tried out, removed at the end.
+/// A directory within the one under test, removed at the end.
 #[derive(Debug)]
 pub struct Stage {
     directory: TempDir,
-    /// Until everything was removed, so it is dropped after the directory.
+    /// Lasts until everything is removed, so it is dropped after the directory.
     _uninterrupted: Uninterrupted,
 }
 
@@ -53,15 +53,15 @@ impl Stage {
         })
     }
 
-    /// Tries everything out, one after the other, each on a segment of its own.
+    /// Runs all checks one after the other, each on a new segment.
     ///
     /// # Errors
     ///
-    /// Where no segment can be created here.
+    /// If no segment can be created here.
     pub fn perform(&self) -> Result<Vec<Check>, Failure> {
         let locks = self.locks()?;
         if !locks.passed {
-            // Nothing else can be tried out here.
+            // Nothing else can be checked here.
             return Ok(vec![locks]);
         }
         let mut checks = vec![locks, Check::of("create", Ok(self.create()?))];
@@ -81,7 +81,7 @@ impl Stage {
         Ok(checks)
     }
 
-    /// A segment is created only where the lock by which a process shows that it lives lasts for as long as the process.
+    /// Segments need a file system on which the lock that shows that a process is alive lasts as long as the process.
     fn locks(&self) -> Result<Check, Failure> {
         let outcome = match Segment::create(self.directory.path().join("locks"), &declaration()) {
             Ok(_) => Ok(Seen::new(
@@ -106,7 +106,7 @@ impl Stage {
         Ok(Seen::new(what).figure("bytes", size as f64).time("took", took))
     }
 
-    /// Removes what was made, and lets signals come.
+    /// Removes everything that was made, and unblocks signals.
     pub fn close(self) -> Result<(), Failure> {
         let path = self.directory.path().to_owned();
         let removed = self.directory.close();
@@ -120,7 +120,7 @@ fn declaration() -> Declaration {
     Declaration::new().participants(16).add_set(set)
 }
 
-/// One segment, of one check.
+/// The segment of one check.
 pub struct Act {
     path: PathBuf,
     pub segment: Segment,
@@ -138,19 +138,19 @@ impl Act {
         Ok(SegmentReader::open(&self.path)?)
     }
 
-    /// Takes so many places at once; none where they are not to be had.
+    /// Takes this many places at once; `None` if they are not available.
     pub fn take(&self, places: u64) -> Result<Option<Permit<'_>>, Failure> {
         let request = self.set.request().with("places", places)?;
         Ok(self.set.try_acquire(&request)?.into_result().ok())
     }
 
-    /// As [`take`](Self::take) of all places, where they have to be there.
+    /// Takes all places, which must be available.
     pub fn take_all(&self, when: &str) -> Result<Permit<'_>, Failure> {
         self.take(CAPACITY)?
             .ok_or_else(|| wrong(format!("not all places are to be had {when}")))
     }
 
-    /// Starts a child that takes all places, reports that, and holds them until it is killed or told to go on.
+    /// Starts a child that takes all places, reports it, and holds them until it is killed or told to go on.
     pub fn start_holder(&self) -> Result<Child, Failure> {
         let mut holder = Child::start(|part: &mut Part| {
             let held = self.take_all("in a child")?;
@@ -163,7 +163,7 @@ impl Act {
         Ok(holder)
     }
 
-    /// Whether the process is attached and taken for alive; none where it is not attached.
+    /// Whether the attached process counts as alive; `None` if it is not attached.
     pub fn is_alive(&self, reader: &SegmentReader, child: &Child) -> Result<Option<bool>, Failure> {
         let snapshot = reader.snapshot()?;
         let participant = snapshot.participants.iter().find(|it| it.pid == child.pid());

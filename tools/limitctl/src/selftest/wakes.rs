@@ -1,4 +1,4 @@
-//! How long it takes until the process that waits goes on.
+//! How long it takes until a waiting process goes on.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::exit::Failure;
 /// How often each is measured.
 const WAKES: usize = 200;
 const DEATHS: usize = 20;
-/// A waiter asks to be told of deaths once it has waited for some milliseconds.
+/// A waiter starts to watch for deaths after it has waited for a few milliseconds.
 const WATCHES_AFTER: Duration = Duration::from_millis(10);
 
-/// A waiter is asleep until what it waits for is released, and is granted it then.
+/// A waiter sleeps until what it waits for is released, and is then granted it.
 pub fn wake(act: &Act) -> Result<Seen, Failure> {
     let mut waiter = start_waiter(act)?;
     let mut times = Times::default();
@@ -29,7 +29,7 @@ pub fn wake(act: &Act) -> Result<Seen, Failure> {
     Ok(times.add_to(Seen::new(what)))
 }
 
-/// A waiter is granted what the process before it held that was killed.
+/// A waiter is granted what a killed process held.
 pub fn hand_over(act: &Act) -> Result<Seen, Failure> {
     let mut waiter = start_waiter(act)?;
     let mut times = Times::default();
@@ -49,8 +49,8 @@ pub fn hand_over(act: &Act) -> Result<Seen, Failure> {
     Ok(times.add_to(Seen::new(what)))
 }
 
-/// Starts a child that waits for all places each time that it gets an order, reports when it had them, gives them back, and
-/// reports that.
+/// Starts a child that, at each order, waits for all places, reports when it got them, gives them back, and reports
+/// that.
 fn start_waiter(act: &Act) -> Result<Child, Failure> {
     Child::start(|part: &mut Part| {
         let request = act.set.request().with("places", CAPACITY)?;
@@ -65,7 +65,7 @@ fn start_waiter(act: &Act) -> Result<Child, Failure> {
     })
 }
 
-/// Has the child wait, and waits until it sleeps in the queue.
+/// Makes the child wait, and returns once it sleeps in the queue.
 fn queue(act: &Act, waiter: &mut Child) -> Result<(), Failure> {
     waiter.order()?;
     eventually("a child is in the queue", || {

@@ -10,10 +10,10 @@ use crate::text::human;
 pub struct Flip<'a> {
     /// The line of the trace.
     pub line: u64,
-    /// What the declaration says.
+    /// The declaration's verdict.
     #[serde(flatten)]
     pub verdict: &'a EventVerdict,
-    /// What the one that it is compared with says.
+    /// The answer of the declaration that it is compared with.
     pub against: &'a Answer,
 }
 
@@ -29,7 +29,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Counts a request; answers whether its verdict flips.
+    /// Counts a request; returns whether its verdict flips.
     pub fn note(&mut self, admitted: bool, against: bool) -> bool {
         self.requests += 1;
         match (admitted, against) {

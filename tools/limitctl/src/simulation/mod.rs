@@ -1,4 +1,4 @@
-//! Replaying a trace of requests against a declaration, by the engine itself, on a clock that the trace advances.
+//! Replays a trace of requests against a declaration with the real engine, on a clock that the trace advances.
 
 pub mod comparison;
 pub mod replay;

@@ -1,4 +1,4 @@
-//! A declaration under replay: a private segment, the clock of the trace, and what the trace holds.
+//! A declaration under replay: a private segment, the trace's clock, and what the trace holds.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::trace::{Amounts, Take};
 use super::verdict::Answer;
 use crate::exit::{ExitCode, Failure};
 
-/// Where memory is a file system, as a rule; otherwise the directory for temporary files has to do.
+/// The usual file system in memory; without it, the directory for temporary files must do.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// A declaration that a trace is replayed against.
@@ -24,20 +24,20 @@ pub struct Simulation {
     clock: VirtualClock,
     sets: Vec<LimitSet>,
     positions: HashMap<String, usize>,
-    /// What the trace may settle and release.
+    /// The requests that the trace may settle and release.
     known: HashMap<String, Known>,
 }
 
-/// What became of a request with an id. It is known until it is released.
+/// The outcome of a request with an id, kept until it is released.
 #[derive(Debug)]
 struct Known {
     /// The position of the set that was asked.
     position: usize,
-    /// None where it was refused: then there is nothing to settle or to release.
+    /// `None` if it was refused: then there is nothing to settle or release.
     permit: Option<Permit<'static>>,
 }
 
-/// What a settle charged on top of what was taken.
+/// What a settlement charged in addition to what was taken.
 #[derive(Debug)]
 pub struct Charged {
     /// The position of the set.
@@ -63,7 +63,7 @@ impl Simulation {
         let segment = open_in(Path::new(SHARED_MEMORY))
             .or_else(|_| open_in(&std::env::temp_dir()))
             .map_err(Failure::while_creating)?;
-        // A trace that two declarations are compared by may name limits that only one of them has.
+        // In a comparison, the trace may name limits that only one of the declarations has.
         let sets: Vec<LimitSet> = segment.sets().map(|set| set.strict(false)).collect();
         let positions = (0..)
             .zip(&sets)
@@ -78,7 +78,7 @@ impl Simulation {
         })
     }
 
-    /// What is replayed against.
+    /// The declaration under replay.
     pub fn declaration(&self) -> &Declaration {
         self.segment.declaration()
     }
@@ -93,7 +93,7 @@ impl Simulation {
         self.positions.get(name).copied()
     }
 
-    /// Whether a set has a limit of that name.
+    /// Whether a set has a limit of this name.
     pub fn has_limit(&self, set: &str, limit: &str) -> bool {
         self.position(set)
             .is_some_and(|position| self.sets[position].limit_index(limit).is_some())
@@ -105,10 +105,10 @@ impl Simulation {
         Some(self.sets[known.position].name())
     }
 
-    /// Asks for what an event takes.
+    /// Takes what an event asks for.
     ///
-    /// Without an id, what it holds is given back at once, and what it was charged stays charged. A limit that the set
-    /// does not have is skipped, and so is a key where the set is not keyed.
+    /// Without an id, holds are given back at once, and charges stay. A limit that the set does not have is skipped,
+    /// and so is a key if the set is not keyed.
     pub fn take(&mut self, take: &Take) -> Result<Answer, Failure> {
         let Some(position) = self.position(&take.set) else {
             return Err(self.unknown_set(&take.set));
@@ -128,8 +128,8 @@ impl Simulation {
         Ok(answer)
     }
 
-    /// Settles what is known under an id; answers what that charged on top, to which set. Where the request was refused,
-    /// there is nothing to settle.
+    /// Settles the request with an id; returns what that charged in addition, and to which set. If the request was
+    /// refused, there is nothing to settle.
     pub fn settle(&mut self, id: &str, usage: &Amounts) -> Result<Option<Charged>, Failure> {
         let Known { position, permit } = self.known.get_mut(id).ok_or_else(|| unknown_id(id))?;
         let Some(permit) = permit else {
@@ -151,7 +151,7 @@ impl Simulation {
             .map_err(of_event)?;
         let on_top = |(limit, used): &(String, u64)| {
             let units = match taken.get(limit) {
-                // A budget is debited, which is no overdraft.
+                // A budget is debited, which is not an overdraft.
                 Some(taken) if is_budget(limit) => used.saturating_sub(*taken),
                 _ => settlement.overdraft(limit),
             };
@@ -163,24 +163,24 @@ impl Simulation {
         }))
     }
 
-    /// Gives back what is held under an id, which then may be used again.
+    /// Gives back what is held under an id, which may then be reused.
     pub fn release(&mut self, id: &str) -> Result<(), Failure> {
         let known = self.known.remove(id).ok_or_else(|| unknown_id(id))?;
         known.permit.map_or(Ok(()), release)
     }
 
-    /// What the segment counted.
+    /// The segment's counters.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Failure> {
         Ok(self.segment.snapshot()?)
     }
 
-    /// Whether each key of a set has limits of its own.
+    /// Whether each key of a set has its own limits.
     pub fn is_keyed(&self, set: &str) -> bool {
         self.position(set)
             .is_some_and(|position| self.sets[position].is_keyed())
     }
 
-    /// That the declaration has no such set.
+    /// The failure for an unknown set.
     pub fn unknown_set(&self, name: &str) -> Failure {
         let known: Vec<&str> = self.sets.iter().map(LimitSet::name).collect();
         Failure::new(
@@ -192,7 +192,7 @@ impl Simulation {
         )
     }
 
-    /// That the set has no such limit.
+    /// The failure for an unknown limit.
     pub fn unknown_limit(&self, set: &str, limit: &str) -> Failure {
         let known: Vec<&str> = self
             .position(set)
@@ -209,7 +209,7 @@ impl Simulation {
     }
 }
 
-/// Asks a set, or one key of it. The one place that knows how keys are asked.
+/// Asks a set, or one of its keys.
 fn decide(
     set: &LimitSet,
     key: Option<&str>,
@@ -231,7 +231,7 @@ fn decide(
     }
 }
 
-/// Asks all networks that contain an address. There is nothing to hold, and nothing to settle later.
+/// Asks all networks that contain an address, which leaves nothing to hold or settle.
 fn decide_address(
     address: &Address<'_>,
     request: &Request,
@@ -252,7 +252,7 @@ fn answer<'a>(
     match outcome {
         Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
         Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
-        // In a program a mistake; here, just what someone tries limits out for.
+        // A mistake in a program, but here it is what people try out limits for.
         Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
             Ok((Answer::never(limit, &peek()?), None))
         }
@@ -262,7 +262,7 @@ fn answer<'a>(
 
 fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
     match permit.release() {
-        // Its lease ran out: what is late in the trace is late here.
+        // Its lease ran out, because the trace releases it late.
         Ok(()) | Err(Error::Permit(PermitError::Reclaimed { .. })) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -275,7 +275,7 @@ fn unknown_id(id: &str) -> Failure {
     )
 }
 
-/// An error that is due to what the event asks for.
+/// An error caused by the event itself.
 fn of_event(error: Error) -> Failure {
     let is_of_event = matches!(
         error,

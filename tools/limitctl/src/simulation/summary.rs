@@ -1,4 +1,4 @@
-//! What a replay came to.
+//! The summary of a replay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::text::human::{self, count};
 use crate::text::table::{Side, Table};
 use crate::text::{sanitise, style};
 
-/// What a declaration made of a trace.
+/// A declaration's decisions on a trace, summed up.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     /// The times of the first and the last request, in milliseconds since the Unix epoch.
@@ -48,13 +48,13 @@ struct SetSummary {
 struct LimitSummary {
     limit: String,
     kind: Kind,
-    /// Units, without what settling gave back, and with what it charged.
+    /// Units, after settlements: less what they gave back, plus what they charged.
     used: u64,
-    /// Units charged in one second of the clock; what was given back later is in it.
+    /// Units charged in one second of the clock, including those given back later.
     max_in_a_second: Peak,
-    /// Units; none for what is not held.
+    /// Units; `None` for limits that are not held.
     max_held_at_once: Option<u64>,
-    /// Requests that this limit refused, being the one that bound.
+    /// Requests for which this was the binding limit.
     refused: u64,
 }
 
@@ -95,7 +95,7 @@ impl Summary {
         }
     }
 
-    /// Counts the verdict of the set at that position.
+    /// Counts a verdict of the set at this position.
     pub fn note(&mut self, position: usize, verdict: &EventVerdict) {
         let EventVerdict { at_ms, answer, .. } = verdict;
         self.from_ms.get_or_insert(*at_ms);
@@ -114,12 +114,12 @@ impl Summary {
         }
     }
 
-    /// Counts what a settle charged.
+    /// Counts what a settlement charged.
     pub fn charge(&mut self, at_ms: u64, charged: &Charged) {
         self.sets[charged.position].charge(at_ms, &charged.units);
     }
 
-    /// Adds what the segment counted.
+    /// Adds the segment's counters.
     pub fn finish(&mut self, snapshot: &SegmentSnapshot) {
         for (set, counted) in self.sets.iter_mut().zip(&snapshot.sets) {
             for (limit, counted) in set.limits.iter_mut().zip(&counted.limits) {
@@ -223,7 +223,7 @@ impl SetSummary {
 }
 
 impl Peak {
-    /// Time does not run backwards.
+    /// Counts units at an instant, which must not be before the last one.
     fn add(&mut self, at_ms: u64, number: u64) {
         let second = at_ms / 1_000;
         if second != self.second {

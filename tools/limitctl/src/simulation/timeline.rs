@@ -1,4 +1,4 @@
-//! Requests over time, in rows whose length grows with the trace, so that there are never more than a screen of them.
+//! Requests over time, in rows whose length grows with the trace, so that they never exceed a screen.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// How long a row may be, in milliseconds. Each is a whole number of times the one before, so that rows can be joined.
+/// The possible lengths of a row, in milliseconds. Each is a multiple of the previous one, so that rows can be joined.
 const LENGTHS: [u64; 27] = [
     1,
     2,
@@ -45,14 +45,14 @@ const LENGTHS: [u64; 27] = [
     200 * DAY,
     1_000 * DAY,
     10_000 * DAY,
-    // Longer than all time there is.
+    // Longer than all of time.
     1_000_000 * DAY,
 ];
 
 /// Requests admitted and refused over time. Rows begin at multiples of their length since the Unix epoch.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// Which of the lengths the rows have.
+    /// The index of the rows' length.
     length: usize,
     /// The number of the first row, counted from the epoch.
     first: u64,
@@ -66,7 +66,7 @@ struct Row {
 }
 
 impl Timeline {
-    /// Counts a request. Time does not run backwards.
+    /// Counts a request, which must not be before the last one.
     pub fn note(&mut self, at_ms: u64, admitted: bool) {
         if self.rows.is_empty() {
             self.first = at_ms / self.row_ms();
@@ -105,7 +105,7 @@ impl Timeline {
         self.rows = rows;
     }
 
-    /// When each row begins, in milliseconds, and what it counts.
+    /// Each row, with the time when it begins, in milliseconds.
     fn dated_rows(&self) -> impl Iterator<Item = (u64, &Row)> {
         (self.first..)
             .map(|number| number * self.row_ms())
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn rows_are_joined_when_the_trace_outgrows_them_and_nothing_is_lost() {
         let mut timeline = Timeline::default();
-        // 1 ms a row holds up to 1_038; 2 ms then hold 998 to 1_077.
+        // Rows of 1 ms reach up to 1_038; rows of 2 ms then cover 998 to 1_077.
         for (at, admitted) in [(999, true), (1_000, true), (1_001, false), (1_039, true)] {
             timeline.note(at, admitted);
         }

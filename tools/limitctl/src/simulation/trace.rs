@@ -1,4 +1,4 @@
-//! Traces: what was asked for and when, one JSON object a line.
+//! Traces: what was asked for and when, one JSON object per line.
 
 use std::fmt;
 use std::io::{BufRead, Read};
@@ -12,15 +12,15 @@ use crate::exit::{ExitCode, Failure};
 /// The longest line. A key of 64 KiB fits, however it is escaped.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The latest instant that limits are proven for: 2^63 nanoseconds since the Unix epoch.
+/// The latest instant for which the limits are proven: 2^63 nanoseconds since the Unix epoch.
 const LATEST_MS: u64 = (1 << 63) / 1_000_000;
 
-/// What a line of a trace says.
+/// An event: one line of a trace.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event {
     /// The line, counted from 1.
     pub line: u64,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     pub action: Action,
 }
@@ -28,12 +28,12 @@ pub struct Event {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     Take(Take),
-    /// What was taken under the id turned out to be another usage.
+    /// Reports the actual usage of the request with this id.
     Settle {
         id: String,
         usage: Amounts,
     },
-    /// What is held under the id is given back.
+    /// Gives back what is held under the id.
     Release {
         id: String,
     },
@@ -45,14 +45,14 @@ pub struct Take {
     pub set: String,
     pub key: Option<String>,
     pub cost: Amounts,
-    /// Under which later lines settle and release it.
+    /// The id by which later lines settle and release it.
     pub id: Option<String>,
 }
 
-/// Units of limits by name, in the order of the line.
+/// Units by limit name, in the order of the line.
 pub type Amounts = Vec<(String, u64)>;
 
-/// A trace that is read line by line.
+/// A trace, read line by line.
 #[derive(Debug)]
 pub struct Trace<R> {
     source: R,
@@ -63,7 +63,7 @@ pub struct Trace<R> {
 }
 
 impl<R: BufRead> Trace<R> {
-    /// `name` is what messages call the source.
+    /// Makes a trace; `name` is the source's name in messages.
     pub fn new(source: R, name: String) -> Self {
         Self {
             source,
@@ -74,7 +74,7 @@ impl<R: BufRead> Trace<R> {
         }
     }
 
-    /// The next event; none at the end. Empty lines are skipped.
+    /// The next event; `None` at the end. Empty lines are skipped.
     pub fn next_event(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             self.bytes.clear();
@@ -114,7 +114,7 @@ impl<R: BufRead> Trace<R> {
         }))
     }
 
-    /// Says where in the trace something went wrong.
+    /// Adds the place in the trace to a failure.
     pub fn locate(&self, failure: Failure) -> Failure {
         Failure {
             message: format!("{}, line {}: {}", self.name, self.line, failure.message),
@@ -127,7 +127,7 @@ impl<R: BufRead> Trace<R> {
     }
 }
 
-/// A line, as it is written.
+/// A line, as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -147,7 +147,7 @@ struct Line {
 }
 
 fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
-    // A list of the same values in order would be read as well.
+    // The parser would also accept a list of the same values in order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(r#"not an object: write for example {"at_ms": 1000, "set": "api"}"#.to_owned());
     }
@@ -199,10 +199,10 @@ fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
     }
 }
 
-/// What is wrong with a line, and what to do.
+/// Explains what is wrong with a line, and what to do.
 fn explain(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    // Each line is read by itself, so the parser's own line number is always 1.
+    // Each line is parsed separately, so the parser's line number is always 1.
     let what = text
         .rsplit_once(" at line ")
         .map_or(text.as_str(), |(what, _)| what);
@@ -250,7 +250,7 @@ fn amounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Amounts>
     deserializer.deserialize_any(Object)
 }
 
-/// An id is a text or a whole number; a number and its digits are the same id.
+/// Reads an id, which is a text or a whole number; a number and its digits are the same id.
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     struct Id;
 

@@ -1,4 +1,4 @@
-//! What the limits said to a request of a trace.
+//! The verdicts on the requests of a trace.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct EventVerdict {
     pub answer: Answer,
 }
 
-/// What one declaration said.
+/// One declaration's answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
     pub admitted: bool,
@@ -23,7 +23,7 @@ pub struct Answer {
     pub binding: Option<String>,
     #[serde(serialize_with = "as_object")]
     pub limits: Vec<(String, LimitVerdict)>,
-    /// Why it was refused, in a word.
+    /// The reason for the refusal, in a word.
     #[serde(skip)]
     pub reason: Option<&'static str>,
     /// The units taken, by limit.
@@ -31,12 +31,12 @@ pub struct Answer {
     pub taken: Vec<(String, u64)>,
 }
 
-/// How a limit stood just after the decision.
+/// The state of a limit just after the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitVerdict {
     /// Whole units of the limit.
     pub remaining: u64,
-    /// Rounded up; none where time alone does not help.
+    /// Rounded up; `None` if time alone does not help.
     pub retry_after_ms: Option<u64>,
     /// Rounded up.
     pub reset_after_ms: u64,
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// Of what is taken for good, or refused.
+    /// The answer of a check, which takes for good or refuses.
     pub fn checked(checked: &Checked<'_>) -> Self {
         if let Some(refusal) = checked.refusal() {
             return Self::refused(&refusal);
@@ -83,7 +83,7 @@ impl Answer {
         }
     }
 
-    /// The cost is above what `limit` can ever admit.
+    /// The answer for a cost above what `limit` can ever admit.
     pub fn never(limit: String, verdicts: &[Verdict<'_>]) -> Self {
         Self {
             admitted: false,
@@ -104,7 +104,7 @@ fn named(verdict: Verdict<'_>) -> (String, LimitVerdict) {
     (verdict.limit.to_owned(), figures)
 }
 
-/// Rounded up, so that what is promised has come true by then.
+/// Rounded up, so that a promise has come true by then.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,10 +1,10 @@
-//! Declared limits, in few words.
+//! Short descriptions of declared limits.
 
 use shmlimit::{Amount, Bound, Limit, Window};
 
 use super::human::count;
 
-/// What the limit was declared as, in few words, and what follows: `100 per 1s, gcra, burst 20, at most 119 in any 1s`.
+/// A limit's declaration and bound, in a few words: `100 per 1s, gcra, burst 20, at most 119 in any 1s`.
 pub fn limit(limit: &Limit) -> String {
     let capacity = amount(limit.capacity());
     let mut text = capacity.clone();

@@ -1,4 +1,4 @@
-//! What is shared with other hosts, as it is shown: which process asks the store, and what that answers.
+//! How fleet limits are shown: which process asks the store, and what the store answers.
 
 use shmlimit::SegmentSnapshot;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
@@ -6,7 +6,7 @@ use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
 use super::table::Cell;
 use super::{human, process, style};
 
-/// Which process asks the store for leases, and how often that was taken over.
+/// Which process asks the store for leases, and how often duty was taken over.
 pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
     let who = match &fleet.duty {
         None => "no process".to_owned(),
@@ -19,7 +19,7 @@ pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
     format!("{who}, taken over {} times", human::count(fleet.takeovers))
 }
 
-/// What the store answered last for a limit, or why it did not.
+/// The store's last answer for a limit, or why there is none.
 pub fn answer(lease: &LeaseSnapshot) -> Cell {
     match (lease.problem, lease.out_for) {
         (Some(problem), Some(time)) => {

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Human-readable numbers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::Serializer;
 use shmlimit::Window;
 
-/// A length of time in its two largest units from minutes up, and in one with up to three digits below.
+/// A length of time: in its two largest units from minutes up, otherwise in one unit with up to three digits.
 pub fn duration(length: Duration) -> String {
     let nanos = length.as_nanos();
     let units = Window::UNITS.map(|(name, size)| (name, size.as_nanos()));
@@ -24,7 +24,7 @@ pub fn duration(length: Duration) -> String {
             more => format!("{whole}{name}{more}{smaller}"),
         };
     }
-    // Cut off rather than rounded, so that 999.9 ms never shows as 1000.
+    // Truncated rather than rounded, so that 999.9 ms never shows as 1000.
     let decimals = match whole {
         100.. => 0,
         10.. => 1,
@@ -80,7 +80,7 @@ pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok
     serializer.serialize_f64(time.as_secs_f64())
 }
 
-/// A path as JSON can say it: text.
+/// A path as text, which JSON can represent.
 pub fn as_text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
 }
@@ -117,7 +117,7 @@ pub fn time_of_day(utc: Duration) -> String {
     )
 }
 
-/// Requests per second, in at most ten characters; a dash where it is not known yet.
+/// Requests per second, in at most ten characters; a dash if not known yet.
 pub fn rate(per_second: Option<f64>) -> String {
     match per_second {
         None => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! Keys as people read them.
+//! Human-readable keys.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::human::{self, count};
 use super::table::Cell;
 use super::{sanitise, style};
 
-/// A key on one line: its text, or its bytes in hexadecimal digits; its fingerprint where nothing of it is kept.
+/// A key on one line: its text, or its bytes in hexadecimal; its fingerprint if the key is not stored.
 pub fn key(label: &KeyLabel) -> String {
     let Some(kept) = &label.kept else {
         return format!("#{}", label.fingerprint);
@@ -37,7 +37,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is left of a limit, and how long until all of it is.
+/// What is left of a limit, and how long until it is full.
 pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
     let Some(max) = limit.found_capacity.or(limit.burst) else {
         return "unlimited".into();

@@ -1,5 +1,4 @@
-//! Processes as they are shown: by their ids, and the PID namespaces that these are of where a segment's processes may be of
-//! several.
+//! How processes are shown: by id, and with the id's PID namespace if a segment's processes may be in several.
 
 use shmlimit::fleet::DutySnapshot;
 use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SegmentSnapshot, TicketSnapshot};
@@ -14,17 +13,17 @@ pub fn attached(participant: &ParticipantSnapshot) -> ProcessId {
     }
 }
 
-/// The process that holds something, where it is known.
+/// The process of a hold, if known.
 pub fn of_hold(hold: &HoldSnapshot) -> Option<ProcessId> {
     owner(hold.owner_pid, hold.owner_namespace)
 }
 
-/// The process that waits, where it is known.
+/// The process of a ticket, if known.
 pub fn of_ticket(ticket: &TicketSnapshot) -> Option<ProcessId> {
     owner(ticket.owner_pid, ticket.owner_namespace)
 }
 
-/// The process that asks a store for leases, where it is known.
+/// The process that asks a store for leases, if known.
 pub fn of_duty(duty: &DutySnapshot) -> Option<ProcessId> {
     owner(duty.pid, duty.pid_namespace)
 }
@@ -33,7 +32,7 @@ fn owner(pid: Option<u64>, namespace: Option<u64>) -> Option<ProcessId> {
     pid.map(|pid| ProcessId { pid, namespace })
 }
 
-/// By its id, and by its name where it is attached.
+/// A process's id and, if it is attached, its name.
 pub fn named(snapshot: &SegmentSnapshot, process: ProcessId) -> String {
     let known = snapshot
         .participants
@@ -45,7 +44,7 @@ pub fn named(snapshot: &SegmentSnapshot, process: ProcessId) -> String {
     }
 }
 
-/// In a column of a table.
+/// A process in a column of a table.
 pub fn cell(process: Option<ProcessId>) -> String {
     process.map_or_else(|| "?".to_owned(), |process| process.to_string())
 }

@@ -1,7 +1,7 @@
-//! Names come from files and processes that anyone may have made, and a terminal obeys what it is sent.
+//! Escapes untrusted text. Names come from files and processes that anyone may have made, and a terminal obeys what it
+//! is sent.
 
-/// Whether a terminal shows the character and does nothing else: no control, no direction override, nothing
-/// invisible.
+/// Whether a terminal only shows the character: no control characters, no direction overrides, nothing invisible.
 pub fn is_harmless(character: char) -> bool {
     // Quotes and the backslash are escaped by Rust for other reasons.
     matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1
@@ -15,14 +15,14 @@ pub fn line(text: &str) -> String {
             Some((index, '"' | '\'' | '\\')) => part.split_at(index),
             _ => (part, ""),
         };
-        // Unlike `char`'s, `str`'s escape leaves accents alone that stand on a letter.
+        // Unlike `char`'s, `str`'s escape leaves accents on letters alone.
         shown.extend(body.escape_debug());
         shown.push_str(plain);
     }
     shown
 }
 
-/// As [`line()`] for each line of a message that may have several.
+/// Escapes each line of a message like [`line()`], and keeps the line breaks.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }

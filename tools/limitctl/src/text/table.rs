@@ -5,7 +5,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::style;
 
-/// On which side of its column a cell stands.
+/// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Left,
@@ -13,7 +13,7 @@ pub enum Side {
     Right,
 }
 
-/// One cell: its text, sanitised by its maker, and its style.
+/// A cell: its text, which the caller has sanitised, and its style.
 #[derive(Clone, Debug)]
 pub struct Cell {
     text: String,
@@ -78,7 +78,7 @@ impl Table {
         let mut text = String::new();
         for row in &self.rows {
             let mut line = " ".repeat(indent);
-            // Spaces owed before the next text, so that no line ends in spaces.
+            // Spaces to write before the next text, so that no line ends in spaces.
             let mut owed = 0;
             for ((cell, side), width) in row.iter().zip(&self.columns).zip(&widths) {
                 let padding = width.saturating_sub(cell.text.width());

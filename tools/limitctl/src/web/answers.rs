@@ -1,4 +1,4 @@
-//! What is answered to which request.
+//! The responses of the server.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::view::Segments;
 use crate::live::exposition::Format;
 
-/// The page: all that it shows, it asks for under `/api`.
+/// The page, which gets everything that it shows from `/api`.
 const PAGE: &str = include_str!("page.html");
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -25,13 +25,13 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text";
 const OPENMETRICS_1: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The page runs what it has in itself, and asks no one but this server.
+/// The page only runs its own inline code, and only talks to this server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Answers a request. `is_local`: the server is there for this host alone.
+/// Answers a request. `is_local` says that the server only serves this host.
 pub fn answer<B>(segments: &Segments, is_local: bool, request: &Request<B>) -> Response<Full<Bytes>> {
-    // A page of another site that has its name lead to this host, to read what is here, gives itself away by the name.
+    // DNS rebinding: another site may point its name at this host to read from it, but the name gives it away.
     if is_local && !names_this_host(request.headers()) {
         return plain(
             StatusCode::MISDIRECTED_REQUEST,
@@ -68,7 +68,7 @@ pub fn answer<B>(segments: &Segments, is_local: bool, request: &Request<B>) -> R
     }
 }
 
-/// In which format metrics are answered: a client that understands OpenMetrics says so.
+/// The format for metrics: OpenMetrics if the client accepts it.
 fn format_for(headers: &HeaderMap) -> (Format, &'static str) {
     let mut accepted = headers
         .get_all(ACCEPT)
@@ -81,7 +81,7 @@ fn format_for(headers: &HeaderMap) -> (Format, &'static str) {
     }
 }
 
-/// Whether the name that was asked for is an address, or this host's own. A request without a name comes from no browser.
+/// Whether the requested name is an address, or this host's own. A request without a name does not come from a browser.
 fn names_this_host(headers: &HeaderMap) -> bool {
     let Some(name) = headers.get(HOST) else {
         return true;

@@ -1,4 +1,5 @@
-//! What `limitctl serve` answers: a page, the same as JSON, and metrics for Prometheus. Nothing can be changed by it.
+//! What `limitctl serve` serves: a page, the same as JSON, and metrics for Prometheus. Nothing can be changed through
+//! it.
 
 mod answers;
 mod server;

@@ -1,4 +1,4 @@
-//! Connections: so many at a time, each for one request, none for long.
+//! Connections: a limited number at a time, each for one request, none for long.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,18 +14,18 @@ use tokio::sync::Semaphore;
 use super::answers::answer;
 use super::view::Segments;
 
-/// Further ones wait to be accepted.
+/// Further connections wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-/// A request has no more to say than where it goes.
+/// A request only needs to say where it goes.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
-/// For a connection from its beginning to its end, whatever the other side does.
+/// The longest life of a connection, whatever the other side does.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
-/// Answers requests for ever.
+/// Answers requests forever.
 ///
 /// # Errors
 ///
-/// Where the system has no more of what a server needs.
+/// If the system lacks the resources that a server needs.
 pub fn serve(listener: TcpListener, segments: Arc<Segments>) -> io::Result<()> {
     let is_local = listener.local_addr()?.ip().is_loopback();
     listener.set_nonblocking(true)?;
@@ -37,7 +37,7 @@ pub fn serve(listener: TcpListener, segments: Arc<Segments>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
-            // It is never closed.
+            // The semaphore is never closed.
             let Ok(place) = Arc::clone(&free).acquire_owned().await else {
                 return Ok(());
             };
@@ -57,7 +57,7 @@ pub fn serve(listener: TcpListener, segments: Arc<Segments>) -> io::Result<()> {
                 .max_buf_size(MAX_HEADER_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             tokio::spawn(async move {
-                // Who hangs up, or is too slow, has no answer.
+                // A client that hangs up or is too slow gets no answer.
                 let _ = tokio::time::timeout(MAX_TIME, connection).await;
                 drop(place);
             });
@@ -65,7 +65,7 @@ pub fn serve(listener: TcpListener, segments: Arc<Segments>) -> io::Result<()> {
     })
 }
 
-/// Whether an error of accepting is one of the connection that would have been accepted.
+/// Whether an error of `accept` only concerns the connection that would have been accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! What was seen of the segments last, for any number of readers.
+//! The latest looks at the segments, for any number of readers.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +17,15 @@ use crate::text::human::as_text;
 #[derive(Debug)]
 pub struct Segments {
     paths: Vec<PathBuf>,
-    /// Of each segment what was seen last, or why nothing was.
+    /// The latest look at each segment, or why there is none.
     seen: Mutex<Arc<Vec<Seen>>>,
 }
 
-/// A look, as JSON; or what went wrong, in words.
+/// A look as JSON, or what went wrong, in words.
 type Seen = Result<Value, String>;
 
 impl Segments {
-    /// None of them has been looked at yet.
+    /// Makes the list; no segment has been looked at yet.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let not_yet = || Err("it was not looked at yet".to_owned());
         let seen = paths.iter().map(|_| not_yet()).collect();
@@ -35,7 +35,7 @@ impl Segments {
         }
     }
 
-    /// Which segments there are, and in which state.
+    /// The segments and their states.
     pub fn list(&self) -> Value {
         let seen = self.seen();
         let segments = self.paths.iter().zip(seen.iter()).enumerate();
@@ -51,12 +51,12 @@ impl Segments {
             .collect()
     }
 
-    /// What was seen last of a segment; none where there is no such number.
+    /// The latest look at a segment; `None` if there is no such index.
     pub fn look(&self, index: usize) -> Option<Seen> {
         self.seen().get(index).cloned()
     }
 
-    /// The metrics of this instant; none where no segment can be read.
+    /// The metrics at this instant; `None` if no segment can be read.
     pub fn exposition(&self, format: Format) -> Option<String> {
         let snapshots: Vec<_> = self.paths.iter().filter_map(|path| copy(path).ok()).collect();
         (!snapshots.is_empty()).then(|| exposition(format, snapshots.iter()))
@@ -68,8 +68,8 @@ impl Segments {
     }
 }
 
-/// Looks at all segments again and again, for ever, in a thread of its own. A segment that cannot be read is opened at each
-/// look, until it can be.
+/// Looks at all segments repeatedly, forever, in a separate thread. A segment that cannot be read is opened again at
+/// each look.
 pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize) {
     let mut samplers: Vec<Option<Sampler>> = segments.paths.iter().map(|_| None).collect();
     let mut look_at_all = move || {
@@ -84,7 +84,7 @@ pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize) {
         let seen = Arc::new(seen.collect());
         *segments.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     };
-    // Before anything is served.
+    // Once before anything is served.
     look_at_all();
     thread::spawn(move || {
         let mut schedule = Schedule::starting(Instant::now(), every);

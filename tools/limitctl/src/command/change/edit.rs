@@ -92,7 +92,7 @@ const FIELDS: [(&str, Form); 13] = [
     (BATCH, Form::Amount),
 ];
 
-/// A field within `credit`.
+/// A field within `credit`, which the word `auto` replaces as a whole.
 const BATCH: &str = "batch";
 const AUTO: &str = "auto";
 
