@@ -1,6 +1,6 @@
 #!/bin/sh
 # Processes that do everything at once, and are killed, stopped and continued at random: three minutes with each kind of
-# lock, or SHMLIMIT_CHAOS_SECONDS. Prints what it has rolled as a seed, which SHMLIMIT_CHAOS_SEED repeats.
+# lock, or SHMLIMIT_CHAOS_SECONDS. Prints its random seed, which SHMLIMIT_CHAOS_SEED repeats.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh

@@ -1,11 +1,12 @@
 #!/bin/sh
-# What packaging/ has, run for real: the example for Compose with gunicorn in two containers, segments with both kinds of locks
-# between containers, the pod for Kubernetes in podman, and the units for systemd in a container that boots and reboots. With
-# traffic, with workers that are killed, and with the commands of limitctl inside and outside of the containers.
+# Runs the contents of packaging/ for real: the Compose example with gunicorn in two containers, segments with both
+# kinds of locks between containers, the Kubernetes pod in podman, and the systemd units in a container that boots and
+# reboots; with traffic, with workers that are killed, and with limitctl's commands inside and outside of the
+# containers.
 #
-# Needs root, dockerd, python3 and curl; the plugin compose, podman, and systemd-nspawn with debootstrap for a part each. Where no daemon runs, it
-# starts one of its own. The base image, python:3.13-slim, is pulled or, where there is no registry, made by debootstrap. All
-# that is made is removed at the end.
+# Needs root, dockerd, python3 and curl, and for one part each the plugin compose, podman, and systemd-nspawn with
+# debootstrap. If no daemon runs, it starts its own. The base image, python:3.13-slim, is pulled or, without a registry,
+# made by debootstrap. Everything that is made is removed at the end.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -28,7 +29,7 @@ for tool in python3 curl; do
 done
 parts=locks
 if docker compose version >/dev/null 2>&1; then
-    # The ports that the example has for this host.
+    # The example's ports on this host.
     if python3 -c 'import socket; [socket.create_server(("127.0.0.1", port)) for port in (8000, 8001, 9464)]' 2>/dev/null; then
         parts="compose $parts"
     else

@@ -1,9 +1,9 @@
 #!/bin/sh
-# The crash harness, which kills processes at every instruction, and the proof that it can fail. Of each operation one
-# crash state in so many is tried, and which of them changes from commit to commit; SHMLIMIT_ONE_IN=1 tries all that the
-# harness tries by itself. With --thorough no state of the segment is left out, the model of the queue's protocol is
-# explored as far as an optimised explorer gets, and it takes hours: the instructions that are stopped at between two
-# changes, of which there are many, change from commit to commit.
+# The crash harness, which kills processes at every instruction, and the proof that it can fail. Of each operation's
+# crash states it tries a sample, which changes from commit to commit; SHMLIMIT_ONE_IN=1 tries all states that the
+# harness tries by default. With --thorough no state of the segment is left out, the model of the queue's protocol is
+# explored as far as an optimised explorer gets, and it takes hours: only the many instructions between two changes are
+# still sampled, and that sample, too, changes from commit to commit.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -15,7 +15,7 @@ harness() {
     step "$@" cargo run --locked --release --package killed_at_every_instruction
 }
 
-# Without the journal a kill must leave torn states behind: a harness that finds none would prove nothing.
+# Without the journal, kills must leave torn states behind: a harness that finds none would prove nothing.
 harness "killed at every instruction, without the journal: must find torn states" env SHMLIMIT_WITHOUT_JOURNAL=1
 
 commit=$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))

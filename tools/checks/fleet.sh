@@ -1,7 +1,7 @@
 #!/bin/sh
-# A fleet of 300 hosts, simulated on clocks that are not real: engine, client and the store's rules are. Hosts are cut off
-# and suspended, and the store fails over; what was admitted is held against the limit. With --thorough 10,000 hosts, for
-# longer, and with more seeds, of which each reproduces its run. Only that is worth an optimised build of the client.
+# A fleet of 300 hosts on simulated clocks, with the real engine, client and store rules. Hosts are cut off and
+# suspended, and the store fails over; the admissions are compared with the limit. With --thorough, 10,000 hosts, for
+# longer and with more seeds, each of which reproduces its run. Only that is worth an optimised build of the client.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -11,7 +11,7 @@ if [ "${1:-}" = --thorough ]; then
     step cargo run --locked --release --package shmlimit-fleet --example fleet_simulator -- \
         --hosts 10000 --seconds 60 --seeds 10
 else
-    # With --workspace, as the tests are built: so nothing is built again.
+    # With --workspace, as for the tests, so that nothing is built again.
     describe "the simulator"
     step cargo build --locked --workspace --examples
     describe "a fleet of 300 hosts, 3 times 30 s"

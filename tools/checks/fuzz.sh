@@ -1,13 +1,13 @@
 #!/bin/sh
-# The fuzz target: linted, with --thorough run for an hour. What it found before stays in fuzz/corpus. Without the guidance of
-# coverage the test mutated_segments does the same, each time.
+# Lints the fuzz target and, with --thorough, runs it for an hour. Its earlier finds stay in fuzz/corpus. The test
+# mutated_segments always does the same without coverage guidance.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 
 if [ "${1:-}" != --thorough ]; then
-    # The target directory of the workspace, so that what both depend on is not built again; and nothing of libFuzzer, which
-    # nothing is linked with here.
+    # Uses the workspace's target directory, so that common dependencies are not built again. Nothing is linked here, so
+    # libFuzzer is not needed.
     describe "the fuzz target, linted"
     step env CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}" CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a \
         cargo clippy --locked --manifest-path fuzz/Cargo.toml -- -D warnings

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Generated declarations under generated operations, with one process on a virtual clock and with processes that are killed
-# and stopped, and what must hold in any state: three minutes of each, or SHMLIMIT_GENERATED_SECONDS; with --thorough half
-# an hour of each. Prints a seed for what fails, which SHMLIMIT_SEED repeats.
+# Checks what must hold in any state, with generated declarations and operations: in one process on a virtual clock, and
+# in processes that are killed and stopped. Three minutes of each, or SHMLIMIT_GENERATED_SECONDS; with --thorough, half
+# an hour of each. Prints a seed for each failure, which SHMLIMIT_SEED repeats.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 usual=180
 if [ "${1:-}" = --thorough ]; then usual=1800; fi
 SHMLIMIT_GENERATED_SECONDS="${SHMLIMIT_GENERATED_SECONDS:-$usual}"
-# A seed alone is tried alone.
+# A given seed is the only one tried.
 if [ -z "${SHMLIMIT_SEED:-}" ]; then export SHMLIMIT_GENERATED_SECONDS; fi
 
 for test in no_verb_breaks_an_invariant_of_any_declaration \

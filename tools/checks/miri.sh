@@ -1,10 +1,10 @@
 #!/bin/sh
-# The pure parts under Miri, which finds undefined behaviour: rules, queue, tables, declarations, and the layout's records
-# and places. Miri knows no robust mutex and no file that is mapped, so the rest is for the other tests. Random tests try
-# few cases there. With --thorough all of that, otherwise tables and units.
+# Runs the pure parts under Miri, which finds undefined behaviour: rules, queue, tables, declarations, and the layout's
+# records and offsets. Miri supports neither robust mutexes nor mapped files, so the rest is left to the other tests.
+# Random tests try few cases here. With --thorough all of this, otherwise tables and units.
 #
-# Then what works without the lock, or is the lock, by several threads: Miri lets a load see any store that the memory model
-# allows it to see, and not only those that an x86_64 processor would show. Each seed is another course of it.
+# Then the locks, and everything that works without the lock, with several threads: Miri lets a load see any store that
+# the memory model allows, not only those that an x86_64 processor would show. Each seed is another interleaving.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -21,8 +21,9 @@ else
     seeds=4
     set -- table:: units::
 fi
-# Tests read files. The models of the queue's protocol and of the exchange with a store, the simulations of adaptive limits and
-# the search of all that can be taken in a window do too much to be interpreted, and none of them has unsafe code beneath it.
+# Isolation is off because tests read files. The models of the queue's protocol and of the exchange with a store, the
+# simulations of adaptive limits, and the search for the most that a window admits do too much to be interpreted, and
+# none of them has unsafe code underneath.
 MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation"
 PROPTEST_CASES=2
 export MIRIFLAGS PROPTEST_CASES

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Puts small mistakes into the rules, the engine and the journal, one at a time, and expects a test to fail for each. All
-# of them take days; one in so many takes an hour or so. SHARD says which: SHARD=7 tools/checks/mutants.sh. A mistake that no
-# test finds makes it fail.
+# Puts small mistakes into the rules, the engine and the journal, one at a time, and expects a test to fail for each.
+# All of them would take days; a shard of them takes about an hour. SHARD chooses it: SHARD=7 tools/checks/mutants.sh. A
+# mistake that no test finds makes it fail.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -11,12 +11,13 @@ if ! has cargo-mutants; then
     exit
 fi
 
-# The tests of rules are many and arithmetic: optimised, they cost less than building them does. No debug information is needed.
+# The tests of rules are many and arithmetic, so optimising them saves more than it costs. They need no debug
+# information.
 export CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_TEST_DEBUG=0 CARGO_PROFILE_DEV_DEBUG=0
 shard=${SHARD:-0}
 output="${CARGO_TARGET_DIR:-target}/mutants"
 
-# Mistakes that are none; docs/trust.md says why. What has no bit in common is the same by | and by ^.
+# Mutants that are equivalent; docs/trust.md says why. Operands without a common bit give the same result with | and ^.
 same_by_either='replace \| with \^ in (load_wide|Mark::wide|Journal<.*>::mark|Transaction<.*>::store|RowReferences::with_(head|tail|pins)|TicketPlace<.*>::set_definition|RuledShard<.*>::limits_of_networks)$'
 changes_nothing='replace > with >= in Transaction<.*>::raise$|replace fence_before_change with \(\)$'
 
@@ -26,7 +27,7 @@ mutants() {
     shift 4
     mkdir -p "$output/$name"
     describe "mutants of $files: one in $one_in"
-    # One in so many of all files, not the first or the next so many of them: hence by turns.
+    # Assigned in turns, so that a shard has mutants of all files.
     # shellcheck disable=SC2046 # One argument for each word of targets.
     step cargo mutants --package shmlimit --file "$files" --sharding round-robin \
         --shard "$((shard % one_in))/$one_in" \

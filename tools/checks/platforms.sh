@@ -1,21 +1,21 @@
 #!/bin/sh
-# The other platforms. With --thorough the suite and the crash harness run on x86_64 with musl, and what an emulator can
-# do runs on aarch64. Otherwise the library is checked for aarch64 with musl, and programs with glibc and with musl use one
-# segment. Targets come from `rustup target add`.
+# The other platforms. With --thorough, the suite and the crash harness run on x86_64 with musl, and on aarch64 as far
+# as an emulator can run them. Otherwise, the library is checked for aarch64 with musl, and programs with glibc and with
+# musl share a segment. Targets come from `rustup target add`.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 thorough=${1:-}
 
-# Neither the Python module nor the crates that the benchmarks compare with are for other platforms than the host's.
+# The Python module and the crates that the benchmarks compare with are only built for the host's platform.
 ours="--workspace --exclude shmlimit-python --exclude rivals"
 MUSL=x86_64-unknown-linux-musl
 ARM=aarch64-unknown-linux-gnu
 ARM_MUSL=aarch64-unknown-linux-musl
 
-# What is only compiled. With --thorough everything, if there is a compiler for the C code that benchmarks and tests depend
-# on; nothing is linked, so a compiler for another C library serves too. Otherwise the library alone, for the one target that
-# differs from the usual host in both processor and C library.
+# What is only compiled. With --thorough, everything, if there is a compiler for the C code that benchmarks and tests
+# depend on; nothing is linked, so a compiler for another C library works, too. Otherwise only the library, for the one
+# target that differs from the usual host in both processor and C library.
 CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
 export CC_aarch64_unknown_linux_musl
 compiled_alike=
@@ -31,14 +31,14 @@ for target in $MUSL:musl-gcc $ARM:aarch64-linux-gnu-gcc $ARM_MUSL:aarch64-linux-
         compiled_alike="$compiled_alike --target $target"
     fi
 done
-# Tests and examples have all features, and users need not: the library without any is checked here, at least for the host.
+# Tests and examples use all features, but users need not: this checks the library without any, at least for the host.
 # shellcheck disable=SC2086
 step cargo clippy --locked --package shmlimit --lib $compiled_alike -- -D warnings
 
 if has_target $MUSL; then
     describe "a program, static, with musl"
     step cargo build --locked --package c_libraries --target $MUSL
-    # Beside a program of the library's tests, so that nothing of those is built again.
+    # Together with one of the library's tests, so that nothing of those is built again.
     describe "one segment with slot locks, used by programs with glibc and with musl"
     step env SHMLIMIT_MUSL_HOLDER="${CARGO_TARGET_DIR:-$PWD/target}/$MUSL/debug/holder" \
         cargo test --locked --workspace --test c_libraries --test processes -- c_librar
@@ -49,7 +49,8 @@ fi
 [ "$thorough" = --thorough ] || exit 0
 
 if has_target $MUSL && has musl-gcc; then
-    # A static program loads no library: all but the example that is one, of which two copies are loaded elsewhere.
+    # A static program loads no libraries: everything except the example that is one, of which other tests load two
+    # copies.
     # shellcheck disable=SC2086
     step cargo build --locked --package shmlimit --target $MUSL --example axum_gateway --example keyed_clients \
         --example prefork_server --example quick_start --example worker_fleet
@@ -63,8 +64,8 @@ else
 fi
 
 if has_target $ARM && has aarch64-linux-gnu-gcc && has qemu-aarch64-static; then
-    # The emulator keeps no robust list, so that a lock whose holder died stays locked, and it passes on no advice
-    # about memory to forked children: what needs either is left out, by name.
+    # The emulator keeps no robust list, so a lock whose holder died stays locked, and it does not pass memory advice on
+    # to forked children: tests that need either are left out by name.
     describe "on aarch64, emulated: rules, codecs and unit tests"
     step env CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu" \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The tests with segments whose locks are slot locks, in place of robust mutexes: those of processes that die, stop, wait and
-# fork. With --thorough all tests of the library that can be run so, and the crash harness with nothing left out.
+# Runs tests on segments with slot locks instead of robust mutexes: those with processes that die, stop, wait and fork.
+# With --thorough, all tests of the library that can run like this, and the crash harness with nothing left out.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -15,7 +15,7 @@ if [ "${1:-}" = --thorough ]; then
     describe "slot locks: 100,000 random kills in two PID namespaces"
     step env SHMLIMIT_KILL_SECONDS=500 cargo test --locked --package shmlimit --test random_kills -- namespaces
 else
-    # With --workspace, as the step that runs all tests: so nothing is built again.
+    # With --workspace, as for the step that runs all tests, so that nothing is built again.
     describe "slot locks: chaos"
     step cargo test --locked --workspace --test chaos
     describe "slot locks: processes that die, stop, wait and fork"

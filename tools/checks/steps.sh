@@ -1,7 +1,7 @@
-# Read by tools/check and by the scripts beside this one: steps that say what they do and how long it took.
+# Sourced by tools/check and by the scripts next to this one: steps that report what they do and how long they took.
 # shellcheck shell=sh
 
-# One line for each step that has ended: of tools/check and all that it starts, or of one script alone.
+# One line for each step that has ended: of tools/check and everything that it starts, or of a single script.
 if [ -z "${STEPS:-}" ]; then
     STEPS=$(mktemp)
     export STEPS
@@ -12,9 +12,9 @@ fi
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Runs a command under its own name; `describe "what it shows"` before it gives it a better one.
+# Runs a command as a step named after it, or by the text of a preceding `describe "what it shows"`.
 step() {
-    # What has failed beside it need not be waited for.
+    # If a parallel command has failed, there is no need to wait for it.
     if [ -e "$STEPS.aside" ]; then gather; fi
     description=${description:-$*}
     printf '\n== %s\n' "$description"
@@ -42,9 +42,9 @@ describe() {
     description=$1
 }
 
-# For how many seconds processors have worked for what this shell has started and waited for.
+# The processor time, in seconds, of everything that this shell has started and waited for.
 count_processors() {
-    # Not in a shell of its own, which has started nothing.
+    # Not in a subshell, which has started nothing.
     times >"$STEPS.times.$$"
     processors=$(processors_of_children <"$STEPS.times.$$")
 }
@@ -54,14 +54,14 @@ processors_of_children() {
     tr 'ms' '  ' | awk 'NR == 2 { printf "%d\n", 60 * ($1 + $3) + $2 + $4 }'
 }
 
-# Runs a command beside the steps that follow. What it prints is shown where `gather` waits for it, which fails as it does, or
-# before the next step once it has ended.
+# Runs a command in parallel with the following steps. Its output is shown when `gather` waits for it, which fails if it
+# does, or before the next step once it has ended.
 beside() {
     aside=${description:-$*}
     description=
     aside_began=$(date +%s)
     printf '\n== begins, beside what follows: %s\n' "$aside"
-    # A process group of its own, so that all of it can be ended. When that was it notes itself.
+    # In its own process group, so that all of it can be ended. It notes the time of its end itself.
     # shellcheck disable=SC2016
     setsid sh -c '"$@"; result=$?; { times; date +%s; } >"$0"; exit "$result"' "$STEPS.aside" "$@" \
         >"$STEPS.beside" 2>&1 </dev/null &
@@ -85,7 +85,7 @@ gather() {
     return "$aside_result"
 }
 
-# Where a step has failed that something ran beside, that ends as well.
+# If a step has failed, the commands that run in parallel are ended as well.
 end_aside() {
     if [ -n "${aside_pid:-}" ]; then
         kill -- "-$aside_pid" 2>/dev/null || :

@@ -1,13 +1,13 @@
 #!/bin/sh
-# The tests as they may be started: with nohup or in the background of a script, where SIGINT, SIGQUIT and SIGHUP are
-# ignored; with stdin closed; and beside builds that take the processors. With --thorough all of them, otherwise those
-# that send signals, fork and execute.
+# Runs the tests in other surroundings: with nohup or in the background of a script, where SIGINT, SIGQUIT and SIGHUP
+# are ignored; with stdin closed; and next to builds that occupy the processors. With --thorough all tests, otherwise
+# those that send signals, fork and execute.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 thorough=${1:-}
 
-# Runs the tests by the shell's words $1, which start what follows them.
+# Runs the tests with the shell words $1, which start the command that follows them.
 tests_started_by() {
     if [ "$thorough" = --thorough ] && has_python_tests; then
         beside sh -c "$1" sh python/check --only-tests
@@ -21,14 +21,14 @@ tests_started_by() {
     fi
 }
 
-# shellcheck disable=SC2016 # The started shell puts the words in.
+# shellcheck disable=SC2016 # The started shell expands the words.
 tests_started_by 'trap "" INT QUIT HUP; exec "$@"'
 # shellcheck disable=SC2016
 tests_started_by 'exec "$@" <&-'
 
 [ "$thorough" = --thorough ] || exit 0
 
-# Each build ends by itself once this file is gone, which it is as soon as the tests have ended, however they did.
+# Each build ends by itself once this file is gone, which happens as soon as the tests have ended, however they end.
 builds=$STEPS.builds
 mkdir "$builds"
 touch "$builds/go-on"

@@ -1,5 +1,5 @@
-# The example for Compose: its services serve requests, are restarted, and lose a worker that has permits.
-# shellcheck shell=sh disable=SC2154 # Read by run, beside it.
+# The Compose example: its services serve requests, are restarted, and lose a worker that has permits.
+# shellcheck shell=sh disable=SC2154 # Sourced by run, next to it.
 
 make_image
 compose() {
@@ -41,7 +41,7 @@ counted "(lambda counts, traffic: \
 grep -q True "$scratch/agree" || fail "the services admitted something else than the segment counted, or than the limit"
 say "the services admitted what the limit admits, and the segment counted the same"
 
-# A worker of one service has all places, and the other is refused them, until that worker is killed.
+# A worker of one service has all places, and the other service is refused until that worker is killed.
 curl --silent --no-buffer --max-time 60 http://127.0.0.1:8000/held >"$scratch/holder" &
 holding=$!
 finally "kill $holding"
@@ -60,7 +60,7 @@ ends 0 inside admin limitctl recover $segment
 ends 0 inside admin limitctl recover --check $segment
 say "a worker that had all places was killed by SIGKILL, and the other service had them"
 
-# One service is restarted while the other serves, and then the other way round.
+# One service is restarted while the other serves, then the other way round.
 for restarted in api:8001 admin:8000; do
     rm -f "$scratch/enough"
     python3 "$here/traffic.py" --until "$scratch/enough" "${restarted#*:}" >"$scratch/traffic" &
@@ -76,7 +76,7 @@ for restarted in api:8001 admin:8000; do
 done
 [ "$(counted 'len(it["participants"])')" -gt 0 ] || fail "no process uses the segment"
 
-# What is asked at night, from the inside.
+# What operators ask in an emergency, from the inside.
 ends 0 inside api limitctl doctor $segment
 said "nothing wrong was found"
 ends 0 inside api limitctl selftest
@@ -92,11 +92,11 @@ said shmlimit_requests_total
 if command -v promtool >/dev/null; then promtool check metrics <"$scratch/exported" || fail "promtool refuses the export"; fi
 ends 0 docker exec --user 0 "$(compose ps --quiet api)" limitctl doctor $segment
 said "for its owner\|For its owner"
-# On a terminal, which it leaves as q is typed.
+# On a terminal, which it leaves when q is typed.
 ends 0 python3 "$here/terminal.py" in_flight docker exec --interactive --tty "$(compose ps --quiet api)" limitctl top $segment
 say "doctor, selftest, recover, watch, checkpoint, export, serve and top work inside"
 
-# And from the host, where the segment is another namespace's.
+# And from the host, where the segment belongs to another namespace.
 outside=/proc/$(docker inspect --format '{{.State.Pid}}' "$(compose ps --quiet limits)")/root$segment
 ends 0 "$limitctl" inspect "$outside"
 said "in use elsewhere"
@@ -111,7 +111,7 @@ ends 69 "$limitctl" recover --trust-any-owner "$outside"
 said "PID namespace"
 say "from the host it is seen as what it is, and doctor says how to look inside"
 
-# All of it ends and begins anew with the container whose namespaces are shared.
+# Everything ends and starts over with the container whose namespaces are shared.
 kill -KILL "$(docker inspect --format '{{.State.Pid}}' "$(compose ps --quiet limits)")"
 within 60 answers 8000 200
 within 60 answers 8001 200

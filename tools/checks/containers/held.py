@@ -1,4 +1,4 @@
-"""The example's application, with a path at which a worker takes all that there is at once and keeps it until it is killed."""
+"""The example's application, with a path on which a worker takes everything at once and keeps it until it is killed."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ def application(environ, start_response):
 
 
 def kept(permit):
-    """The process that has the permit, and no end."""
+    """The body: the id of the process that has the permit, and then no end."""
     with permit:
         yield f"{os.getpid()}\n".encode()
         threading.Event().wait()

@@ -1,5 +1,5 @@
-# Segments between containers with PID namespaces of their own, and between a program with glibc and a static one with musl.
-# shellcheck shell=sh disable=SC2154 # Read by run, beside it.
+# Segments shared by containers with separate PID namespaces, and by a program with glibc and a static one with musl.
+# shellcheck shell=sh disable=SC2154 # Sourced by run, next to it.
 
 make_image
 memory=$name-memory
@@ -15,7 +15,7 @@ inside() {
     shift
     docker exec "$name-$container" "$@"
 }
-# Each container by itself, one after the other, so often.
+# Runs it this many times in each container, one after the other.
 try_in_both() {
     admitted=0
     for turn in $(seq "$2"); do
@@ -33,7 +33,7 @@ try_in_both /limits/slot.limits 24
 say "two containers are admitted 10 calls of 10, and not one more, of 24"
 ends 0 inside one limitctl reset /limits/slot.limits api
 
-# One container has three of four places, until all of it is killed while the other waits for four.
+# One container has three of four places, until it is killed as a whole while the other waits for four.
 inside one limitctl exec --cost places=3 /limits/slot.limits api -- sleep infinity &
 has_places() {
     inside two limitctl inspect /limits/slot.limits >"$scratch/inspected" && grep -q "places 3" "$scratch/inspected"
@@ -57,7 +57,7 @@ ends 0 inside two limitctl recover /limits/slot.limits
 ends 0 inside one limitctl doctor /limits/slot.limits
 ends 0 inside two limitctl doctor /limits/slot.limits
 
-# The robust mutex: those of another namespace are refused, and told what to do.
+# The robust mutex: processes in another namespace are refused, and told what to do.
 expect "a segment with robust locks is created" inside one limitctl create --set api --concurrency places=4 /limits/robust.limits
 inside one limitctl exec /limits/robust.limits api -- sleep infinity &
 in_use() {
@@ -98,7 +98,7 @@ docker kill --signal KILL "$name-four" >/dev/null
 ends 0 "$limitctl" exec --timeout 20s "$scratch/host/api.limits" api -- true
 say "what a container in the host's namespace held, the host has as it is killed; who is not of the group is refused"
 
-# A static program with musl, in an image with nothing else: stands for those of Alpine.
+# A static program with musl, in an image with nothing else, stands in for Alpine images.
 if [ ! -x "$musl_limitctl" ]; then
     return 0
 fi

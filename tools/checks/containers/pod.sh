@@ -1,9 +1,10 @@
-# The pod for Kubernetes, in podman: its init container creates the segment from the ConfigMap, and the workers of two containers
-# share it. As it is, with one PID namespace; and with slot locks and without that.
-# shellcheck shell=sh disable=SC2154 # Read by run, beside it.
+# The Kubernetes pod, in podman: its init container creates the segment from the ConfigMap, and the workers of two
+# containers share it. Runs it as it is, with one PID namespace, and with slot locks and separate ones.
+# shellcheck shell=sh disable=SC2154 # Sourced by run, next to it.
 #
-# What podman 4 reads otherwise than Kubernetes is made up for here: `medium: Memory` and `fsGroup`, by a volume in memory
-# of that group which is kept mounted, and init containers, which it starts again and again unless the pod is never restarted.
+# Makes up for podman 4's differences from Kubernetes: instead of `medium: Memory` and `fsGroup`, a volume in memory of
+# that group is kept mounted, and the pod is never restarted, because podman would start its init containers again and
+# again.
 
 make_image
 runtime=
@@ -31,7 +32,7 @@ docker save "$name" | pods load --quiet >/dev/null
 pods tag "$name" registry.example/api:1
 finally "pods rm --all --force --time 0; pods volume rm --all --force"
 
-# play MANIFEST: starts the pod, and asks both of its containers for more than the limit.
+# play MANIFEST: starts the pod, and asks both containers for more than the limit.
 play() {
     pods volume create --opt type=tmpfs --opt device=tmpfs --opt o=mode=2777,gid=1000 memory >/dev/null
     pods run --detach --network none --name keeper --volume memory:/memory "$name" sleep infinity >/dev/null

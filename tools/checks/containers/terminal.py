@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of 80 by 24 until that shows a text, types q then, and ends as the command does.
+"""Runs a command on a terminal of 80 by 24 until it shows a text, then types q, and ends as the command does.
 
 terminal.py TEXT COMMAND...
 """

@@ -18,7 +18,7 @@ WORKERS = 8
 
 
 def status(port):
-    """What a request is answered with: a status, or the name of an error."""
+    """The result of a request: a status, or the name of an error."""
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         connection.request("GET", "/")
@@ -39,7 +39,7 @@ def numbers(arguments):
 
 
 def main():
-    """Sends the requests from several threads, so that workers of all servers are busy at once."""
+    """Sends the requests from several threads, so that the workers of all servers are busy at once."""
     requests, ports = numbers(sys.argv[1:])
     ports = [int(port) for port in ports]
     counts = collections.Counter()

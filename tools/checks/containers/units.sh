@@ -1,6 +1,6 @@
-# The units for systemd, in a container that boots: segments at boot, a reload, the doctor by its timer, a shutdown with a checkpoint,
-# and a boot from that with a mistake in a declaration.
-# shellcheck shell=sh disable=SC2154 # Read by run, beside it.
+# The systemd units, in a container that boots: segments at boot, a reload, the doctor's timer, a shutdown with a
+# checkpoint, and a boot from it with a mistake in a declaration.
+# shellcheck shell=sh disable=SC2154 # Sourced by run, next to it.
 
 root=$scratch/root
 debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus trixie "$root" >"$scratch/debootstrap.log" 2>&1 ||
@@ -38,7 +38,7 @@ is_up() {
 inside() {
     nsenter --target "$leader" --all "$@"
 }
-# halts COMMAND...: which ends the container.
+# halts COMMAND...: the command ends the container.
 halts() {
     "$@" || :
     within 60 has_ended
@@ -83,7 +83,7 @@ boot
 [ "$(inside systemctl is-active shmlimit.service)" = failed ] || fail "a mistake in a declaration is not shown"
 within 30 inside systemctl is-active app.service
 after=$(admitted)
-# The service took one more.
+# The service has taken one more.
 [ "$after" -eq "$before" ] || [ "$after" -eq $((before + 1)) ] || fail "$before were admitted, and after the reboot $after"
 say "after a reboot $after are counted, $before before it; a mistake in another declaration kept no service from starting"
 halts kill "$machine"
