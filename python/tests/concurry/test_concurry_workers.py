@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from concurry import temp_config
 from conftest import ray_on_loopback
 
 from shmlimit import concurry as ours
@@ -40,6 +41,13 @@ POOL_MODES = ["thread", "process"]
 
 DEADLINE = 300.0
 """Seconds that a worker is given. One of Ray takes half a minute to start where other work has the processors."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> Iterator[None]:
+    """Workers that are processes are given as long to start as to answer: half a minute is little on a busy machine."""
+    with temp_config(process_worker_result_queue_timeout=DEADLINE):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -144,9 +144,18 @@ def _running(
 ) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, log.open("wb") as output:
         listening = listener.fileno()
+        # Both kill workers that say nothing for a while, as on a busy machine: not before the test gives up.
+        patience = str(round(DEADLINE))
         bound = {
-            "gunicorn": ["--bind", f"fd://{listening}", "--graceful-timeout", "1"],
-            "uvicorn": ["--fd", str(listening), "--timeout-graceful-shutdown", "1"],
+            "gunicorn": ["--bind", f"fd://{listening}", "--graceful-timeout", "1", "--timeout", patience],
+            "uvicorn": [
+                "--fd",
+                str(listening),
+                "--timeout-graceful-shutdown",
+                "1",
+                "--timeout-worker-healthcheck",
+                patience,
+            ],
         }[server]
         process = subprocess.Popen(
             [sys.executable, "-m", server, *bound, "--workers", str(workers), *options, application],
