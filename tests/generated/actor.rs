@@ -13,7 +13,7 @@ use shmlimit::{
 };
 
 use super::declarations::SET;
-use super::operations::{Ask, Operation, Step, limit_name};
+use super::operations::{Ask, LABEL, Operation, Step, limit_name};
 
 /// A permit, and whom it was given to.
 pub struct Held {
@@ -137,6 +137,10 @@ pub struct Actor {
     /// The fencing numbers that were given since the driver looked, and to which keys.
     pub numbers: Vec<(u64, u8)>,
     pub way: Way,
+    /// For how many steps more no future is looked at.
+    neglects: u8,
+    /// Since when what is collected may have been granted before what was given meanwhile.
+    was_neglected: bool,
 }
 
 /// Not so many that a case is all waiting.
@@ -158,6 +162,8 @@ impl Actor {
             waiting: Vec::new(),
             numbers: Vec::new(),
             way: Way::AsWritten,
+            neglects: 0,
+            was_neglected: false,
         }
     }
 
@@ -183,7 +189,7 @@ impl Actor {
         if let Some((limit, capacity)) = ask.capacity {
             let _ = request.set_override(limit_name(&self.declaration, limit), capacity);
         }
-        if ask.label { request.label("work") } else { request }
+        if ask.label { request.label(LABEL) } else { request }
     }
 
     fn named(&self, limit: Option<u8>) -> Vec<&str> {
@@ -289,6 +295,22 @@ impl Actor {
                         key: step.key,
                     });
                 }
+            }
+            Operation::WaitHere(ask, timeout) => {
+                let (request, timeout) = (self.request(&set, ask), Duration::from_micros(*timeout));
+                let outcome = match &subject {
+                    Subject::Set(set) => set.acquire(&request, timeout)?,
+                    Subject::Key(key) => key.acquire(&request, timeout)?,
+                    Subject::Address(_) => return Ok(Done::default()),
+                };
+                match outcome {
+                    Outcome::Admitted(permit) => return Ok(self.keep(permit, step.key)),
+                    Outcome::Refused(refusal) => return Ok(refused(refusal)),
+                }
+            }
+            Operation::Neglect(steps) => {
+                self.neglects = self.neglects.max(*steps);
+                self.was_neglected = true;
             }
             Operation::StopWaiting(which) if !self.waiting.is_empty() => {
                 let index = usize::from(*which) % self.waiting.len();
@@ -426,10 +448,15 @@ impl Actor {
 
     /// Looks after those that wait, as an event loop does, until each that is granted has its permit.
     pub fn poll(&mut self) -> Result<(), Error> {
+        if self.neglects > 0 {
+            self.neglects -= 1;
+            return Ok(());
+        }
         let mut result = self.poll_each();
         while !self.waiting.is_empty() && self.is_any_granted()? {
             result = result.and(self.poll_each());
         }
+        self.was_neglected = false;
         result
     }
 
@@ -451,7 +478,12 @@ impl Actor {
                 Poll::Ready(outcome) => {
                     let waiting = self.waiting.swap_remove(index);
                     match outcome {
-                        Ok(Outcome::Admitted(permit)) => drop(self.keep(permit, waiting.key)),
+                        Ok(Outcome::Admitted(permit)) => {
+                            drop(self.keep(permit, waiting.key));
+                            if self.was_neglected {
+                                self.numbers.pop();
+                            }
+                        }
                         Ok(Outcome::Refused(_)) => {}
                         Err(error) => result = Err(error),
                     }

@@ -291,7 +291,7 @@ impl Scene {
             }
             Operation::Peek(_) | Operation::Forecast | Operation::Pass(_) | Operation::Drop(_) => false,
             Operation::Throttle(_) | Operation::ThrottleSet(_) | Operation::Heartbeat(_) => false,
-            Operation::Recover | Operation::Rebuild | Operation::Reattach => false,
+            Operation::Recover | Operation::Rebuild | Operation::Reattach | Operation::Neglect(_) => false,
             Operation::Apply(_) => {
                 self.was_applied = true;
                 true

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use nix::sys::signal::Signal;
-use shmlimit::{Error, OpenOptions, Segment};
+use shmlimit::{Error, OpenOptions, Segment, SegmentError};
 
 use super::actor::Actor;
 use super::declarations::{Lengths, declaration};
@@ -17,13 +17,19 @@ use super::{seconds, seeds};
 
 const VICTIMS: usize = 2;
 const KILLS: usize = 12;
+const LONG_STOP: Duration = Duration::from_millis(120);
 
 fn is_wrong(error: &Error) -> bool {
     matches!(error, Error::Segment(_) | Error::Open(_))
 }
 
+/// Victims meet locks whose holders are stopped.
+fn is_wrong_for_a_victim(error: &Error) -> bool {
+    is_wrong(error) && !matches!(error, Error::Segment(SegmentError::LockStuck { .. }))
+}
+
 /// Operations without an end, of one process among others.
-fn act(actor: &mut Actor, operations: &mut Operations, dice: &mut Rng) {
+fn act(actor: &mut Actor, operations: &mut Operations, dice: &mut Rng, is_wrong: fn(&Error) -> bool) {
     let step = operations.step(dice);
     for result in [actor.perform(&step).map(drop), actor.poll()] {
         if let Err(error) = result
@@ -43,11 +49,13 @@ fn one_declaration(seed: u64, directory: &Path) {
     let traits = Traits::of(&declaration);
     let path = directory.join(format!("{seed}"));
     let options = OpenOptions::new().lock_timeout(TIMEOUT);
+    let impatient = OpenOptions::new().lock_timeout(LONG_STOP / 4);
     let open = || options.open(&path).expect("opens at any time");
     let segment = options.create(&path, &declaration).expect("valid");
     let mut actor = Actor::new(&path, &options, vec![segment], &declaration);
     let mut operations = Operations::of(&declaration, Driver::Among);
     let ready = SharedWords::new(1);
+    let mut stops = Rng::with_seed(dice.u64(..));
     for kill in 0..KILLS {
         let victims: Vec<Child> = (0..VICTIMS)
             .map(|victim| {
@@ -55,12 +63,16 @@ fn one_declaration(seed: u64, directory: &Path) {
                 Child::fork(|| {
                     // One goes on with what it inherits, the other attaches anew.
                     let inherited = actor.attachers[0].clone();
-                    let segment: Segment = if victim == 0 { inherited } else { open() };
-                    let mut actor = Actor::new(&path, &options, vec![segment], &declaration);
+                    let segment: Segment = if victim == 0 {
+                        inherited
+                    } else {
+                        impatient.open(&path).expect("opens at any time")
+                    };
+                    let mut actor = Actor::new(&path, &impatient, vec![segment], &declaration);
                     let mut operations = Operations::of(&declaration, Driver::Among);
                     ready[0].fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     loop {
-                        act(&mut actor, &mut operations, &mut dice);
+                        act(&mut actor, &mut operations, &mut dice, is_wrong_for_a_victim);
                     }
                 })
             })
@@ -68,14 +80,30 @@ fn one_declaration(seed: u64, directory: &Path) {
         eventually("the victims act", || {
             ready[0].load(std::sync::atomic::Ordering::SeqCst) == ((kill + 1) * VICTIMS) as u64
         });
-        let ends = Instant::now() + Duration::from_micros(dice.u64(100..3_000));
-        while Instant::now() < ends {
-            act(&mut actor, &mut operations, &mut dice);
-        }
-        for (index, victim) in victims.into_iter().enumerate() {
-            if (index + kill).is_multiple_of(3) {
-                victim.send(Signal::SIGSTOP);
+        let mut act_for = |time: Duration| {
+            let ends = Instant::now() + time;
+            while Instant::now() < ends {
+                act(&mut actor, &mut operations, &mut dice, is_wrong);
             }
+        };
+        act_for(Duration::from_micros(100 + stops.u64(..2_900)));
+        let stopped = &victims[kill % VICTIMS];
+        // It may have the lock, so only the others act beside it.
+        match stops.u8(..6) {
+            0 => {
+                // Longer than grants are kept, in some sets.
+                stopped.send(Signal::SIGSTOP);
+                std::thread::sleep(LONG_STOP);
+                stopped.send(Signal::SIGCONT);
+                act_for(Duration::from_micros(500));
+            }
+            1..=2 => {
+                stopped.send(Signal::SIGSTOP);
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            _ => {}
+        }
+        for victim in victims {
             victim.kill();
         }
         actor.waiting.clear();

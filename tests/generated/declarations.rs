@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use shmlimit::{
-    Adaptive, Algorithm, Align, Amount, Credit, Declaration, Keyed, Limit, SetDeclaration, Tier, WhenFull,
-    Window,
+    Adaptive, Algorithm, Align, Amount, Credit, Declaration, Keyed, Limit, LockKind, SetDeclaration, Tier,
+    WhenFull, Window,
 };
 
-pub const SET: &str = "s";
+pub const SET: &str = "set";
 
 /// How long windows and leases are: such that a virtual clock passes over them, or such that a real one does.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,7 @@ const LIMIT_OPTIONS: &[(u64, LimitOption)] = &[
         limit.latency_limit(length(dice, lengths))
     }),
     (8, |dice, _, limit| limit.near_limit(dice.u8(1..=100))),
+    (6, |_, _, limit| limit.refund(false)),
     (6, |_, _, limit| limit.shadow(true)),
     (8, |dice, _, limit| {
         limit.unit(["0.25", "0.001", "2"][dice.usize(..3)])
@@ -68,6 +69,9 @@ const SET_OPTIONS: &[(u64, SetOption)] = &[
     (2, |dice, set| set.holds(dice.u32(4..=44))),
     (12, |_, set| set.holds(1)),
     (6, |_, set| set.add_metadata("region", "here")),
+    (3, |dice, set| {
+        set.collect_within(Duration::from_millis(dice.u64(100..=1_500)))
+    }),
 ];
 
 fn algorithm(dice: &mut Rng) -> Algorithm {
@@ -114,21 +118,26 @@ fn capacity(dice: &mut Rng) -> Amount {
     }
 }
 
-fn plain_limit(dice: &mut Rng, lengths: Lengths, name: &str) -> Limit {
+/// Named by what it is, and by its number.
+fn plain_limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
+    let name = |kind: &str| format!("{kind}{number}");
     match dice.u8(..9) {
-        0..=1 => Limit::calls(name, capacity(dice), window(dice, lengths)),
-        2..=4 => Limit::rate(name, capacity(dice), window(dice, lengths)),
-        5 => Limit::budget(name, capacity(dice), window(dice, lengths)),
-        6 => Limit::leaky_bucket(name, dice.u64(1..=12), dice.u64(1..=12), length(dice, lengths)),
-        _ => Limit::concurrency(name, capacity(dice)),
+        0..=1 => Limit::calls(name("calls"), capacity(dice), window(dice, lengths)),
+        2..=4 => Limit::rate(name("rate"), capacity(dice), window(dice, lengths)),
+        5 => Limit::budget(name("budget"), capacity(dice), window(dice, lengths)),
+        6 => {
+            let (capacity, rate) = (dice.u64(1..=12), dice.u64(1..=12));
+            Limit::leaky_bucket(name("bucket"), capacity, rate, length(dice, lengths))
+        }
+        _ => Limit::concurrency(name("places"), capacity(dice)),
     }
 }
 
-fn limit(dice: &mut Rng, lengths: Lengths, name: &str) -> Limit {
+fn limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
     let is_valid = |limit: &Limit| declared(SetDeclaration::new(SET).add_limit(limit.clone())).is_some();
     loop {
         // A window of the calendar is only counted in fixed windows.
-        let plain = plain_limit(dice, lengths, name);
+        let plain = plain_limit(dice, lengths, number);
         let fixed = plain.clone().algorithm(Algorithm::FixedWindow);
         let Some(mut limit) = [plain, fixed].into_iter().find(is_valid) else {
             continue;
@@ -166,11 +175,16 @@ fn declared(set: SetDeclaration) -> Option<Declaration> {
     declaration.validate().is_ok().then_some(declaration)
 }
 
-/// A declaration of one set.
+/// A declaration of one set, with either kind of lock.
 pub fn declaration(dice: &mut Rng, lengths: Lengths) -> Declaration {
+    let lock = [LockKind::RobustMutex, LockKind::Slot][dice.usize(..2)];
+    of_one_set(dice, lengths).lock(lock)
+}
+
+fn of_one_set(dice: &mut Rng, lengths: Lengths) -> Declaration {
     let mut limits: Vec<Limit> = Vec::new();
     for index in 0..dice.usize(1..=3) {
-        limits.push(limit(dice, lengths, &format!("l{index}")));
+        limits.push(limit(dice, lengths, index));
     }
     let set_of = |limits: &[Limit]| {
         let set = SetDeclaration::new(SET);
@@ -215,6 +229,10 @@ const CHANGES: &[(&str, NewValue)] = &[
     ("lease", |dice, lengths| span(dice, lengths)),
     ("window", |dice, lengths| span(dice, lengths)),
     ("shadow", |dice, _| dice.bool().into()),
+    ("refund", |dice, _| dice.bool().into()),
+    ("collect_within", |dice, _| {
+        format!("{}ms", dice.u64(100..=1_500)).into()
+    }),
     ("when_full", |dice, _| {
         ["refuse", "evict_oldest", "evict_least_used"][dice.usize(..3)].into()
     }),

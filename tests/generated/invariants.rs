@@ -37,23 +37,40 @@ pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &
     }
     if set.tickets.len() > actor.waiting.len() {
         return Err(format!(
-            "{} tickets of {} that wait",
+            "{} tickets of {} that wait: {:?}",
             set.tickets.len(),
-            actor.waiting.len()
+            actor.waiting.len(),
+            set.tickets
         ));
     }
-    if traits.has_credit || traits.has_lease {
+    if traits.has_credit {
         return Ok(());
     }
     let granted = set.tickets.iter().filter(|ticket| ticket.granted).count() as u64;
-    let is_out =
-        |held: &&super::actor::Held| held.permit.fencing_number().is_some() && !held.permit.reclaimed();
-    let out = actor.held.iter().filter(is_out).count() as u64;
-    if (out..=out + granted).contains(&set.active) && set.of_dead == 0 {
+    let with_a_hold = || {
+        actor
+            .held
+            .iter()
+            .filter(|held| held.permit.fencing_number().is_some())
+    };
+    let out = with_a_hold().filter(|held| !held.permit.reclaimed()).count() as u64;
+    // Where the lease of one limit of several ran out, the rest is still held.
+    let most = if traits.has_lease {
+        with_a_hold().count() as u64
+    } else {
+        out
+    };
+    // One whose lease has run out counts as of the dead, and is taken back by who wants it.
+    let (in_use, of_dead) = if traits.has_lease {
+        (set.active + set.of_dead, 0)
+    } else {
+        (set.active, set.of_dead)
+    };
+    if (out..=most + granted).contains(&in_use) && of_dead == 0 {
         return Ok(());
     }
     Err(format!(
-        "{} holds in use, {} of the dead; {out} permits hold something, {granted} tickets are granted",
+        "{} holds in use, {} of the dead; {out} to {most} permits hold something, {granted} tickets are granted",
         set.active, set.of_dead
     ))
 }
@@ -157,7 +174,10 @@ pub fn concurrency_is_within_capacity(
     for limit in limits.iter().filter(|limit| limit.kind() == Kind::Concurrency) {
         let of = |held: &super::actor::Held| {
             let taken = held.permit.taken().find(|(name, _)| *name == limit.name());
-            taken.map_or(0, |(_, units)| units)
+            // One that was throttled has given back what it held.
+            taken
+                .filter(|_| held.permit.fencing_number().is_some())
+                .map_or(0, |(_, units)| units)
         };
         if of(newest) == 0 || is_shadow(limit.name()) || newest.permit.reclaimed() {
             continue;

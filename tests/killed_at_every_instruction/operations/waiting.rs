@@ -305,8 +305,8 @@ const fn after_deaths(dying: usize, operation: Operation) -> Operation {
 const fn served(operation: Operation) -> Operation {
     Operation {
         is_served: true,
-        // Each place that the server gives back, unless several are given back during one of the victim's sleeps.
-        more_transactions: operation.waiters,
+        // Each place that the server gives back, and what is granted of it, unless that comes during one of the victim's sleeps.
+        more_transactions: 2 * operation.waiters + 1,
         ..operation
     }
 }

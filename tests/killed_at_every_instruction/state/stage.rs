@@ -55,12 +55,12 @@ pub const RECOVERER_SLOT: usize = 1;
 
 impl Stage {
     pub fn new(operation: Operation, recoverer: Option<Recoverer>) -> Self {
-        Self::with_set(operation, (operation.set)(), recoverer)
+        Self::with_set(operation, operation.set(), recoverer)
     }
 
     /// With room for a crew beside the victim.
     pub fn with_room(operation: Operation) -> Self {
-        Self::with_set(operation, with_room((operation.set)()), None)
+        Self::with_set(operation, with_room(operation.set()), None)
     }
 
     fn with_set(operation: Operation, set: SetDeclaration, recoverer: Option<Recoverer>) -> Self {
@@ -133,7 +133,7 @@ impl Stage {
         let mut victim = Tracee::start(|| {
             let victim = attach(&self.path);
             mark();
-            (operation.run)(&victim);
+            operation.perform(&victim);
             // It has given everything back, and is attached still.
             mark();
         });
