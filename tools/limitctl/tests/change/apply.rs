@@ -70,7 +70,7 @@ fn set(path: &Path, arguments: &[&str]) -> Run {
     run_command(limitctl().arg("edit").arg(path).args(arguments))
 }
 
-/// What the segment is declared as: a limit by the positions of its set and in it.
+/// A declared limit of the segment, by the positions of its set and of the limit in it.
 fn declared(path: &Path, set: usize, limit: usize) -> Value {
     let json = run(["inspect", "--json", text(path)]).ended(0).json();
     json["declaration"]["set"][set]["limit"][limit].clone()

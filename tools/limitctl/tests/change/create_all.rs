@@ -1,4 +1,4 @@
-//! Segments of a host, created from a directory of declarations.
+//! A host's segments, created from a directory of declarations.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -55,7 +55,7 @@ fn each_declaration_becomes_a_segment_and_again_at_the_next_boot() {
         all(&["--if-missing"]).ended(0).stdout.matches("found ").count(),
         3
     );
-    // Without that, a file that is there is not touched, and each of them is reported.
+    // Without it, existing files are left alone, and each of them is reported.
     let refused = all(&[]).ended(73);
     assert_eq!(refused.stderr.matches("exists already").count(), 3, "{refused:?}");
 
@@ -80,7 +80,7 @@ fn a_declaration_that_is_wrong_does_not_keep_the_others_from_being_created() {
     assert!(run_.stderr.contains("a.toml"), "{run_:?}");
     assert!(run_.stdout.starts_with("created "), "{run_:?}");
     assert!(declarations.join("b.limits").exists());
-    // Nowhere to create it.
+    // There is nowhere to create it.
     fs::remove_file(declarations.join("a.toml")).expect("removed");
     let nowhere = run(["create", "--all", text(declarations)]).ended(64);
     assert!(
@@ -95,7 +95,7 @@ fn a_directory_without_declarations_is_no_failure_and_one_that_is_missing_is() {
     let empty = run(["create", "--all", text(directory.path()), "/nowhere"]).ended(0);
     assert!(empty.stdout.starts_with("no declarations in"), "{empty:?}");
     run(["create", "--all", text(&directory.path().join("missing"))]).ended(69);
-    // With flags that declare a segment it makes no sense.
+    // It makes no sense with flags that declare a segment.
     for flags in [
         &["--config", "x"][..],
         &["--set", "api"],
@@ -135,7 +135,7 @@ fn each_segment_that_declares_a_checkpoint_is_kept_and_begins_with_it() {
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["sets"][0]["limits"][0]["remaining"], 9);
 
-    // One that fails does not keep the others from being written.
+    // A failure does not keep the others from being written.
     fs::write(declarations.join("0.toml"), "nonsense").expect("written");
     let taken = all("checkpoint").ended(78);
     assert!(taken.stderr.contains("0.toml"), "{taken:?}");

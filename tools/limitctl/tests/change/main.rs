@@ -1,4 +1,4 @@
-//! What creates segments and changes them.
+//! Creating and changing segments.
 
 mod apply;
 mod create_all;

@@ -1,4 +1,4 @@
-//! A segment that is there with another declaration: `limitctl create --on-mismatch`.
+//! A segment that exists with another declaration: `limitctl create --on-mismatch`.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::{Run, command, directory, limitctl, run, run_command, text};
 use shmlimit::Segment;
 
-/// `limitctl create` of a set of one limit, with more arguments.
+/// `limitctl create` of a set with one limit, with more arguments.
 fn create_another(path: &Path, limit: &[&str], arguments: &[&str]) -> Run {
     let mut command = limitctl();
     command
@@ -72,7 +72,7 @@ fn the_command_that_a_mismatch_names_helps() {
             "[segment]\n{version}\n[[set]]\nname = \"it's\"\n[[set.limit]]\nname = \"requests\"\nkind = \"calls\"\n\
              capacity = {capacity}\nwindow = \"1d\"\n"
         );
-        // What the command calls it.
+        // The command's name for it.
         let config = text(&directory.path().join("FILE")).to_owned();
         fs::write(&config, declaration).expect("written");
         run([

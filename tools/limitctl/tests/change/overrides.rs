@@ -1,4 +1,4 @@
-//! Capacities that single keys have of their own, as an operator sees and changes them.
+//! Single keys' own capacities, as an operator sees and changes them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What doctor finds depends on what is wrong, and not on who looks, or on what else lies in the directory.
+//! Doctor's findings depend on what is wrong, not on who looks or what else is in the directory.
 #![allow(unsafe_code, reason = "locks as another program does")]
 
 use std::fs::{self, File, Permissions};
@@ -12,7 +12,7 @@ use crate::support::{Actor, Run, create, directory, run, run_command, text};
 use nix::unistd::{Uid, chown};
 use serde_json::Value;
 
-/// Another user who is none of the segment's.
+/// Another user, who has nothing to do with the segment.
 const SOMEONE: u32 = NOBODY - 1;
 
 fn run_as(user: u32, arguments: &str, path: &Path) -> Run {
@@ -23,7 +23,7 @@ fn run_as(user: u32, arguments: &str, path: &Path) -> Run {
     run_command(&mut shell(&script))
 }
 
-/// A directory for all users, as `/dev/shm` is, where other users can be tried.
+/// A directory for all users, like `/dev/shm`, if the test can act as other users.
 fn public_directory() -> Option<tempfile::TempDir> {
     let own = env!("CARGO_BIN_EXE_limitctl");
     let can_run = is_root() && has("setpriv", &["--reuid=65534", "--clear-groups", own, "--version"]);
@@ -71,7 +71,7 @@ fn files_of_other_programs_are_no_findings_whoever_looks() {
     let by_someone = run_as(SOMEONE, "doctor --strict --json", directory.path())
         .ended(0)
         .json();
-    // As this user alone the segment cannot be told from other files.
+    // This user alone cannot tell the segment from other files.
     for (report, segments, unreadable) in [(by_root, 1, 0), (by_owner, 1, 4), (by_someone, 0, 5)] {
         assert_eq!(
             report["segments"].as_array().expect("reports").len(),
@@ -85,7 +85,7 @@ fn files_of_other_programs_are_no_findings_whoever_looks() {
         shown.contains("4 files there cannot be read by this user"),
         "{shown}"
     );
-    // What is named by itself is meant to be a segment.
+    // A file that is named directly is meant to be a segment.
     assert_eq!(
         the("not_a_segment", &findings(&at("sem.shared")))["severity"],
         "error"
@@ -104,7 +104,7 @@ fn what_is_well_for_its_owner_is_well_whoever_may_look_at_it_and_whether_or_not_
         run_as(NOBODY, "doctor --strict", &path).ended(0);
         for user in [0, SOMEONE] {
             if user != 0 && mode & 0o004 == 0 {
-                // Whoever may not read it knows nothing of it.
+                // A user who may not read it knows nothing about it.
                 run_as(user, "doctor", &path).ended(1);
                 run_as(user, "doctor --strict", directory.path()).ended(0);
                 continue;

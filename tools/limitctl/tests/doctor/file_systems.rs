@@ -1,5 +1,5 @@
-//! What doctor finds of file systems that a segment must not lie on, or that have no room: each mounted for real, and healed by
-//! the command that it names.
+//! Doctor's findings on file systems that segments cannot use, or that have no room: each mounted for real, and healed
+//! by the command that the finding names.
 
 use serde_json::Value;
 
@@ -8,8 +8,9 @@ use crate::support::health::{shell, the};
 use crate::support::host::{can_unshare, has, is_root};
 use crate::support::{directory, run_command, text};
 
-/// Runs a script in a mount namespace of its own, in which `mounted` prepares the directory `$1`; then the command that the
-/// finding names, and doctor once more: of the same file, or of what `prepare` says in `$healed` that it is moved to.
+/// Runs doctor in a new mount namespace, in which `prepare` prepares the directory `$1`; then the command that the
+/// finding names, and doctor once more: on the same file, or on the one that it was moved to, which `prepare` names in
+/// `$healed`.
 fn healed_in_a_mount_namespace(kind: &str, prepare: &str) -> Option<(Vec<Value>, Vec<Value>)> {
     if !is_root() || !can_unshare(&["--mount"]) {
         return None;
@@ -43,7 +44,7 @@ fn a_segment_that_was_copied_to_a_file_system_that_copies_on_write_is_an_error_u
     if !has("mkfs.btrfs", &["--version"]) || !has("losetup", &["--find"]) {
         return;
     }
-    // The disk lies in the memory of this mount namespace, and ends with it.
+    // The disk is in the memory of this mount namespace, and ends with it.
     let copied = r#"
         mount -t tmpfs none /dev/shm
         truncate -s 128m /dev/shm/disk && mkfs.btrfs --quiet /dev/shm/disk >/dev/null
@@ -61,12 +62,12 @@ fn a_segment_that_was_copied_to_a_file_system_that_copies_on_write_is_an_error_u
         finding["what"].as_str().expect("text").contains("btrfs"),
         "{finding}"
     );
-    // As any copy, it is started cold by the next process that opens it.
+    // The next process that opens it starts it cold, like any copy.
     let kinds: Vec<&Value> = after.iter().map(|finding| &finding["finding"]).collect();
     assert_eq!(kinds, ["cold"]);
 }
 
-/// Finding 12: a store into a segment that is copied on write can need space.
+/// A store into a segment that is copied on write may need space.
 #[test]
 fn a_segment_that_is_created_where_files_are_copied_on_write_is_exempted_from_that() {
     if !has("mkfs.btrfs", &["--version"]) || !has("losetup", &["--find"]) || !has("lsattr", &["-V"]) {
@@ -116,7 +117,7 @@ fn a_segment_on_an_overlay_is_an_error_until_it_is_moved() {
         finding["what"].as_str().expect("text").contains("an overlay"),
         "{finding}"
     );
-    // As any copy, it is started cold by the next process that opens it.
+    // The next process that opens it starts it cold, like any copy.
     let kinds: Vec<&Value> = after.iter().map(|finding| &finding["finding"]).collect();
     assert_eq!(kinds, ["cold"]);
 }
@@ -153,7 +154,7 @@ fn no_verb_uses_or_removes_what_lies_on_an_overlay_and_selftest_says_why() {
         ends 0 limitctl remove --force "$1/limits"
         "#
     );
-    // What is left for the doctor is another segment on that file system.
+    // The doctor's second look is at another segment on that file system.
     let left = "cp --reflink=never /dev/shm/lower/limits \"$1/limits\"";
     healed_in_a_mount_namespace(
         "locks_not_kept",

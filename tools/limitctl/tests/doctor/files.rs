@@ -1,5 +1,5 @@
-//! What doctor finds of damaged files, of files in the wrong place, and of a host without room: each made so for real, and
-//! healed by the command that it names.
+//! Doctor's findings on damaged files, on files in the wrong place, and on a host without room: each case is real, and
+//! is healed by the command that the finding names.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -51,7 +51,7 @@ fn damaged_headers_are_an_error_and_never_a_crash() {
         let before = fs::read(&path).expect("read");
         run(["doctor", text(&path)]).ended(1);
         assert!(fs::read(&path).expect("read") == before, "a byte was changed");
-        // In a directory it is found, too, beside what is well.
+        // It is also found in a directory, next to healthy segments.
         let in_directory = run(["doctor", "--json", text(directory.path())]).ended(1).json();
         assert_eq!(
             in_directory["segments"][0]["findings"][0]["finding"], kind,
@@ -143,7 +143,7 @@ fn half_done_operations_are_carried_to_their_end() {
     let directory = directory();
     let path = create(directory.path());
     let raw = RawSegment::open(&path);
-    // That of a reset which covers nothing, or of a rebuild.
+    // The marker of a reset that covers nothing, or of a rebuild.
     for marker in [255, 254] {
         raw.set_word(control_word(&raw, control::JOURNAL), marker);
         assert_healed("half_done", "warning", &path);
@@ -173,12 +173,12 @@ fn locks_without_an_owner_are_made_anew() {
     let path = create(directory.path());
     let raw = RawSegment::open(&path);
     let lock = 8 * control_word(&raw, 0) as u64;
-    // The thread that the lock names: the largest number there can be, which no system gives out.
+    // The thread that the lock names: the largest possible id, which no system gives out.
     raw.set_bytes(lock + 4 * LOCK_WORD_INDEX as u64, &0x3fff_fffe_u32.to_ne_bytes());
     assert_healed("lock_orphaned", "error", &path);
     assert_well(&path);
     if cfg!(target_env = "gnu") {
-        // The C library's word for a mutex that no process can take any more.
+        // The C library's value for a mutex that no process can take any more.
         raw.set_bytes(lock + 8, &(i32::MAX - 1).to_ne_bytes());
         assert_healed("lock_lost", "error", &path);
         assert_well(&path);
@@ -215,7 +215,7 @@ fn a_file_of_another_boot_that_is_in_use_is_an_error_until_those_who_use_it_are_
     let directory = directory();
     let path = create(directory.path());
     let actor = Actor::start("hold", &path);
-    // Only looks, and is left alone.
+    // A process that only looks, which must be left alone.
     let onlooker = SegmentReader::open(&path).expect("readable");
     RawSegment::open(&path).set_another_boot();
     let finding = assert_healed("foreign_boot", "error", &path);
@@ -228,7 +228,7 @@ fn a_file_of_another_boot_that_is_in_use_is_an_error_until_those_who_use_it_are_
 
 #[test]
 fn files_that_others_could_have_planted_are_made_ones_that_are_trusted() {
-    // The command that finds the other names of a file searches the whole file system, and this one is small.
+    // The command that finds a file's other names searches the whole file system, so this uses a small one.
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = create(directory.path());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("changed");
@@ -236,7 +236,7 @@ fn files_that_others_could_have_planted_are_made_ones_that_are_trusted() {
     assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o664);
     assert_well(&path);
 
-    // A second name: the command shows which they are, and which of them goes is for people to say.
+    // A second name: the command lists the names, and people decide which one to remove.
     let second = directory.path().join("second");
     fs::hard_link(&path, &second).expect("linked");
     let names = heal(the("untrusted", &findings(&path))).stdout;
@@ -267,7 +267,7 @@ fn a_file_of_another_user_is_trusted_in_a_directory_that_no_other_may_write() {
         nix::unistd::Gid::from_raw(NOBODY),
     );
     nix::unistd::chown(&path, Some(user), Some(group)).expect("given away");
-    // Those whom its group lets use it are refused.
+    // The members of its group, who should be able to use it, are refused.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
     let of_member = |path: &Path| {
         let script = format!(
@@ -312,7 +312,7 @@ fn a_sparse_copy_is_copied_again() {
     assert_well(&sparse);
 }
 
-/// Doctor's findings, from its JSON among what a script prints.
+/// Doctor's findings, from its JSON in the output of a script.
 pub(crate) fn findings_in(json: &str) -> Vec<Value> {
     findings_of(&serde_json::from_str(json).unwrap_or_else(|error| panic!("{error} in {json}")))
 }
@@ -328,7 +328,7 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
         let script = format!("exec unshare --pid --fork --mount-proc {script} {}", text(&path));
         run_command(&mut shell(&script))
     };
-    // Adopted in there by who opens it, whose namespace ends with it.
+    // The process that opens it there adopts it, and its namespace ends with the process.
     inside("limitctl recover").ended(0);
     let finding = assert_healed("cold", "warning", &path);
     assert!(
@@ -434,7 +434,7 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("changed");
     let path = create(directory.path());
     nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(NOBODY)), None).expect("given away");
-    // A group that may write it makes no difference to root.
+    // Write permission for the group makes no difference to root.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
     let holder = Holder::start(&as_nobody, &path);
     let report = run(["doctor", "--json", text(&path)]).ended(0).json();
@@ -444,7 +444,7 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     assert!(heal(finding).stdout.contains("0 errors"));
     assert!(path.exists());
     holder.end();
-    // Nor while nobody uses it: what would make root open it would take it away from its owner.
+    // Nor is it an error while nobody uses it: whatever lets root open it would take it away from its owner.
     run(["doctor", "--strict", text(&path)]).ended(0);
     let report = run(["doctor", "--json", text(&path)]).ended(0).json();
     let notes = report["segments"][0]["findings"].as_array().expect("findings");
@@ -452,7 +452,7 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     Holder::start(&as_nobody, &path).end();
 }
 
-/// A memory cgroup of a test's own; removed when it is dropped.
+/// A test's own memory cgroup, removed when it is dropped.
 struct MemoryCgroup(PathBuf);
 
 impl MemoryCgroup {
@@ -487,7 +487,7 @@ impl Drop for MemoryCgroup {
 #[test]
 fn a_cgroup_at_its_memory_limit_is_a_warning_until_the_limit_is_raised() {
     let Some(cgroup) = MemoryCgroup::new() else { return };
-    // On tmpfs, whose pages stay the cgroup's after the process that has written them.
+    // On tmpfs, whose pages stay charged to the cgroup after the process that wrote them has ended.
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = create(memory.path());
     let script = format!(

@@ -1,4 +1,4 @@
-//! What doctor finds of processes that are frozen with their cgroup: the kernel says that they sleep.
+//! Doctor's findings on processes that are frozen with their cgroup, which the kernel reports as sleeping.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use crate::support::{Actor, TIMEOUT, directory, run, run_command, text};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A cgroup of a test's own, in which processes can be frozen; removed when it is dropped.
+/// A test's own cgroup, in which processes can be frozen; removed when it is dropped.
 struct Freezer {
-    /// Where the processes are.
+    /// The cgroup of the processes.
     directory: PathBuf,
-    /// What is frozen: that, or one above it.
+    /// The cgroup that is frozen: the same, or one above it.
     frozen: PathBuf,
     switch: &'static str,
     states: [&'static str; 2],
 }
 
-/// Where freezers may be, of both versions of cgroups.
+/// Where freezers may be, in both versions of cgroups.
 const PLACES: [(&str, &str, [&str; 2]); 3] = [
     ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
     ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
@@ -29,7 +29,7 @@ const PLACES: [(&str, &str, [&str; 2]); 3] = [
 ];
 
 impl Freezer {
-    /// In each way in which processes can be frozen here.
+    /// One for each way to freeze processes on this host.
     fn each(test: &str) -> Vec<Self> {
         let mut made = Vec::new();
         for (root, switch, states) in PLACES {
@@ -79,7 +79,7 @@ impl Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        // Frozen processes are not killed by every kernel, and a cgroup with processes is not removed.
+        // Not every kernel kills frozen processes, and a cgroup with processes cannot be removed.
         self.thaw();
         let deadline = Instant::now() + TIMEOUT;
         while fs::remove_dir(&self.directory).is_err() && Instant::now() < deadline {
@@ -163,7 +163,7 @@ fn a_frozen_process_at_the_head_of_a_queue_is_found_until_its_cgroup_is_thawed()
     }
 }
 
-/// In a container whose cgroups are not shown, that the head does not come is all that is seen.
+/// In a container that does not show cgroups, all that can be seen is that the head does not collect its grant.
 #[test]
 fn a_queue_whose_head_is_frozen_where_that_cannot_be_seen_is_served_by_recover() {
     if !is_root() || !can_unshare(&["--mount"]) {

@@ -1,4 +1,4 @@
-//! What doctor and selftest find, each made so for real.
+//! What doctor and selftest find in real situations.
 
 mod bystanders;
 mod file_systems;
@@ -11,7 +11,7 @@ mod selftest;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Not a test: the part that processes play that the tests start.
+/// Not a test: the role of processes that the tests start.
 #[test]
 fn actor() {
     support::play();

@@ -1,4 +1,4 @@
-//! What doctor finds of processes that are stopped or die, each made so for real, and healed by the command that it names.
+//! Doctor's findings on processes that really are stopped or die, healed by the commands that the findings name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn create_with(directory: &Path, limit: &str) -> PathBuf {
 
 pub const ONE_PLACE: &str = "name = \"places\"\nkind = \"concurrency\"\ncapacity = 1\n";
 
-/// Waits until so many are in the queue.
+/// Waits until this many requests are in the queue.
 pub fn wait_for_queue(path: &Path, length: usize) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -81,11 +81,11 @@ fn what_killed_processes_left_is_found_without_changing_a_byte_and_healed() {
     let mut expected = [u64::from(locker), u64::from(holder)];
     expected.sort_unstable();
     assert_eq!(dead, expected);
-    // Text and JSON say the same.
+    // Text and JSON report the same.
     for finding in &found {
         for part in ["finding", "what", "meaning", "heal"] {
             let part = finding[part].as_str().expect("text");
-            // How long ago moves on.
+            // The time since then changes.
             let part = part.split(" ago").next().unwrap_or_default();
             let part = part.rsplit_once("at most ").map_or(part, |(start, _)| start);
             assert!(shown.contains(part), "{part} in {shown}");
@@ -116,7 +116,7 @@ fn a_process_that_a_debugger_stops_is_freed_by_ending_the_debugger() {
     ptrace::attach(pid).expect("a child of ours");
     let finding = wait_for("holder_stopped", &path);
     assert_eq!(finding["heal"], format!("kill {}", std::process::id()));
-    // Not carried out: this process is the debugger.
+    // The named command is not run: this process is the debugger.
     ptrace::detach(pid, None).expect("attached");
     let deadline = Instant::now() + TIMEOUT;
     while !findings(&path).is_empty() {
@@ -162,7 +162,7 @@ fn what_was_given_back_under_a_stuck_lock_is_found_and_finished() {
     wait_for("returned_unfinished", &path);
     let found = findings(&path);
     assert_eq!(the("returned_unfinished", &found)["severity"], "warning");
-    // The lock first: who keeps it finishes what was given back meanwhile.
+    // The lock first: its holder then finishes what was given back meanwhile.
     heal(the("lock_stuck", &found));
     heal(the("returned_unfinished", &found));
     assert_well(&path);
@@ -213,7 +213,7 @@ fn a_place_in_the_queue_that_was_given_up_under_a_stuck_lock_is_found_and_taken_
     locker.stop_with_the_lock(&path);
     assert_eq!(waiter.go_on(), "left");
     wait_for("ticket_given_up", &path);
-    // The process that keeps the lock would finish it. It never comes to that, and no other one needs the set.
+    // The process that has the lock would finish it, but is killed before, and no other one needs the set.
     locker.kill();
     let finding = assert_healed("ticket_given_up", "warning", &path);
     assert_eq!(finding["heal"], format!("limitctl recover {}", text(&path)));

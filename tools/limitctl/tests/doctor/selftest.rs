@@ -1,4 +1,4 @@
-//! Trying out whether limits work, where they do and where nothing can be created.
+//! The selftest, in a place where limits work and in one where nothing can be created.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::support::{TIMEOUT, directory, limitctl, run, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Everything that is tried out.
+/// All checks.
 const CHECKS: [&str; 9] = [
     "locks",
     "create",

@@ -1,4 +1,4 @@
-//! Limits that hosts share, and the store that they ask.
+//! Limits that hosts share, and their store.
 
 #[path = "../../../../fleet/tests/scene/mod.rs"]
 mod scene;

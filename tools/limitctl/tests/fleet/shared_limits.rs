@@ -1,4 +1,4 @@
-//! What inspect, doctor and fleet say of limits that hosts share.
+//! What inspect, doctor and fleet report about limits that hosts share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,13 @@ name = "api"
   fleet = { key = "org/api/calls" }
 "#;
 
-/// A segment with that limit, and another in the same set that is its own.
+/// A segment with that limit, and in the same set another that is not shared.
 fn create(directory: &Path) -> PathBuf {
     let own = "  [[set.limit]]\n  name = \"own\"\n  kind = \"concurrency\"\n  capacity = 2\n";
     create_declared(directory, "limits", &format!("{DECLARED}\n{own}"))
 }
 
-/// The answer of a store that grants all that is asked for, for an hour.
+/// The answer of a store that grants everything that is asked for, for an hour.
 fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
     LeaseReply {
         sequence: request.sequence,
@@ -175,7 +175,7 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
         assert!(exported.contains(&sample), "{sample} is not in {exported}");
     }
     assert!(!exported.contains("limit=\"own\",result=\"asked\""), "{exported}");
-    // Inspect says the same of it.
+    // Inspect reports the same.
     assert!(
         run(["inspect", text(&path)])
             .ended(0)
@@ -294,7 +294,7 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
     answer(true);
     drop(one().expect("leased"));
 
-    // A segment that is part of no fleet has nothing to give back.
+    // A segment without a fleet has nothing to give back.
     let alone = create_declared(
         directory.path(),
         "alone",

@@ -1,4 +1,4 @@
-//! Verbs that ask the store of a fleet where no other process of the host does.
+//! Verbs that ask the store of a fleet if no other process of the host does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::scene::{PASSWORD, Server, server_program, wait_for};
 use crate::support::{Run, create_declared, directory, limitctl, run, run_command, text};
 
-/// A "host": a segment of its own, whose set `jobs` has a place and a window of three calls that hosts share.
+/// A "host": its own segment, whose set `jobs` has one place and a window of three calls that hosts share.
 fn host(directory: &Path, name: &str, server: &Server) -> PathBuf {
     let url = server.url();
     let declaration = format!(
@@ -53,13 +53,13 @@ fn jobs_of_two_hosts_exclude_each_other() {
     let directory = directory();
     let [first, second] = ["first", "second"].map(|name| host(directory.path(), name, &server));
 
-    // The job of the second host is refused for as long as that of the first runs.
+    // The second host's job is refused while the first host's job runs.
     let mut inner = vec![env!("CARGO_BIN_EXE_limitctl"), "exec", "--timeout", "300ms"];
     inner.extend([text(&second), "jobs", "--", "true"]);
     let refused = with_password(exec(&first, "120s", &inner)).ended(75);
     assert!(refused.stderr.contains("running"), "{refused:?}");
 
-    // The place is the store's again one lease after that job at the latest.
+    // The store has the place back at the latest one lease after that job.
     with_password(exec(&second, "120s", &["true"])).ended(0);
 }
 
@@ -90,7 +90,7 @@ fn a_job_without_the_password_says_that_access_is_denied() {
     });
     waiting.kill().expect("its own child");
     waiting.wait().expect("its own child");
-    // Which environment is meant is for who starts it to see.
+    // The message names the variable, so that the user can see what to set.
     let mut exec = exec(&path, "0", &["true"]);
     let wrong = run_command(exec.env("SHMLIMIT_FLEET_PASSWORD_FILE", "/nonexistent/password"));
     assert!(wrong.stderr.contains("/nonexistent/password"), "{wrong:?}");

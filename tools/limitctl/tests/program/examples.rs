@@ -1,4 +1,4 @@
-//! The examples: a declaration that segments are made of, a job that does not overlap itself.
+//! The examples: a declaration, and a job that does not overlap itself.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -33,7 +33,7 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
     }
 }
 
-/// The job, with the limitctl that is tested first on the path.
+/// The job, with the limitctl under test first on the path.
 fn job(segment: &Path, arguments: &[&str]) -> Command {
     let mut job = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/cron_no_overlap.sh"));
     with_limitctl_on_path(&mut job);

@@ -19,7 +19,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sig
 use nix::unistd::Pid;
 use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
 
-/// A segment with a set of one place, `jobs`.
+/// A segment with a set `jobs` of one place.
 pub(super) fn one_place(directory: &Path) -> PathBuf {
     create_declared(
         directory,
@@ -28,7 +28,7 @@ pub(super) fn one_place(directory: &Path) -> PathBuf {
     )
 }
 
-/// A segment with a set of 100 tokens a day, `model`.
+/// A segment with a set `model` of 100 tokens a day.
 fn tokens(directory: &Path) -> PathBuf {
     create_declared(
         directory,
@@ -38,7 +38,7 @@ fn tokens(directory: &Path) -> PathBuf {
     )
 }
 
-/// `limitctl exec` of a line of shell.
+/// `limitctl exec` with a line of shell.
 pub(super) fn exec(segment: &Path, set: &str, options: &[&str], script: &str) -> Command {
     let mut command = limitctl();
     command
@@ -52,7 +52,7 @@ pub(super) fn run_exec(segment: &Path, set: &str, options: &[&str], script: &str
     run_command(&mut exec(segment, set, options, script))
 }
 
-/// A run of `limitctl exec` that goes on; killed at the latest when it is dropped.
+/// A running `limitctl exec`; killed at the latest when it is dropped.
 pub(super) struct Running {
     pub(super) child: Child,
     stdin: Option<ChildStdin>,
@@ -85,7 +85,7 @@ impl Running {
         self.line().parse().expect("a number")
     }
 
-    /// What it has said since, once its output is closed.
+    /// The rest of its output, once that is closed.
     #[track_caller]
     pub(super) fn rest(&self) -> Vec<String> {
         let mut rest = Vec::new();
@@ -116,7 +116,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended, and been waited for.
+        // It may have ended and been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -158,13 +158,13 @@ pub(super) fn one_runs_and_one_waits(segment: &Path) -> (Running, u32, Running) 
     (first, command, second)
 }
 
-/// The letter that the kernel shows for what a process does; none where it is gone.
+/// The letter that the kernel shows for a process's state; none if it is gone.
 fn state(pid: u32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether it runs no more, though no one may have waited for it yet.
+/// Whether it has ended, even if nobody has waited for it yet.
 pub(super) fn has_ended(pid: u32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -173,10 +173,10 @@ pub(super) fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).expect("it is there");
 }
 
-/// Says its process id and ends when it is notified to, or its input does.
+/// Prints its process id, and ends when it is told to, or when its input ends.
 pub(super) const WAITING_TO_BE_TOLD: &str = "echo $$; read told; exit 0";
 
-/// The process that holds the permit: the only one that is attached.
+/// The process that holds the permit: the only attached one.
 #[track_caller]
 pub(super) fn keeper(segment: &Path) -> u32 {
     let mut participants = snapshot(segment).participants;
@@ -292,7 +292,7 @@ fn signals_are_passed_on() {
     assert_eq!(running.rest(), Vec::<String>::new());
 }
 
-/// As `kill`, also for real-time signals.
+/// Sends a signal by number, including real-time signals.
 fn send_number(pid: u32, number: i32) {
     let script = format!("kill -{number} {pid}");
     assert_eq!(run_command(Command::new("sh").args(["-c", &script])).code, 0);
@@ -335,9 +335,9 @@ fn a_stopped_command_stops_limitctl_and_both_continue_together() {
     assert_eq!(running.end().code(), Some(0));
 }
 
-/// `limitctl exec` as the leader of a session of its own, on a terminal; and what a user of the terminal has.
+/// `limitctl exec` as the leader of a new session, on a terminal, and the user's side of that terminal.
 fn on_a_terminal(command: &mut Command) -> (Running, PtyMaster) {
-    // Closed on exec: processes of other tests must not keep it from hanging up.
+    // Closed on exec, so that processes of other tests do not keep it from hanging up.
     let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).expect("a terminal");
     grantpt(&master).expect("ours");
     unlockpt(&master).expect("ours");
@@ -371,7 +371,7 @@ fn what_is_typed_reaches_the_command_once() {
         for (key, trapped) in [(b"\x03", "int"), (b"\x1c", "quit")] {
             terminal.write_all(key).expect("typed");
             assert_eq!(running.line(), trapped);
-            // Passed on after whatever came before it.
+            // It is passed on after every signal before it.
             signal(running.pid(), Signal::SIGUSR1);
             assert_eq!(running.line(), "usr");
         }
@@ -551,7 +551,7 @@ fn the_command_starts_with_the_signals_blocked_and_ignored_that_limitctl_started
     }
 }
 
-/// The command, to be started with a signal blocked and some ignored.
+/// Makes the command start with one signal blocked and some ignored.
 fn with_odd_signals(command: &mut Command) -> &mut Command {
     // SAFETY: the calls may be made between fork and exec; no handler is installed.
     unsafe {
@@ -607,7 +607,7 @@ fn what_makes_no_sense_ends_with_64_and_what_is_not_there_with_69() {
     assert_eq!(only_set(&path).limits[0].counts.taken, 0);
 }
 
-/// Finding 20: these tests waited for ever where the suite was started with nohup or in the background of a script.
+/// Without care, these tests would wait forever if the suite is started with nohup or in the background of a script.
 #[test]
 fn the_tests_hold_where_signals_are_ignored_from_the_start() {
     let mut again = Command::new(std::env::current_exe().expect("this program"));

@@ -1,4 +1,4 @@
-//! Files that verbs write: what is at the path before, and what becomes of it.
+//! Files that verbs write, and what happens to a file that is already at the path.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ use nix::unistd::{Pid, mkfifo};
 use crate::support::host::has;
 use crate::support::{self, command, create, directory, limitctl, run, text};
 
-/// How an exposition begins.
+/// The beginning of an exposition.
 const EXPORTED: &str = "# HELP shmlimit_";
 
 fn export(segment: &Path, output: &Path) -> support::Run {
@@ -30,7 +30,7 @@ fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
-/// What the file is, and a sum of what it has; through no link.
+/// A file's identity and a checksum of its contents, without following a link.
 fn state(path: &Path) -> (u64, u32, u64) {
     let found = fs::symlink_metadata(path).expect("there");
     let mut sum = DefaultHasher::new();
@@ -40,7 +40,7 @@ fn state(path: &Path) -> (u64, u32, u64) {
     (found.ino(), found.mode(), sum.finish())
 }
 
-/// One of each kind of file that is not to be written over, beside a segment that one of them has in use.
+/// One of each kind of file that must not be overwritten, next to a segment that one of them uses.
 fn foreign_files(directory: &Path, segment: &Path) -> Vec<PathBuf> {
     let at = |name: &str| directory.join(name);
     let kept = at("kept");
@@ -49,7 +49,7 @@ fn foreign_files(directory: &Path, segment: &Path) -> Vec<PathBuf> {
     symlink(&kept, at("link to a checkpoint")).expect("a link");
     fs::copy(segment, at("another segment")).expect("copied");
     fs::create_dir(at("a directory")).expect("made");
-    // Its mark comes last.
+    // Its magic number is written last.
     let under_construction = at(".limits.1.2.3.shmlimit-new");
     fs::write(&under_construction, [0; 8192]).expect("written");
     symlink(&under_construction, at("link to what is made")).expect("a link");
@@ -81,7 +81,7 @@ fn an_export_is_written_over_no_segment_no_checkpoint_and_nothing_under_construc
         assert_eq!(state(path), before, "{}", path.display());
     }
     assert_eq!(names_in(directory.path()), names, "nothing is left over");
-    // By another name, too.
+    // Also by another name.
     let second = directory.path().join("second name");
     fs::hard_link(&segment, &second).expect("a link");
     let before = state(&second);
@@ -100,7 +100,7 @@ fn an_export_is_renamed_over_nothing_and_regular_files_and_written_directly_into
     let former = state(&at("regular")).0;
     export(&segment, &at("regular")).ended(0);
     assert_ne!(state(&at("regular")).0, former, "it was replaced");
-    // A link stays one, and what it leads to is the same file as before, or a new one.
+    // A link stays a link, and its target is the same file as before, or a new one.
     fs::write(at("target"), "former").expect("written");
     let target = state(&at("target")).0;
     symlink("target", at("link")).expect("a link");
@@ -117,7 +117,8 @@ fn an_export_is_renamed_over_nothing_and_regular_files_and_written_directly_into
             "{name}: {written}"
         );
     }
-    // What is no file takes it, and stays what it is: a pipe, also by a link, and standard output by its name.
+    // Anything that is not a regular file accepts it, and stays what it is: a pipe, also through a link, and standard
+    // output by its name.
     mkfifo(&at("pipe"), Mode::S_IRWXU).expect("a pipe");
     symlink("pipe", at("link to a pipe")).expect("a link");
     for name in ["pipe", "link to a pipe"] {
@@ -167,7 +168,7 @@ fn a_checkpoint_is_written_over_checkpoints_and_empty_files_alone_whatever_their
     let at = |name: &str| directory.path().join(name);
     let kept = fs::read(at("kept")).expect("there");
     let size = kept.len();
-    // As large as a checkpoint is: zeros, a segment, a text.
+    // As large as a checkpoint: zeros, a segment, a text.
     let mut text_of_that_size = b"a diary, of many years".to_vec();
     text_of_that_size.resize(size, b'.');
     let mut segment_of_that_size = fs::read(&segment).expect("readable");
@@ -192,13 +193,13 @@ fn a_checkpoint_is_written_over_checkpoints_and_empty_files_alone_whatever_their
         assert_ne!(ended.code, 0, "{}", path.display());
         let after = state(path);
         assert_eq!(after.0, before.0, "{}", path.display());
-        // The segment shows that a process was attached.
+        // The segment records that a process was attached.
         assert!(after == before || *path == segment, "{}", path.display());
     }
     assert_eq!(names_in(directory.path()), names, "nothing is left over");
     fs::write(at("empty"), "").expect("written");
     fs::write(at("torn"), {
-        // Both sums are wrong.
+        // Both checksums are wrong.
         let mut torn = kept;
         torn[64] ^= 1;
         torn[4096 + 64] ^= 1;
@@ -246,7 +247,7 @@ fn what_a_signal_ends_while_it_creates_leaves_a_whole_segment_or_none() {
     }
 }
 
-/// The command that the script ends with, in a shell.
+/// Runs a script in a shell; it ends with the command under test.
 fn in_shell(script: &str, arguments: &[&str]) -> support::Run {
     let mut shell: Command = command("sh");
     shell
@@ -302,17 +303,17 @@ fn a_largest_file_size_is_an_error_where_a_file_is_made_and_leaves_nothing() {
         fs::read(&written).expect("there") == kept,
         "the checkpoint is as it was"
     );
-    // What makes no file needs no room.
+    // A verb that creates no file needs no room.
     limited(&["exec", text(&segment), "api", "--", "true"]).ended(0);
 }
 
-/// A memory cgroup of this test's own, removed when it is dropped.
+/// This test's own memory cgroup, removed when it is dropped.
 struct MemoryGroup {
     directory: PathBuf,
 }
 
 impl MemoryGroup {
-    /// None where this process may make none.
+    /// `None` if this process may not make one.
     fn with_limit(bytes: u64) -> Option<Self> {
         let [first, second] = [
             (
@@ -334,7 +335,7 @@ impl MemoryGroup {
             println!("skipped: no memory cgroup of its own: {error}");
             return None;
         }
-        // The kernel may count no swap.
+        // The kernel may not account for swap.
         let swap = if is_first { bytes } else { 0 };
         let _ = fs::write(group.directory.join(with_swap), swap.to_string());
         Some(group)
@@ -375,7 +376,7 @@ fn a_segment_larger_than_the_memory_cgroup_is_an_error_and_one_that_fits_is_made
     assert!(refused.stderr.contains("memory cgroup"), "{refused:?}");
     assert_eq!(names_in(directory.path()), names, "nothing is left over");
     create(&small).ended(0);
-    // The pages that it has are counted: so is what another one would need beside them.
+    // Its pages count, and so do those that another segment would need.
     run(["inspect", text(&path)]).ended(0);
     fs::remove_file(&path).expect("there");
 }

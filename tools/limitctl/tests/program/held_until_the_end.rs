@@ -1,4 +1,4 @@
-//! Commands whose permit is held until everything that they started has ended.
+//! The permit of a command is held until everything that the command started has ended.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,7 +12,8 @@ use crate::exec::{
 };
 use crate::support::{create_declared, directory, text};
 
-/// Jobs that go on in different ways, each of which says the process id of what reads the input and goes on until that ends.
+/// Jobs that leave something running in different ways. Each prints the id of the process that reads the input and runs
+/// until the input ends.
 const JOBS: [&str; 5] = [
     "exec sh -c 'echo $$; read told'",
     "sh -c 'echo $$; read told'; exit 0",
@@ -64,7 +65,7 @@ fn what_a_command_leaves_behind_holds_its_place_and_limitctl_does_not_wait_for_i
     let segment = one_place(directory.path());
     let pipe = directory.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
-    // A daemon: its parents have ended, in a session of its own, and it has none of the streams.
+    // A daemon: its parents have ended, it is in its own session, and it has none of the streams.
     let script = format!(
         "setsid sh -c 'sh -c \"read told < {}\" <&- >&- 2>&- &' & wait; exit 3",
         text(&pipe)

@@ -1,5 +1,5 @@
-//! What is installed on a host and in containers: put in place below another root, and read by the tools that it is for. Where
-//! one of these is not here, that is said.
+//! The files for hosts and containers: installed below another root, and read by the tools that they are for. Reports
+//! which tools are missing.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -23,7 +23,7 @@ fn install(root: &Path) {
     run_command(&mut install).ended(0);
 }
 
-/// The verbs, as the help lists them.
+/// The verbs that the help lists.
 fn verbs() -> Vec<String> {
     let help = run(["help"]).ended(0).stdout;
     let (_, commands) = help.split_once("Commands:\n").expect("a list");
@@ -91,7 +91,7 @@ fn units_are_what_systemd_takes_them_for() {
     }
     let root = directory();
     install(root.path());
-    // The unit names the program by its place on a host: here that is another.
+    // The unit names the program's path on a host, which is different here.
     for unit in [
         "shmlimit.service",
         "shmlimit-doctor.service",
@@ -102,7 +102,7 @@ fn units_are_what_systemd_takes_them_for() {
         let here = here.replace("/usr/bin/limitctl", text(&root.path().join("usr/bin/limitctl")));
         fs::write(&path, here).expect("written");
         let verified = run_command(command("systemd-analyze").args(["verify", "--man=no", text(&path)]));
-        // It examines the units that these need, too, of which this host may have strange ones.
+        // It also examines the units that these need, and this host's may be strange.
         let complaints = verified.stderr.lines().filter(|line| line.contains("shmlimit"));
         assert_eq!(complaints.collect::<Vec<_>>(), Vec::<&str>::new(), "{unit}");
     }
@@ -165,10 +165,10 @@ fn the_directory_is_made_and_the_service_fills_it_and_finds_nothing_wrong() {
         "{created:?}"
     );
     assert_eq!(fs::metadata(&segment).expect("created").mode() & 0o777, 0o660);
-    // Of the group of the directory.
+    // The group of the directory.
     let of_directory = fs::metadata(&segments).expect("made").gid();
     assert_eq!(fs::metadata(&segment).expect("created").gid(), of_directory);
-    // Nothing in it has a checkpoint.
+    // No declaration in it has a checkpoint.
     assert_eq!(of_unit("shmlimit.service", "ExecStop").ended(0).stdout, "");
     let reloaded = of_unit("shmlimit.service", "ExecReload").ended(0);
     assert!(reloaded.stdout.contains("found "), "{reloaded:?}");
@@ -191,7 +191,7 @@ fn examples_for_kubernetes_are_read_by_its_tools() {
     ] {
         assert!(built.stdout.contains(part), "{part} in {}", built.stdout);
     }
-    // What is declared there is a declaration.
+    // The declaration in it is valid.
     let (_, declared) = built.stdout.split_once("api.toml: |\n").expect("a declaration");
     let lines = declared
         .lines()
@@ -212,7 +212,7 @@ fn the_example_for_compose_is_read_by_its_tools() {
     if has("docker", &["compose", "version"]) {
         run_command(command("docker").args(["compose", "--file", text(&file), "config", "--quiet"])).ended(0);
     } else if has("python3", &["-c", "import yaml"]) {
-        // Whether it is YAML with services that have what is shared.
+        // Whether it is YAML whose services have the shared parts.
         let script = "import sys, yaml; services = yaml.safe_load(open(sys.argv[1]))['services']; \
                       print(services['admin']['ipc'], services['admin']['pid'], services['limits']['ipc'])";
         let read = run_command(command("python3").args(["-c", script, text(&file)])).ended(0);

@@ -1,4 +1,4 @@
-//! The program has the probes of the library, so that tracers can attach to it.
+//! The program contains the library's probes, so that tracers can attach to it.
 
 use std::fs;
 

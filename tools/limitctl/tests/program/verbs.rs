@@ -1,4 +1,4 @@
-//! Each verb, and each way to end.
+//! Each verb, and each exit code.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -66,7 +66,7 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
         run_.stdout.starts_with(&format!("created {path}: 2 sets, ")),
         "{run_:?}"
     );
-    // By default, 5,120 wait; what bounds permits by capacity has room for four times as many.
+    // By default, 5,120 requests may wait; a set whose capacity bounds its permits has room for four times as many.
     for part in [
         "  openai     1  64 B      0       0 B    5,120  960.0 KiB  ",
         "  local      1  64 B    256  16.0 KiB    5,120  640.0 KiB  ",
@@ -396,8 +396,8 @@ fn a_set_that_cannot_be_repaired_is_poisoned_until_it_is_reset() {
     let directory = directory();
     let path = create(directory.path());
     let mut bytes = fs::read(&path).expect("read");
-    // The journal's word lies behind the lock, which lies behind two rooms for definitions, half as long again as the
-    // first one but at least 512 bytes longer (shm-layout.md).
+    // The journal's word follows the lock, which follows two areas for definitions. Each is half as long again as the
+    // first definition, but at least 512 bytes longer (shm-layout.md).
     let definition = find(&bytes, b"[segment]");
     let size = bytes[definition..]
         .iter()
@@ -493,7 +493,7 @@ fn damaged_and_foreign_files_end_with_65() {
     let path = create(directory.path());
     let whole = fs::read(&path).expect("read");
     let mut damaged = whole.clone();
-    // A word of the checked part of the header: the count of sets.
+    // A word in the checked part of the header: the number of sets.
     damaged[18 * 8] ^= 1;
     let mut foreign = whole.clone();
     foreign[8] = 99;
@@ -583,7 +583,7 @@ fn a_wrong_declaration_ends_with_78() {
     run(["create", "--config", text(&missing), text(&path)]).ended(69);
 }
 
-/// Each line of a paragraph is as full as it gets: none is broken where the source was.
+/// Asserts that each line of a paragraph is as full as possible, and not broken where the source was.
 fn assert_filled(text: &str) {
     const WIDTH: usize = 100;
     let lines: Vec<&str> = text.lines().collect();

@@ -1,9 +1,9 @@
-//! What a simulation says of keys and addresses, against traces worked out by hand.
+//! Simulations with keys and addresses, compared with traces worked out by hand.
 
 use crate::support::replay_declaration;
 use serde_json::{Value, json};
 
-/// Replays events against a declaration, and answers the verdicts.
+/// Replays events against a declaration, and returns the verdicts.
 fn verdicts_of(declaration: &str, events: &[Value]) -> Vec<Value> {
     replay_declaration(declaration, events).ended(0).json_lines()
 }
@@ -111,7 +111,7 @@ fn a_key_without_a_row_is_refused_and_no_limit_binds() {
     for (policy, capacity, admits_all) in [
         ("evict_oldest", 1, true),
         ("evict_least_used", 2, true),
-        // Each key has used all that it may, so none is evicted.
+        // Each key is limited, so none is evicted.
         ("evict_least_used", 1, false),
     ] {
         let evicting = declaration

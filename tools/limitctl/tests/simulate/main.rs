@@ -1,4 +1,4 @@
-//! Simulations: what they say of a declaration, against traces worked out by hand.
+//! Simulations of declarations, compared with traces worked out by hand.
 
 mod keys;
 mod reports;

@@ -1,4 +1,4 @@
-//! What a simulation reports, how it ends, and what it leaves behind: nothing.
+//! What a simulation reports, how it ends, and that it leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -118,7 +118,7 @@ fn a_line_that_makes_no_sense_ends_the_replay_and_says_where_and_what_to_do() {
         for part in parts.iter().chain(&["trace.ndjson, line 3: "]) {
             assert!(run.stderr.contains(part), "{part} in {run:?}");
         }
-        // What was said before stands.
+        // The verdicts before it stand.
         assert_eq!(run.json_lines().len(), 1, "{run:?}");
     }
 }
@@ -184,7 +184,7 @@ fn what_cannot_be_read_or_declared_has_the_codes_of_other_verbs() {
     run(["simulate", now, "--trace", trace, "--json"]).ended(64);
 }
 
-/// Two a second and five asked for in each of two seconds, one of them for more than there ever is.
+/// Five requests in each of two seconds, against two a second; one asks for more than there ever is.
 fn busy() -> Vec<Value> {
     let mut events = Vec::new();
     for second in [1_000, 3_000] {
@@ -231,7 +231,7 @@ fn text_and_json_of_a_summary_agree_with_the_verdicts() {
     );
     assert_eq!(requests["max_held_at_once"], Value::Null);
     assert_eq!(api["limits"][1]["max_held_at_once"], 1);
-    // Six taken, and three more at settle, in the same second.
+    // Six taken, and three more by a settlement in the same second.
     let tokens = &json["sets"][1]["limits"][0];
     assert_eq!(
         (&tokens["used"], &tokens["max_in_a_second"], &tokens["refused"]),
@@ -268,8 +268,8 @@ fn compare(other: &str, events: &[Value], arguments: &[&str]) -> Run {
 
 #[test]
 fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
-    // Three a second instead of two. The third of each burst flips, and what the other has spent by then makes no
-    // difference two seconds later.
+    // Three a second instead of two. The third of each burst flips; two seconds later, what the other has spent by then
+    // makes no difference.
     let other = NOW.replace("capacity = 2\n  window", "capacity = 3\n  window");
     let run = compare(&other, &busy(), &[]).ended(0);
     let flips = run.json_lines();
@@ -280,14 +280,14 @@ fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
             (&flip["admitted"], &flip["against"]["admitted"]),
             (&json!(false), &json!(true))
         );
-        // Two were taken 2 and 1 ms before, and one is worth 500 ms; there, three are and 333 1/3.
+        // Here two were taken 2 and 1 ms before, and one is worth 500 ms; there it is three and 333 1/3 ms.
         assert_eq!(flip["limits"]["requests"]["retry_after_ms"], 498);
         assert_eq!(flip["against"]["limits"]["requests"]["reset_after_ms"], 998);
     }
     let count = json!({"requests": 12, "flips": 2, "to_admitted": 0, "to_refused": 2});
     assert_eq!(flips.last(), Some(&count));
 
-    // A limit is no different from itself.
+    // A declaration does not differ from itself.
     let run = compare(NOW, &busy(), &["--max-flips", "0"]).ended(0);
     assert_eq!(
         run.stdout,
@@ -332,7 +332,7 @@ fn a_comparison_may_name_limits_that_only_one_declaration_has() {
     let other = NOW.replace("name = \"requests\"", "name = \"calls\"");
     let take = |limit: &str| json!({"at_ms": 1, "set": "api", "cost": {limit: 2}});
     let run = compare(&other, &[take("requests"), take("calls")], &[]).ended(0);
-    // The second: there are no requests left here, and calls are not taken; there, no calls were taken before but one.
+    // The second request: here no requests are left, so calls are not taken; there only one call was taken before.
     assert_eq!(
         run.json_lines().last().map(|count| count["flips"].clone()),
         Some(json!(0))
@@ -378,7 +378,7 @@ fn restless() -> String {
 #[test]
 fn two_runs_are_equal_to_the_byte() {
     let directory = directory();
-    // Leases are looked for whenever something is refused, however fast the program runs.
+    // Every refusal looks for expired leases, however fast the program runs.
     let leased = NOW.replace(
         "kind = \"concurrency\"",
         "kind = \"concurrency\"\n  lease = \"700ms\"",
@@ -424,7 +424,7 @@ fn standard_input_is_a_trace_and_needs_no_end() {
     stdin
         .write_all(b"{\"at_ms\": 1, \"set\": \"api\"}\n{\"at_ms\": 0, \"set\": \"api\"}\n")
         .expect("it reads");
-    // It ends at the mistake although more could come.
+    // It ends at the mistake although more lines could come.
     let run = finish(child).ended(65);
     drop(stdin);
     assert!(
@@ -443,7 +443,7 @@ fn a_reader_who_has_seen_enough_ends_the_replay_unless_flips_are_counted() {
         "other.toml",
         NOW.replace("capacity = 2", "capacity = 1"),
     );
-    // The last line is a mistake that only who comes there finds.
+    // The last line is a mistake, which is only found by reading that far.
     let trace = write(directory.path(), "trace", restless() + "{}\n");
     let closed = || {
         let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -463,7 +463,7 @@ fn a_reader_who_has_seen_enough_ends_the_replay_unless_flips_are_counted() {
     assert!(run.stderr.starts_with("limitctl: cannot write"), "{run:?}");
 }
 
-/// The directory of a simulation's segment, once its name is gone from the file system.
+/// The directory of a simulation's segment, once the file's name is gone.
 fn directory_of_mapped_segment(pid: u32) -> Option<PathBuf> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
     let line = maps.lines().find(|line| line.contains("/limitctl-simulate-"))?;
@@ -497,7 +497,7 @@ fn nothing_is_left_behind_even_by_a_simulation_that_is_killed() {
 #[test]
 fn a_verdict_shows_no_hostile_character_and_reads_back_the_same() {
     let directory = directory();
-    // Control characters cannot be declared; what turns the text around can.
+    // Control characters cannot be declared, but characters that reverse the text can.
     let hostile = "a\u{202e}\u{e0041}";
     let named = NOW.replace("name = \"api\"", &format!("name = \"{hostile}\""));
     let declaration = write(directory.path(), "hostile.toml", named);
@@ -510,7 +510,7 @@ fn a_verdict_shows_no_hostile_character_and_reads_back_the_same() {
     }
 }
 
-/// As [`NOW`], but each key of `api` has the limits for itself.
+/// [`NOW`], except that each key of `api` has its own limits.
 fn keyed() -> String {
     NOW.replace("name = \"api\"\n", "name = \"api\"\nkeyed = { max_keys = 10 }\n")
 }

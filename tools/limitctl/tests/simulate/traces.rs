@@ -1,4 +1,4 @@
-//! What a simulation says, against traces worked out by hand: every algorithm, at its boundaries to the millisecond.
+//! Simulations of every algorithm, compared with traces worked out by hand, at its boundaries to the millisecond.
 
 use crate::support::{Run, replay_declaration};
 use serde_json::{Value, json};
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 /// 2026-01-01T00:00:00Z: 20,454 days after the epoch.
 const NEW_YEAR: u64 = 1_767_225_600_000;
 
-/// 2200-01-01T00:00:00Z. From 1970 on that is 230 years with 56 leap days (1972 to 2196 without 2100): 84,006 days.
+/// 2200-01-01T00:00:00Z: 230 years after 1970, with 56 leap days (1972 to 2196 without 2100), or 84,006 days.
 const YEAR_2200: u64 = 84_006 * 86_400_000;
 
-/// Replays events against a declaration of one set, `s`, with these limits.
+/// Replays events against a declaration of one set `s` with these limits.
 fn replay(limits: &str, events: &[Value]) -> Run {
     replay_declaration(&format!("[[set]]\nname = \"s\"\nlimit = [{limits}]\n"), events)
 }
 
-/// The verdicts on events, which must all make sense.
+/// The verdicts on events, which must all be valid.
 fn verdicts(limits: &str, events: &[Value]) -> Vec<Value> {
     let run = replay(limits, events).ended(0);
     assert!(run.stderr.is_empty(), "{run:?}");
     run.json_lines()
 }
 
-/// What is expected of the one limit of a set, `l`.
+/// The expected verdict of a set's only limit, `l`.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     admitted: bool,
@@ -30,7 +30,7 @@ struct Expected {
     reset_after_ms: u64,
 }
 
-/// Admitted, with that much left, and completely replenished after that many milliseconds.
+/// Admitted, with this much left, and completely replenished after this many milliseconds.
 fn admits(remaining: u64, reset_after_ms: u64) -> Expected {
     Expected {
         admitted: true,
@@ -40,7 +40,7 @@ fn admits(remaining: u64, reset_after_ms: u64) -> Expected {
     }
 }
 
-/// Refused, to be tried again after that many milliseconds.
+/// Refused, with a retry after this many milliseconds.
 fn refuses(retry_after_ms: u64, remaining: u64, reset_after_ms: u64) -> Expected {
     Expected {
         admitted: false,
@@ -58,7 +58,7 @@ fn refuses_for_good(remaining: u64, reset_after_ms: u64) -> Expected {
     }
 }
 
-/// Replays requests of a cost against one limit, `l`, and compares each verdict, whole.
+/// Replays requests with costs against one limit `l`, and compares each complete verdict.
 #[track_caller]
 fn check(limit: &str, origin: u64, trace: &[(u64, u64, Expected)]) {
     let events: Vec<Value> = trace
@@ -101,8 +101,8 @@ fn verdicts_are_written_exactly_as_documented() {
 
 #[test]
 fn gcra_of_three_a_second_rounds_thirds_of_milliseconds_up() {
-    // One is worth 1000/3 ms. The backlog after n takings from 1000 on ends at 1000 + n * 1000/3; one more fits while
-    // what is left of the backlog is at most 1000 - 1000/3 = 666 2/3.
+    // One is worth 1000/3 ms. After n units taken from 1000 on, the backlog ends at 1000 + n * 1000/3; one more fits
+    // while the rest of the backlog is at most 1000 - 1000/3 = 666 2/3.
     check(
         r#"kind = "calls", capacity = 3, window = "1s", algorithm = "gcra""#,
         0,
@@ -221,7 +221,7 @@ fn a_leaky_bucket_drains_at_its_rate_however_often_it_is_asked() {
 
 #[test]
 fn a_fixed_window_turns_at_multiples_of_its_length_since_the_epoch() {
-    // The days before the year 2200 are whole multiples of ten seconds.
+    // The days before the year 2200 are a multiple of ten seconds.
     check(
         r#"kind = "calls", capacity = 5, window = "10s", algorithm = "fixed_window""#,
         YEAR_2200,
@@ -248,7 +248,7 @@ fn a_fixed_window_by_first_use_starts_with_it() {
         (800, 1, admits(0, 200)),
         (999, 1, refuses(1, 0, 1)),
         (1_000, 1, admits(1, 1_000)),
-        // Nothing was used when the second window ended, so the third starts at 2500.
+        // Nothing was in use when the second window ended, so the third starts at 2500.
         (2_500, 2, admits(0, 1_000)),
         (3_499, 1, refuses(1, 0, 1)),
         (3_500, 1, admits(1, 1_000)),
@@ -273,7 +273,7 @@ fn a_calendar_month_turns_at_midnight_of_its_offset() {
             (1, 41, admits(59, 31 * 86_400_000)),
         ],
     );
-    // 2100 is no leap year: March begins 59 days after the new year, which is 130 years with 32 leap days after the
+    // 2100 is not a leap year: March begins 59 days after the new year, which is 130 years with 32 leap days after the
     // epoch.
     let march = (130 * 365 + 32 + 59) * 86_400_000;
     check(
@@ -333,28 +333,28 @@ fn a_sliding_window_forgets_each_taking_when_it_is_a_window_old() {
 
 #[test]
 fn a_sliding_window_counter_weighs_its_oldest_part() {
-    // Ten parts of a second. What was counted in second 20 counts in full until the end of second 29, and in second 30
-    // by what is left of it.
+    // Ten cells of a second. A count of second 20 counts in full until the end of second 29, and in second 30 in
+    // proportion to the rest of that second.
     check(
         r#"kind = "calls", capacity = 10, window = "10s", algorithm = "sliding_window_counter""#,
         YEAR_2200,
         &[
             (20_000, 10, admits(0, 11_000)),
-            // Four fit when 6 of 10 are left, 0.4 s into second 30.
+            // Four fit when 6 of the 10 still count, 0.4 s into second 30.
             (29_999, 4, refuses(401, 0, 1_001)),
-            // 6.01 are left, rounded up to 7.
+            // 6.01 still count, rounded up to 7.
             (30_399, 4, refuses(1, 3, 601)),
-            // Now they are counted in second 30, which is out of sight at 41.
+            // Now they are counted in second 30, which no longer counts at 41.
             (30_400, 4, admits(0, 10_600)),
         ],
     );
-    // The well-known two counters: the count of the second before, by what is left of it.
+    // The well-known two counters: the previous second's count is weighted by the rest of this second.
     check(
         r#"kind = "calls", capacity = 4, window = "1s", algorithm = "sliding_window_counter", buckets = 1"#,
         NEW_YEAR,
         &[
             (0, 4, admits(0, 2_000)),
-            // 4 * 0.751 = 3.004, rounded up to 4; one fits beside 3, a quarter into the second.
+            // 4 * 0.751 = 3.004, rounded up to 4; a quarter into the second it is 3, and one more fits.
             (1_249, 1, refuses(1, 0, 751)),
             (1_250, 1, admits(0, 1_750)),
         ],
@@ -363,7 +363,7 @@ fn a_sliding_window_counter_weighs_its_oldest_part() {
 
 #[test]
 fn a_budget_counts_the_debit_that_crosses_the_line_in_full() {
-    // Ends of minutes: the days before the year 2200 are whole minutes.
+    // Windows end with minutes: the days before the year 2200 are whole minutes.
     check(
         r#"kind = "budget", capacity = 100, window = "60s""#,
         YEAR_2200,
@@ -372,7 +372,7 @@ fn a_budget_counts_the_debit_that_crosses_the_line_in_full() {
             (1, 90, admits(0, 59_999)),
             (1, 1, refuses(59_999, 0, 59_999)),
             (59_999, 0, refuses(1, 0, 1)),
-            // Asked without a debit, the new window is not open yet.
+            // Asking without a debit does not open the new window.
             (60_000, 0, admits(100, 0)),
             (60_001, 99, admits(1, 59_999)),
             (60_002, 1_000, admits(0, 59_998)),
@@ -402,7 +402,7 @@ fn a_budget_is_debited_at_settle_as_well() {
     assert_eq!(verdicts[2]["limits"]["l"]["retry_after_ms"], 59_998);
 }
 
-/// Admission, units left and time to try again, of the limit `l`.
+/// Admission, remaining units and retry time of the limit `l`.
 fn essence(verdict: &Value) -> (bool, u64, Option<u64>) {
     let limit = &verdict["limits"]["l"];
     (
@@ -460,7 +460,7 @@ fn a_lease_runs_out_to_the_millisecond() {
         json!({"at_ms": NEW_YEAR, "set": "s", "cost": {"l": 3}, "id": 1}),
         json!({"at_ms": NEW_YEAR + 29_999, "set": "s"}),
         json!({"at_ms": NEW_YEAR + 30_000, "set": "s"}),
-        // Released too late, which changes nothing.
+        // Released too late, which has no effect.
         json!({"at_ms": NEW_YEAR + 30_001, "release": 1}),
         json!({"at_ms": NEW_YEAR + 30_001, "set": "s"}),
     ];
@@ -484,10 +484,10 @@ fn settling_gives_back_what_was_not_used_and_charges_what_was() {
         r#"{ name = "l", kind = "rate", capacity = 10, window = "10s", algorithm = "token_bucket" }"#;
     let events = [
         json!({"at_ms": 1_000, "set": "s", "cost": {"l": 8}, "id": 1}),
-        // Of a backlog of 7 s, 5 come off.
+        // This takes 5 off a backlog of 7 s.
         json!({"at_ms": 2_000, "settle": 1, "usage": {"l": 3}}),
         json!({"at_ms": 2_000, "set": "s", "cost": {"l": 8}, "id": 2}),
-        // Four more than reserved: a backlog of 14 s.
+        // Four more than reserved make a backlog of 14 s.
         json!({"at_ms": 2_000, "settle": 2, "usage": {"l": 12}}),
         json!({"at_ms": 2_000, "set": "s", "cost": {"l": 1}}),
         json!({"at_ms": 6_999, "set": "s", "cost": {"l": 1}}),
@@ -520,12 +520,12 @@ fn a_set_takes_all_of_its_limits_or_none() {
         json!({"at_ms": 1_000, "set": "s", "cost": {"tokens": 1}}),
     ];
     let verdicts = verdicts(limits, &events);
-    // A unit of tokens is a hundredth, and worth 100 ms; a request is worth 500.
+    // A unit of tokens is a hundredth, and worth 100 ms; a request is worth 500 ms.
     let expected = [
         (true, json!(null), [1, 0, 500], [30, 0, 7_000]),
         (false, json!("tokens"), [1, 0, 500], [30, 4_000, 7_000]),
         (true, json!(null), [0, 0, 1_000], [0, 0, 10_000]),
-        // Both refuse; the one that takes longer binds.
+        // Both refuse; the one with the longer wait is binding.
         (false, json!("requests"), [0, 500, 1_000], [0, 100, 10_000]),
     ];
     for ((admitted, binding, requests, tokens), verdict) in expected.into_iter().zip(verdicts) {

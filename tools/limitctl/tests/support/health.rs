@@ -1,4 +1,4 @@
-//! What `limitctl doctor` says, and its commands carried out.
+//! Reads what `limitctl doctor` reports, and runs its commands.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,23 +9,23 @@ use serde_json::Value;
 use super::host::with_limitctl_on_path;
 use super::{Run, TIMEOUT, command, run, run_command, text};
 
-/// The findings of a segment, and of its host.
+/// The findings on a segment and its host.
 pub fn findings(path: &Path) -> Vec<Value> {
     findings_of(&run(["doctor", "--json", text(path)]).json())
 }
 
-/// The findings of a report on one segment.
+/// The findings in a report on one segment.
 pub fn findings_of(report: &Value) -> Vec<Value> {
     let of_segment = report["segments"][0]["findings"].as_array().expect("findings");
     let of_host = report["findings"].as_array().expect("findings");
-    // Notes are no findings that anything is to be done about: tests run on disks, too.
+    // Notes need no action, and tests may run on disks.
     let all = of_segment.iter().chain(of_host);
     all.filter(|finding| finding["severity"] != "note")
         .cloned()
         .collect()
 }
 
-/// The one finding of that kind.
+/// The only finding of this kind.
 #[track_caller]
 pub fn the<'a>(kind: &str, findings: &'a [Value]) -> &'a Value {
     let of_kind: Vec<&Value> = findings.iter().filter(|it| it["finding"] == kind).collect();
@@ -35,7 +35,7 @@ pub fn the<'a>(kind: &str, findings: &'a [Value]) -> &'a Value {
     }
 }
 
-/// Waits until a finding of that kind is there.
+/// Waits for a finding of this kind.
 #[track_caller]
 pub fn wait_for(kind: &str, path: &Path) -> Value {
     let deadline = Instant::now() + TIMEOUT;
@@ -48,7 +48,7 @@ pub fn wait_for(kind: &str, path: &Path) -> Value {
     }
 }
 
-/// Carries out the command that a finding names, by a shell that finds this limitctl.
+/// Runs the command that a finding names, in a shell that finds this limitctl.
 #[track_caller]
 pub fn heal(finding: &Value) -> Run {
     let heal = finding["heal"]
@@ -57,7 +57,7 @@ pub fn heal(finding: &Value) -> Run {
     run_command(&mut shell(heal)).ended(0)
 }
 
-/// A shell that carries out a script, with this limitctl first on the path.
+/// A shell that runs a script, with this limitctl first on the path.
 pub fn shell(script: &str) -> Command {
     let mut shell = command("sh");
     with_limitctl_on_path(&mut shell);
@@ -65,7 +65,8 @@ pub fn shell(script: &str) -> Command {
     shell
 }
 
-/// The finding of that kind is of that severity, which the exit code goes by; its command heals it, and leaves nothing.
+/// Asserts that the finding of this kind has this severity, that the exit code matches it, and that its command heals
+/// it completely.
 #[track_caller]
 pub fn assert_healed(kind: &str, severity: &str, path: &Path) -> Value {
     let found = findings(path);

@@ -1,4 +1,4 @@
-//! What a test may do on this host.
+//! What a test can do on this host.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 /// The user `nobody` and its group, which have no rights of their own.
 pub const NOBODY: u32 = 65_534;
 
-/// Whether this is root, without which some things cannot be tried.
+/// Whether this process is root, which some tests need.
 pub fn is_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -15,12 +15,12 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Whether this system lets the test make such namespaces.
+/// Whether this system lets the test create such namespaces.
 pub fn can_unshare(options: &[&str]) -> bool {
     has("unshare", &[options, &["true"]].concat())
 }
 
-/// Whether a tool is here, and ends well with these arguments.
+/// Whether a tool exists, and succeeds with these arguments.
 pub fn has(tool: &str, arguments: &[&str]) -> bool {
     let has = Command::new(tool)
         .args(arguments)
@@ -32,7 +32,7 @@ pub fn has(tool: &str, arguments: &[&str]) -> bool {
     has
 }
 
-/// Puts the limitctl that is tested first on the path of a command.
+/// Puts the limitctl under test first on a command's path.
 pub fn with_limitctl_on_path(command: &mut Command) {
     let own = Path::new(env!("CARGO_BIN_EXE_limitctl"))
         .parent()

@@ -1,4 +1,4 @@
-//! What the tests share: the program under test, segments, and processes that use them.
+//! Shared by the tests: the program under test, segments, and processes that use them.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(
     unsafe_code,
@@ -21,20 +21,20 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sig
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Longer than anything takes on the slowest machine; what takes longer hangs.
+/// Longer than anything takes on the slowest machine: anything that takes longer hangs.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A directory of the test's own.
+/// The test's own directory.
 pub fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// A command that starts with the default action for each signal, whatever the tests were started with: under nohup,
-/// or in the background of a script, a process ignores signals, and so does each program that it starts.
+/// A command that starts with the default action for each signal, however the tests were started: under nohup or in the
+/// background of a script, a process ignores signals, and so do the programs that it starts.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: sigaction may be called between fork and exec, and no handler is installed.
+    // SAFETY: sigaction may be called between fork and exec, and this installs no handler.
     unsafe {
         command.pre_exec(move || {
             for signal in Signal::iterator().filter(|it| ![Signal::SIGKILL, Signal::SIGSTOP].contains(it)) {
@@ -46,7 +46,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The program under test, with colours as a user without preferences has them.
+/// The program under test, with the default colours.
 pub fn limitctl() -> Command {
     let mut command = command(env!("CARGO_BIN_EXE_limitctl"));
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
@@ -55,7 +55,7 @@ pub fn limitctl() -> Command {
     command
 }
 
-/// What a run of the program came to.
+/// The result of a run of the program.
 #[derive(Debug)]
 pub struct Run {
     pub code: i32,
@@ -68,7 +68,7 @@ impl Run {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
     }
 
-    /// What it printed, where each line is JSON.
+    /// Its output, if each line is JSON.
     pub fn json_lines(&self) -> Vec<Value> {
         let values = self.stdout.lines().map(serde_json::from_str);
         values
@@ -76,7 +76,7 @@ impl Run {
             .unwrap_or_else(|error| panic!("{error} in {self:?}"))
     }
 
-    /// The run, provided that it ended like that.
+    /// Returns the run after asserting its exit code.
     #[track_caller]
     pub fn ended(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:?}");
@@ -111,7 +111,7 @@ pub fn run_command(command: &mut Command) -> Run {
     finish(child)
 }
 
-/// Runs the program whose reader has gone away: a success, of which nothing is said.
+/// Runs the program with its reader gone, which must be a silent success.
 #[track_caller]
 pub fn run_without_reader(arguments: &[&str]) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -127,7 +127,7 @@ pub fn run_without_reader(arguments: &[&str]) {
     assert!(run.stderr.is_empty(), "{run:?}");
 }
 
-/// Reads what a child says until it ends, and gives up on it if it hangs.
+/// Reads a child's output until it ends, and gives up on it if it hangs.
 pub fn finish(mut child: Child) -> Run {
     let stderr = read_aside(child.stderr.take());
     let stdout = read_aside(child.stdout.take());
@@ -150,7 +150,7 @@ pub fn finish(mut child: Child) -> Run {
     }
 }
 
-/// Reads a stream to its end, where there is one, without making anyone wait for it.
+/// Reads a stream, if there is one, to its end in the background.
 fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -158,14 +158,14 @@ fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> 
         if let Some(mut stream) = stream {
             stream.read_to_end(&mut bytes).expect("read");
         }
-        // No one waits for it any more if the test has failed.
+        // If the test has failed, nobody waits for it any more.
         let _ = sender.send(bytes);
     });
     receiver
 }
 
-/// The lines of a stream as they come, so that a test can wait for each with a deadline. The stream is closed when the
-/// receiver is dropped and another line comes.
+/// The lines of a stream as they arrive, so that a test can wait for each with a deadline. After the receiver is
+/// dropped, the next line closes the stream.
 pub fn lines_of<R: Read + Send + 'static>(stream: R) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
@@ -200,7 +200,7 @@ pub fn create(directory: &Path) -> PathBuf {
     path
 }
 
-/// Creates a segment of that name, as its declaration says, which stays beside it.
+/// Creates a segment of this name from a declaration, which stays next to it.
 pub fn create_declared(directory: &Path, name: &str, declaration: &str) -> PathBuf {
     let (config, path) = (directory.join(format!("{name}.toml")), directory.join(name));
     std::fs::write(&config, declaration).expect("written");
@@ -208,19 +208,19 @@ pub fn create_declared(directory: &Path, name: &str, declaration: &str) -> PathB
     path
 }
 
-/// What is shown of a key, as text and as JSON.
+/// What `show` prints about a key, as text and as JSON.
 pub fn show_key(segment: &Path, set: &str, key: &str) -> (String, Value) {
     let shown = run(["show", text(segment), set, key]).ended(0).stdout;
     let json = run(["show", "--json", text(segment), set, key]).ended(0).json();
     (shown, json)
 }
 
-/// Set in a process that a test made of itself: what to do.
+/// The role of a copy of the test program, set in its environment.
 const ROLE: &str = "LIMITCTL_TEST_ROLE";
-/// The segment to do it with.
+/// The segment for the role.
 const SEGMENT: &str = "LIMITCTL_TEST_SEGMENT";
 
-/// A process that a test made of itself; killed at the latest when it is dropped.
+/// A copy of the test program that plays a role; killed at the latest when it is dropped.
 pub struct Actor {
     child: Child,
     commands: ChildStdin,
@@ -228,7 +228,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts a process that attaches to the segment and plays a role until it is notified to go on: see [`play`].
+    /// Starts a process that attaches to the segment and plays a role until it is told to go on: see [`play`].
     pub fn start(role: &str, segment: &Path) -> Self {
         let mut child = command(std::env::current_exe().expect("this program"))
             .args(["--exact", "actor", "--nocapture", "--test-threads=1"])
@@ -253,13 +253,13 @@ impl Actor {
         self.child.id()
     }
 
-    /// Tells it to go on, and answers what it says then.
+    /// Tells it to go on, and returns what it says next.
     pub fn go_on(&mut self) -> String {
         self.commands.write_all(b"go on\n").expect("it reads");
         self.answer()
     }
 
-    /// Has it go on from what it said last, to its end, and waits for that.
+    /// Tells it to go on to its end, and waits for that.
     pub fn drop_what_it_holds(mut self) {
         self.commands.write_all(b"go on\n").expect("it reads");
         let deadline = Instant::now() + TIMEOUT;
@@ -296,7 +296,7 @@ impl Actor {
         self.child.wait().expect("a child of ours");
     }
 
-    /// Stops it at an instant at which it has the lock of a set.
+    /// Stops it at an instant when it has a set's lock.
     pub fn stop_with_the_lock(&self, segment: &Path) {
         let reader = shmlimit::SegmentReader::open(segment).expect("a segment");
         let deadline = Instant::now() + TIMEOUT;
@@ -325,7 +325,7 @@ impl Actor {
     }
 }
 
-/// Two processes that are no more: one died with the lock of the set, the other with a permit.
+/// Two processes that die: one with the set's lock, the other with a permit. Returns their ids.
 pub fn die_with_lock_and_permit(segment: &Path) -> (u32, u32) {
     let holder = Actor::start("hold", segment);
     let locker = Actor::start("spin", segment);
@@ -341,18 +341,18 @@ impl Drop for Actor {
     }
 }
 
-/// What an actor does; returns at once in a process that is none.
+/// Plays an actor's role; returns at once in a process that is not an actor.
 ///
-/// * `attach`: attaches, and when told to go on says what an acquire comes to.
-/// * `hold`: the same with a permit in hand. `hold as NAME` takes that name first.
-/// * `spin`: takes and drops permits, for ever.
+/// * `attach`: attaches, and when told to go on says the result of an acquire.
+/// * `hold`: the same while holding a permit. `hold as NAME` takes that name first.
+/// * `spin`: takes and drops permits forever.
 /// * `wait`: waits for a permit, says that it is granted, and holds it.
 /// * `queue`: takes a place in the queue, and when told to go on gives it up and says so.
 pub fn play() {
     let (Ok(role), Some(segment)) = (std::env::var(ROLE), std::env::var_os(SEGMENT)) else {
         return;
     };
-    // No one is left behind if the test dies.
+    // Leaves no process behind if the test dies.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("supported");
     if let Some((_, name)) = role.split_once(" as ") {
         std::fs::write("/proc/self/comm", name).expect("renamed");

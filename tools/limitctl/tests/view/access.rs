@@ -1,4 +1,4 @@
-//! Looking without permission to write, and from other namespaces. What needs root is skipped without it.
+//! Looking without write permission, and from other namespaces. Tests that need root are skipped without it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,8 +21,9 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     }
     let directory = directory();
     let path = create(directory.path());
-    // The program's own directory may be closed to others. Another process copies it: while this one had the copy open for
-    // writing, a child that another test forks would have it too, and until that executes, nothing may execute the copy.
+    // The program's own directory may be closed to others. Another process makes the copy: if this one had it open for
+    // writing, a child forked by another test would have it open, too, and until that child executes, nothing could
+    // execute the copy.
     let program = directory.path().join("limitctl");
     let copied = Command::new("cp")
         .arg(env!("CARGO_BIN_EXE_limitctl"))
@@ -62,7 +63,7 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     as_nobody(&["create", "--set", "api", "--calls", "requests=1/1s", &new]).ended(77);
 }
 
-/// Runs a script with limitctl and the directory as its arguments, in a mount namespace of its own.
+/// Runs a script with limitctl and the directory as its arguments, in a new mount namespace.
 fn run_with_own_mounts(script: &str, directory: &Path) -> Run {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]);
@@ -137,7 +138,7 @@ fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
     assert_eq!(json["same_place"], false);
     assert_eq!(json["participants"][0]["alive"], true);
     assert_eq!(json["sets"][0]["holds"][0]["owner_alive"], true);
-    // It is in order there, and here nothing is said that is true only once it is used nowhere.
+    // It is in order there, and nothing is reported here that only holds once it is used nowhere.
     for verb in [
         &["inspect"][..],
         &["watch", "--count", "1"],

@@ -1,4 +1,4 @@
-//! Processes that use a segment while it is looked at, and die with it in hand.
+//! Processes that use a segment while it is looked at, and die while using it.
 
 use std::fs;
 
@@ -80,7 +80,7 @@ fn recover_says_what_it_did() {
         shown.contains("api: gave back 1 hold of dead processes"),
         "{shown}"
     );
-    // The place of the other went to limitctl itself.
+    // The other one's participant slot went to limitctl itself.
     assert!(shown.contains("freed 1 place of dead processes"), "{shown}");
 }
 

@@ -1,4 +1,4 @@
-//! Figures for Prometheus, compared with the counters, and read by Prometheus' own tool.
+//! Metrics for Prometheus, compared with the counters, and read by Prometheus' own tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::support;
 use crate::support::{Actor, create, directory, run, text};
 use shmlimit::{Declaration, FleetLease, Keyed, Limit, Segment, SetDeclaration};
 
-/// The samples of an exposition, by name and labels as they are written.
+/// The samples of an exposition, by their name and labels as written.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let mut samples = BTreeMap::new();
@@ -24,7 +24,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// What the tool of Prometheus says of what it is given; none where the machine has no such tool.
+/// What Prometheus' tool says about its input; `None` if the machine does not have the tool.
 fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let started = Command::new("promtool")
         .args(arguments)
@@ -40,7 +40,7 @@ fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
         started => started.expect("started"),
     };
     let mut pipe = child.stdin.take().expect("piped");
-    // It may have had enough before the end.
+    // It may stop reading before the end.
     let _ = pipe.write_all(input.as_bytes());
     drop(pipe);
     let output = child.wait_with_output().expect("a child of ours");
@@ -48,7 +48,7 @@ fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     Some((output.status.success(), String::from_utf8(said).expect("UTF-8")))
 }
 
-/// The names of metrics in a text, without what a histogram adds to its own.
+/// The names of metrics in a text, without the suffixes of histograms.
 fn names_in(text: &str) -> BTreeSet<&str> {
     let is_of_a_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
     let words = text.split(|character| !is_of_a_name(character));
@@ -90,7 +90,7 @@ fn what_is_exported_under_load_lies_between_the_counters_before_and_after() {
         let before = refused();
         let shown = samples(&run(["export", "--prometheus", segment]).ended(0).stdout);
         let after = refused();
-        // Who has the lock may have counted a refusal of the set and not yet of the limit.
+        // The process with the lock may have counted a refusal for the set and not yet for the limit.
         for (limit, behind) in [("", 0), ("requests", 1)] {
             let exported = shown[&series(limit, "refused")] as u64;
             assert!(
@@ -98,7 +98,7 @@ fn what_is_exported_under_load_lies_between_the_counters_before_and_after() {
                 "{before} {exported} {after}"
             );
         }
-        // The traffic is real, and goes on.
+        // The traffic is real, and continues.
         let deadline = std::time::Instant::now() + support::TIMEOUT;
         while refused() == before {
             assert!(std::time::Instant::now() < deadline, "no one is refused");
@@ -110,7 +110,7 @@ fn what_is_exported_under_load_lies_between_the_counters_before_and_after() {
     let counts = reader.snapshot().expect("copied").sets[0].counts;
     assert_eq!(shown[&series("", "admitted")], 10.0);
     assert_eq!(shown[&series("in_flight", "admitted")], 10.0);
-    // Each of both was killed, and may have counted a refusal of the set and not of the limit.
+    // Both were killed, and each may have counted a refusal for the set and not for the limit.
     let of_limit = shown[&series("requests", "refused")] as u64;
     assert!((of_limit..=of_limit + 2).contains(&counts.refused_rate));
     assert_eq!(shown[&series("", "timed_out")], 0.0);
@@ -148,7 +148,7 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
         ]
     );
     let documented = document("docs/observability.md");
-    // What hosts share is exported where they do.
+    // Metrics of fleet limits are only exported if there are any.
     let of_leases = |name: &&str| name.starts_with("shmlimit_lease_") || name.starts_with("shmlimit_store_");
     let mut documented = names_in(&documented);
     documented.retain(|name| !of_leases(name));
@@ -175,7 +175,7 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
     drop((permit, holding));
     if let Some((is_accepted, said)) = promtool(&["check", "metrics"], &shown) {
         assert!(is_accepted && said.is_empty(), "{said}\n{shown}");
-        // The tool does find what is wrong.
+        // The tool does find mistakes.
         let (is_accepted, said) = promtool(&["check", "metrics"], "no_such{ 1\n").expect("it was there");
         assert!(!is_accepted, "{said}");
     }
@@ -249,7 +249,7 @@ fn openmetrics_says_the_same_in_its_own_form_which_promtool_reads() {
     let segment = keyed(&other);
     let export = |format: &str| run(["export", format, text(&path), text(&other)]).ended(0).stdout;
     let (prometheus, open) = (export("--prometheus"), export("--openmetrics"));
-    // How long a permit has been held moves on, and the first bucket's end is a power of ten.
+    // The time that a permit has been held changes, and the first bucket's end is a power of ten.
     let comparable = |text: &str| {
         let mut samples = samples(text);
         samples.retain(|series, _| !series.starts_with("shmlimit_permit_seconds"));
@@ -275,7 +275,7 @@ fn openmetrics_says_the_same_in_its_own_form_which_promtool_reads() {
     assert!(!prometheus.contains("# EOF") && !prometheus.contains("# UNIT"));
     drop((segment, holding));
 
-    // That part of the tool which reads OpenMetrics keeps samples, and so wants to know of when they are.
+    // The part of the tool that reads OpenMetrics stores samples, and so needs their timestamps.
     let with_instants = |text: &str| -> String {
         let lines = text.lines().map(|line| match line.starts_with('#') {
             true => format!("{line}\n"),
@@ -298,7 +298,7 @@ fn openmetrics_says_the_same_in_its_own_form_which_promtool_reads() {
     };
     if let Some((is_accepted, said)) = is_read(&with_instants(&open)) {
         assert!(is_accepted, "{said}\n{open}");
-        // The tool does find what is wrong: the former format has no end.
+        // The tool does find mistakes: the former format has no end mark.
         let (is_accepted, said) = is_read(&with_instants(&prometheus)).expect("it was there");
         assert!(!is_accepted, "{said}");
     }

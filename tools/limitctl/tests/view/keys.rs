@@ -1,4 +1,4 @@
-//! What is shown and reset by key.
+//! Showing and resetting by key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn create(directory: &Path) -> PathBuf {
     create_declared(directory, "limits", DECLARATION)
 }
 
-/// Asks that often, and gives everything back at once.
+/// Asks this many times, and gives everything back at once.
 fn ask(set: &LimitSet, key: impl AsRef<[u8]>, times: u32) {
     let key = set.key(key).expect("a key");
     for _ in 0..times {
@@ -58,7 +58,7 @@ fn ask(set: &LimitSet, key: impl AsRef<[u8]>, times: u32) {
     }
 }
 
-/// `api` with keys that were asked 1, 2, 5 and 4 times, in that order.
+/// The set `api` with keys that were asked for 1, 2, 5 and 4 times, in that order.
 fn create_and_use(directory: &Path) -> (PathBuf, Segment) {
     let path = create(directory);
     let segment = Segment::open(&path).expect("attached");

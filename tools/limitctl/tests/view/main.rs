@@ -1,4 +1,4 @@
-//! What shows a segment and changes nothing: by key, in a terminal, in a browser, line by line, and while processes die.
+//! Showing a segment without changing it: by key, in a terminal, in a browser, line by line, and while processes die.
 
 mod access;
 mod death;
@@ -11,7 +11,7 @@ mod terminal;
 mod top;
 mod watch;
 
-/// Not a test: the part that processes play that the tests start.
+/// Not a test: the role of processes that the tests start.
 #[test]
 fn actor() {
     support::play();

@@ -1,4 +1,4 @@
-//! The page in a real browser, JSON and figures over HTTP, compared with the counters; and requests that are no good.
+//! The page in a real browser, and JSON and metrics over HTTP, compared with the counters; and bad requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run,
 use serde_json::Value;
 use shmlimit::{Declaration, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
 
-/// `limitctl serve`, at a port of its own.
+/// `limitctl serve` on its own port.
 struct Server {
     child: Child,
     address: SocketAddr,
@@ -41,10 +41,10 @@ impl Server {
         stream
     }
 
-    /// What is answered to these bytes, until the connection ends.
+    /// The response to these bytes, until the connection ends.
     fn answer_to(&self, request: &str) -> String {
         let mut stream = self.connect();
-        // It may have had enough before the end.
+        // It may stop reading before the end.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -68,7 +68,7 @@ impl Server {
         serde_json::from_str(&body).expect("JSON")
     }
 
-    /// What is answered once it is as wanted.
+    /// The response, once it is as wanted.
     fn wait_for(&self, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         let deadline = std::time::Instant::now() + TIMEOUT;
         loop {
@@ -170,7 +170,7 @@ fn json_has_what_inspect_has_and_what_happens_now() {
     );
     let (status, body) = server.get("/api/segments/1");
     assert!(status == 503 && body.contains("error"), "{status} {body}");
-    // Once it is there, it is shown.
+    // Once it exists, it is shown.
     std::fs::rename(&path, &missing).expect("renamed");
     server.wait_for("/api/segments", |list| {
         list[0]["state"] == "removed" && list[1]["error"].is_null()
@@ -226,21 +226,21 @@ fn requests_that_are_no_good_keep_no_one_from_being_answered() {
     let directory = directory();
     let path = create(directory.path());
     let server = Server::start(&[&path]);
-    // These say nothing, and begin to say something.
+    // Connections that send nothing, or only the beginning of a request.
     let silent: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
     for mut stream in &silent[..20] {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: ").expect("written");
     }
     assert_eq!(server.get("/api/segments").0, 200);
     drop(silent);
-    // Longer than any request has to be.
+    // Longer than any request needs to be.
     let long = format!(
         "GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n",
         "x".repeat(1 << 20)
     );
     assert!(!server.answer_to(&long).contains(" 200 "));
     assert!(!server.answer_to("no HTTP at all\r\n\r\n").contains(" 200 "));
-    // More than are served at a time: the last one is served when those before have ended.
+    // More than are served at a time: the last one is served when the earlier ones have ended.
     let many: Vec<TcpStream> = (0..80).map(|_| server.connect()).collect();
     drop(many);
     assert_eq!(server.get("/").0, 200);
@@ -258,7 +258,7 @@ fn listens_for_this_host_alone_unless_another_address_is_given() {
     run(["serve", "0"]).ended(64);
 }
 
-/// The browser; none where the machine has none.
+/// The browser, if the machine has one.
 fn browser() -> Option<&'static str> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let is_there = |name: &&str| {
@@ -276,7 +276,7 @@ fn browser() -> Option<&'static str> {
     found
 }
 
-/// The document that a page has become when the browser has run it for some seconds of its time.
+/// The document of a page after the browser has run it for some seconds of virtual time.
 fn document(browser: &str, profile: &Path, url: &str) -> String {
     let mut command = support::command(browser);
     command.args([
@@ -295,7 +295,7 @@ fn document(browser: &str, profile: &Path, url: &str) -> String {
     run_command(&mut command).ended(0).stdout
 }
 
-/// The text of the first element after a place in a document that has this figure.
+/// The text of the first element with this `data-figure` after a place in the document.
 fn figure<'a>(document: &'a str, after: &str, figure: &str) -> &'a str {
     let (_, rest) = document
         .split_once(after)
@@ -342,7 +342,7 @@ fn a_browser_shows_the_counters() {
     let profile = directory.path().join("profile");
 
     let overview = document(browser, &profile, &url);
-    // How its name is escaped in an attribute depends on the browser's age.
+    // How its name is escaped in an attribute depends on the browser's version.
     let of_chat = "data-set=\"chat ";
     assert_eq!(figure(&overview, of_chat, "active"), "4", "{overview}");
     assert_eq!(figure(&overview, of_chat, "queued"), "0");

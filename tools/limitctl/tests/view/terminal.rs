@@ -1,4 +1,4 @@
-//! What reaches a terminal, a pipe that is closed, and a disk that is full.
+//! Output to a terminal, to a closed pipe, and to a full disk.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use crate::support;
 use crate::support::{Actor, TIMEOUT, create, directory, limitctl, run, run_without_reader, text};
 
-/// Everything the program writes to a terminal of its own.
+/// Everything that the program writes to its own terminal.
 fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let pair = nix::pty::openpty(None, None).expect("a terminal");
     let mut child = limitctl()
@@ -23,7 +23,7 @@ fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
-        // The last process on the other side closes it, which a terminal reports as an error.
+        // When the last process on the other side closes it, a terminal reports an error.
         let _ = terminal.read_to_end(&mut text);
         let _ = sender.send(text);
     });
@@ -94,7 +94,7 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
     assert!(run.stderr.starts_with("limitctl: cannot write"), "{run:?}");
 }
 
-/// The text shows nothing that a terminal would obey, in either form, and the name can be made out.
+/// Asserts that neither form contains anything that a terminal would obey, and that the name is recognisable.
 fn assert_shown_harmlessly(path: &Path, name: &str, as_text: &str) {
     let shown = run(["inspect", text(path)]).ended(0).stdout;
     assert!(shown.contains(as_text), "{shown:?}");
@@ -115,7 +115,7 @@ fn a_hostile_process_name_is_shown_and_not_obeyed() {
     let path = create(directory.path());
     let name = "a\u{1b}[31m\u{202e}b\n";
     let actor = Actor::start(&format!("hold as {name}"), &path);
-    // The kernel's name ends in the line feed, which the library takes for the end of the line.
+    // The kernel's name ends with a line feed, which the library takes for the end of the line.
     let name = name.trim_end();
     assert_shown_harmlessly(&path, name, r"a\u{1b}[31m\u{202e}b");
     actor.kill();
@@ -136,7 +136,7 @@ fn damaged_bytes_in_a_name_are_shown_and_not_obeyed() {
     let hostile = "\u{1b}]0;\u{9b}\u{7}\u{7f}\r\n";
     bytes[place..place + hostile.len()].copy_from_slice(hostile.as_bytes());
     bytes[place + hostile.len()..place + 32].fill(0);
-    // In place: another inode would be a copy, whose processes say nothing.
+    // In place: another inode would make it a copy, whose processes are not shown.
     fs::write(&path, bytes).expect("written");
     assert_shown_harmlessly(&path, hostile, r"\u{1b}]0;\u{9b}\u{7}\u{7f}\r\n");
 }

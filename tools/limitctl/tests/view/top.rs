@@ -14,13 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::Pid;
 
-/// A terminal of tmux, 80 by 24, in which a command runs; a server of its own, which ends with it.
+/// A tmux terminal of 80 by 24 in which a command runs, with its own server, which ends with it.
 struct Tmux {
     socket: std::path::PathBuf,
 }
 
 impl Tmux {
-    /// None where the machine has no tmux.
+    /// `None` if the machine has no tmux.
     fn start(directory: &Path, command: &str) -> Option<Self> {
         let socket = directory.join("tmux");
         let started = support::command("tmux")
@@ -91,7 +91,7 @@ impl Tmux {
 
 impl Drop for Tmux {
     fn drop(&mut self) {
-        // By its socket: no other server is meant.
+        // By its socket, so that no other server is affected.
         let _ = Command::new("tmux")
             .arg("-S")
             .arg(&self.socket)
@@ -100,7 +100,7 @@ impl Drop for Tmux {
     }
 }
 
-/// The number after some words on a screen.
+/// The number after these words on a screen.
 fn number_after(screen: &str, words: &str) -> Option<u64> {
     let (_, rest) = screen.split_once(words)?;
     let digits: String = rest
@@ -140,7 +140,7 @@ fn a_user_finds_the_counters_on_the_screen_and_the_terminal_as_it_was_after_it()
     terminal.press("Enter");
     let page = terminal.wait_for_text("[holders");
     assert!(page.contains("› set api"), "{page}");
-    // A figure of a screen that was drawn between two counts lies between them.
+    // A number on a screen that was drawn between two counts is between them.
     let before = refused();
     let shown = |screen: &str| number_after(screen, "refused ").filter(|shown| *shown >= before);
     let screen = terminal.wait_for("a count of now", |screen| shown(screen).is_some());
@@ -151,7 +151,7 @@ fn a_user_finds_the_counters_on_the_screen_and_the_terminal_as_it_was_after_it()
     );
     drop(spinning);
 
-    // What is there stays while it is paused.
+    // The contents stay while it is paused.
     terminal.press("p");
     let paused = terminal.wait_for_text("PAUSED");
     run(["reset", text(&path)]).ended(0);
@@ -193,7 +193,7 @@ fn a_terminal_that_changes_its_size_is_drawn_anew() {
     terminal.wait_for_text("tab processes");
 }
 
-/// The view on a terminal of which the test reads every byte.
+/// The view on a terminal, with the test reading every byte.
 struct OnPty {
     child: Child,
     output: Receiver<Vec<u8>>,
@@ -252,7 +252,7 @@ impl OnPty {
         }
     }
 
-    /// The terminal shows what was there before, has its cursor, echoes and reads lines.
+    /// Asserts that the terminal shows its former contents and its cursor again, echoes, and reads lines.
     fn assert_given_back(&mut self) {
         self.wait_for("\u{1b}[?1049l");
         self.wait_for("\u{1b}[?25h");

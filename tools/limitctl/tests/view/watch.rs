@@ -59,7 +59,7 @@ fn rates_are_what_the_counters_grew_by() {
         (&last["participants"], &last["dead_participants"]),
         (&1.into(), &0.into())
     );
-    // Ten calls a day, and no permit is kept.
+    // Ten calls a day, and no permit is held.
     assert_eq!(last["sets"][0]["limits"][0]["usage"]["of"]["used"], 10);
     assert_eq!(last["sets"][0]["counts"]["admitted"], 10);
 }
@@ -102,7 +102,7 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
             let _ = asked.expect("works").is_admitted();
         }
     };
-    // Before the first look, so that it is not what happens now.
+    // Before the first look, so that it does not count as current activity.
     ask("former", 50);
     let mut child = limitctl()
         .args(["watch", "--json", "--keys", "2", "--every", "50ms", text(&path)])
@@ -116,7 +116,7 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
         .expect("the first line, after the first look");
     ask("calm", 1);
     ask("hot", 8);
-    // A look between two requests sees a part of them.
+    // A look between two requests sees only part of them.
     let mut seen = std::collections::BTreeMap::new();
     let all = std::collections::BTreeMap::from([("calm".to_owned(), (1, 0)), ("hot".to_owned(), (5, 3))]);
     let deadline = std::time::Instant::now() + TIMEOUT;
