@@ -129,6 +129,12 @@ fn one_declaration(seed: u64, directory: &Path) {
 
 /// What the dead have left is taken back, and nothing else.
 fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -> Segment) {
+    // A process counts as alive until its memory is gone, which may be later where another looks at it in `/proc`.
+    eventually("the dead count as dead", || {
+        let snapshot = actor.segment(0).snapshot().expect("a copy");
+        let mut alive = snapshot.participants.iter().filter(|it| it.alive);
+        alive.all(|it| it.pid == u64::from(std::process::id()))
+    });
     let first = actor.segment(0).recover().expect("works");
     assert!(first.sets[0].problem.is_none(), "kill {kill}: {first:?}");
     let is_rebuilt = format!("{:?}", first.sets[0].repairs).contains("rebuilt: true");
@@ -157,14 +163,27 @@ fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -
     actor.attachers.pop();
 }
 
+/// Says which seed it was that failed. In the process of the test only: children that fail die by themselves.
+struct ShownIfItFails(u64);
+
+impl Drop for ShownIfItFails {
+    fn drop(&mut self) {
+        println!("SHMLIMIT_SEED={}", self.0);
+    }
+}
+
 #[test]
 fn processes_that_are_killed_leave_every_invariant_to_the_others() {
     let test = "among::processes_that_are_killed_leave_every_invariant_to_the_others";
     in_own_process(test, TIMEOUT + 2 * seconds(), |directory| {
         let mut count = 0;
         for seed in seeds() {
-            println!("SHMLIMIT_SEED={seed}");
+            if count == 0 {
+                println!("from SHMLIMIT_SEED={seed} on");
+            }
+            let shown = ShownIfItFails(seed);
             one_declaration(seed, directory);
+            std::mem::forget(shown);
             count += 1;
         }
         println!("{count} declarations, {} kills", count * KILLS * VICTIMS);

@@ -58,6 +58,9 @@ fn case(seed: u64) -> Case {
 fn no_verb_breaks_an_invariant_of_any_declaration() {
     let mut cases = 0_u64;
     for seed in seeds() {
+        if cases == 0 {
+            println!("from SHMLIMIT_SEED={seed} on");
+        }
         let case = case(seed);
         if let Some(violation) = case.violation() {
             println!("SHMLIMIT_SEED={seed}: {violation}");

@@ -55,8 +55,9 @@ pub struct Tracee {
 /// Called in the child: stops it until the tracer lets it go on.
 pub fn mark() {
     // As a bare system call, so that next to no instructions outside the operation are counted as its own.
-    // SAFETY: sends a signal to this very process; no memory is involved.
-    unsafe { libc::syscall(libc::SYS_kill, libc::getpid(), libc::SIGSTOP) };
+    // To the first thread, which this is: another, which is not traced, would stop with the whole process.
+    // SAFETY: sends a signal to this very thread; no memory is involved.
+    unsafe { libc::syscall(libc::SYS_tkill, libc::getpid(), libc::SIGSTOP) };
 }
 
 impl Tracee {
