@@ -1,6 +1,7 @@
 //! What the death of a process with the lock costs the process that has it next, by the size of what the lock guards: of a
 //! table of keys it looks at the rows of the interrupted operation only, of holds at all of them. Beside it, looking at
-//! everything, which `recover` does. Criterion repeats one thing, and a death is another each time, so this has a harness
+//! everything, which `recover` does. And how long a killed process counts as alive, by the memory that it had, beside the time after
+//! which another has the lock that it died with. Criterion repeats one thing, and a death is another each time, so this has a harness
 //! of its own: medians of rounds.
 
 #[allow(dead_code)]
@@ -8,17 +9,22 @@ mod common;
 #[path = "../tests/layout_mirror/mod.rs"]
 mod layout_mirror;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use layout_mirror::RawSegment;
 use layout_mirror::words::control;
-use shmlimit::{Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration};
+use memmap2::{Advice, MmapOptions};
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, LockKind, OpenOptions, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn create(path: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(path, &Declaration::new().add_set(set)).expect("a segment");
+    // Of which a thread can die with it.
+    let declaration = Declaration::new().lock(LockKind::RobustMutex).add_set(set);
+    let segment = Segment::create(path, &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)
 }
@@ -97,7 +103,72 @@ fn of_holds(directory: &Path, holds: u64, rounds: usize) -> Times {
     times
 }
 
+/// To a process that is to die with the lock of that segment: what memory it is to have, and whether it writes to it.
+const MIBS: &str = "SHMLIMIT_BENCH_MIBS";
+const IS_WRITTEN: &str = "SHMLIMIT_BENCH_IS_WRITTEN";
+const PATH: &str = "SHMLIMIT_BENCH_PATH";
+
+/// Touches each page of that much memory, takes the lock, and waits to be killed, if this process was started for that.
+fn hold_the_lock_if_told_to() {
+    let Ok(mibs) = std::env::var(MIBS) else { return };
+    let mut memory = MmapOptions::new()
+        .len(mibs.parse::<usize>().expect("a number") << 20)
+        .no_reserve_swap()
+        .map_anon()
+        .expect("a mapping");
+    memory.advise(Advice::NoHugePage).expect("small pages");
+    if std::env::var_os(IS_WRITTEN).is_some() {
+        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    } else {
+        let sum: u64 = memory.iter().step_by(4096).map(|byte| u64::from(*byte)).sum();
+        std::hint::black_box(sum);
+    }
+    let path = std::env::var_os(PATH).expect("a path");
+    RawSegment::open(Path::new(&path)).lock().take_for_good();
+    println!("ready");
+    loop {
+        std::thread::park();
+        std::hint::black_box(&memory);
+    }
+}
+
+/// Milliseconds from the kill of a process with so much memory: until another has the lock that it had, and until it does not
+/// count as alive any more.
+fn of_memory(directory: &Path, mibs: u64, is_written: bool) -> [f64; 2] {
+    let path = directory.join(format!("{mibs}-mib-{is_written}"));
+    let places = SetDeclaration::new("api").add_limit(Limit::concurrency("places", 1));
+    let declaration = Declaration::new().lock(LockKind::Slot).add_set(places);
+    drop(Segment::create(&path, &declaration).expect("a segment"));
+    let segment = OpenOptions::new().lock_timeout(HOUR).open(&path).expect("opens");
+    let api = segment.set("api").expect("declared");
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.env(MIBS, mibs.to_string()).env(PATH, &path);
+    if is_written {
+        command.env(IS_WRITTEN, "");
+    }
+    let mut holder = command.stdout(Stdio::piped()).spawn().expect("a process");
+    let mut said = String::new();
+    let answers = holder.stdout.take().expect("piped");
+    BufReader::new(answers).read_line(&mut said).expect("a line");
+    assert_eq!(said, "ready\n");
+    let pid = u64::from(holder.id());
+    let killed = Instant::now();
+    holder.kill().expect("killed");
+    assert!(api.try_acquire(&api.request()).expect("works").is_admitted());
+    let taken = killed.elapsed();
+    loop {
+        let participants = segment.snapshot().expect("a copy").participants;
+        if participants.iter().all(|it| it.pid != pid || !it.alive) {
+            break;
+        }
+    }
+    let gone = killed.elapsed();
+    holder.wait().expect("reaped");
+    [taken, gone].map(|time| time.as_secs_f64() * 1e3)
+}
+
 fn main() {
+    hold_the_lock_if_told_to();
     // `cargo test --benches` asks whether it works, `cargo bench` how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, sizes) = if measure { (51, 4..=6) } else { (1, 3..=3) };
@@ -114,5 +185,23 @@ fn main() {
         // Of holds there are 65,536 at most.
         let size = size - 2;
         of_holds(directory.path(), 10_u64.pow(size), rounds).print(&format!("10^{size} holds"));
+    }
+    println!("milliseconds after a kill");
+    println!("{:<26} {:>16} {:>16}", "", "lock taken over", "counts as dead");
+    // What is only read is one page of zeros, mapped often.
+    let sizes: [(bool, &[u64]); 2] = if measure {
+        [
+            (true, &[1024, 2048, 4096, 8192]),
+            (false, &[16_384, 32_768, 65_536]),
+        ]
+    } else {
+        [(true, &[16]), (false, &[16])]
+    };
+    for (is_written, sizes) in sizes {
+        let what = if is_written { "written" } else { "read" };
+        for &mibs in sizes {
+            let [taken, gone] = of_memory(directory.path(), mibs, is_written);
+            println!("{:<26} {taken:>16.1} {gone:>16.1}", format!("{mibs} MiB {what}"));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A *segment* is one memory-mapped file. It holds *sets* of limits: calls and cost per time, budgets, concurrency. A
 //! request takes everything it needs from a set or nothing, in one step, whichever process asks. There is no server. A
-//! process-shared robust mutex and an undo journal guard the state, so a process that is killed at any instruction
+//! process-shared, robust lock and an undo journal guard the state, so a process that is killed at any instruction
 //! leaves no half-done operation, no stuck lock and no leaked permit.
 //!
 //! ```

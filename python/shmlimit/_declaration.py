@@ -28,7 +28,7 @@ Algorithm: TypeAlias = Literal[
 ]
 
 WhenFull: TypeAlias = Literal["refuse", "evict_least_used", "evict_oldest"]
-LockKind: TypeAlias = Literal["robust", "slot"]
+LockKind: TypeAlias = Literal["slot", "robust"]
 
 
 class _Declared:

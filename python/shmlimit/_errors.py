@@ -186,8 +186,7 @@ class InUse(SegmentError):
 
     Attributes:
         pids: The processes.
-        pid_namespaces: The PID namespace of each of those ids, by its inode, if the segment is declared with
-            `lock="slot"`; otherwise None for each.
+        pid_namespaces: The PID namespace of each of those ids, by its inode; None if it is the caller's.
     """
 
     pids: list[int]
@@ -216,7 +215,7 @@ class LockStuck(SegmentError):
 
     Attributes:
         pid: The process, if the system says.
-        pid_namespace: The PID namespace of that id, by its inode, if the segment is declared with `lock="slot"`.
+        pid_namespace: The PID namespace of that id, by its inode; None if it is the caller's.
     """
 
     pid: int | None = None

@@ -309,8 +309,8 @@ def open(  # noqa: A001
         mode: The file's permissions, such as 0o660 or `"0660"`; default 0o600. Only with `LimitSet`s. An existing file
             keeps its own mode: the difference is in `mismatches` and logged, with the command that changes it.
         participants: How many processes may have it open at once; default 256. Only with `LimitSet`s.
-        lock: The kind of lock: `"slot"` for processes in several PID namespaces or with different C libraries, such as
-            those of two containers that share a directory; default `"robust"`. Only with `LimitSet`s.
+        lock: The kind of lock: `"robust"` for the C library's robust mutex, whose processes must be in one PID
+            namespace and use one C library; default `"slot"`, for any. Only with `LimitSet`s.
         strict: Makes it an error to name a limit that a set does not have; otherwise such limits are skipped, with one
             warning for each name.
         lock_timeout: Seconds that an operation waits for a lock before it reports its holder as stuck.

@@ -2,20 +2,37 @@
 //!
 //! # Trust
 //!
-//! Everyone who may write a segment is one trust domain. The lock in the file is the C library's robust mutex, unless
-//! declared otherwise, and the links between the locks that a thread holds lie inside it: anyone who can write the file can
-//! crash every process that uses it, or make it store anywhere. So a segment is created with mode 0600 unless the declaration says
-//! otherwise, and a symbolic link in its place is refused. A file that anyone may write, or that another user could
-//! have planted, is refused unless [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
+//! Everyone who may write a segment is one trust domain: anyone who can write the file can make every process that uses it wait
+//! for ever, or admit what should be refused, or crash it, by making the file shorter. Where its locks are declared to be
+//! robust mutexes, the links between the locks that a thread holds lie in the file as well, and a writer can make others store
+//! anywhere in their memory. So a segment is created with mode 0600 unless the declaration says otherwise, and a symbolic link in its
+//! place is refused. A file that anyone may write, or that another user could have planted, is refused unless
+//! [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
 //!
 //! Against damage, as opposed to malice, every value is checked before it is used. The
 //! [layout specification](crate::documentation::layout_specification) says how.
 //!
 //! # Containers and namespaces
 //!
-//! Segments have one of two kinds of lock, which is declared: [`LockKind`](crate::LockKind).
+//! The locks of a segment are one of two implementations of a process-shared robust mutex, as it declares
+//! ([`LockKind`](crate::LockKind)): ours, the slot lock, or pthread's. With either a process that dies with the lock leaves it to the
+//! next, which learns of the death and undoes what was half done.
 //!
-//! Of a **robust mutex**, which is the default, the kernel names the holder by a thread id, which means something else in
+//! With **slot locks** (`lock = "slot"`, the default) processes of any PID namespaces and C libraries use one segment: containers that
+//! share a directory, a host and its containers. The word of a lock names the process that holds it by its place in the segment.
+//!
+//! - The kernel says nothing when a process dies with the lock. The process that waits for it asks whether the owner lives, at once
+//!   and every 5 ms from then on, and takes over: see the [figures](#locks-and-deaths).
+//! - A process of the same PID namespace is seen to be dead in `/proc` as soon as the kernel ends it. One of another namespace, or of
+//!   another user where `/proc` is mounted with `hidepid`, counts as alive until the kernel has taken its memory apart, and others may
+//!   get `LockStuck` until then.
+//! - A thread that ends with the lock, without its process, keeps it for as long as the process lives: for others the lock is
+//!   stuck. No safe code ends a thread there; `pthread_cancel` from another language does, and so does a panic that aborts no
+//!   process in a callback of another library that it crosses.
+//! - Ids of processes of another namespace are shown with it: `pid 7 in namespace 4026532201`, which is the inode of
+//!   `/proc/PID/ns/pid`. No process is taken for dead because of its id.
+//!
+//! Of pthread's **robust mutex** (`lock = "robust"`) the kernel names the holder by a thread id, which means something else in
 //! another PID namespace: a process killed there can make a lock that is held here look abandoned. So processes of two PID
 //! namespaces cannot use such a segment at the same time; the second gets
 //! [`OpenError::ForeignNamespace`](crate::OpenError::ForeignNamespace). Share the namespace: `--pid=host` or
@@ -24,29 +41,12 @@
 //! processes must also have the same C library (glibc or musl); otherwise
 //! [`OpenError::Incompatible`](crate::OpenError::Incompatible).
 //!
+//! With either kind what waits in a queue is not notified of deaths in another PID namespace, and looks every 50 ms; and what a dead
+//! process held, other than the lock, is given back once the kernel has taken its memory apart.
+//!
 //! What a process is not told is not taken for different: a unit of systemd with `ProcSubset=pid`, which hides the id of the boot,
 //! shares segments with other units. A process without any `/proc` cannot tell its namespaces, and gets
 //! [`OpenError::ForeignNamespace`](crate::OpenError::ForeignNamespace), which says so, while others use the segment.
-//!
-//! With **slot locks** (`lock = "slot"`) processes of any PID namespaces and C libraries use one segment: containers that
-//! share a directory, a host and its containers. What differs:
-//!
-//! - The kernel says nothing when a process dies with the lock. The process that waits asks whether its owner lives, at once
-//!   and every 5 ms from then on, and takes over: see the [figures](#locks-and-deaths). A process of the
-//!   same PID namespace is seen to be dead in `/proc` as soon as the kernel ends it. One of another namespace, or where `/proc` is
-//!   hidden, lives in this sense until the kernel has taken its memory apart: 0.16 s for each GiB that was written in pages of
-//!   4 KiB, 0.06 s for each GiB of shared memory that is mapped, less than 0.01 s for each GiB in huge pages, and three or four
-//!   times as long on busy processors. So with 16, 32 and 64 GiB of written memory it takes 2.6, 5 and 10 s: beyond the
-//!   [lock timeout](crate::OpenOptions::lock_timeout) others get `LockStuck` until then.
-//! - A thread that ends with the lock, without its process, keeps it for as long as the process lives: for others the lock is
-//!   stuck. No safe code ends a thread there; `pthread_cancel` from another language does, and so does a panic that aborts no
-//!   process in a callback of another library that it crosses.
-//! - What waits in a queue is not notified of deaths in another namespace, and looks every 50 ms.
-//! - Ids of processes are shown with the namespace that they are of: `pid 7 in namespace 4026532201`, which is the inode of
-//!   `/proc/PID/ns/pid`. No process is taken for dead because of its id.
-//!
-//! Choose it where processes of several containers must share a limit and cannot share a namespace. Everywhere else the robust
-//! mutex is the better one.
 //!
 //! In either case the processes share one **time namespace**, because its clock is the segment's; others get
 //! `ForeignNamespace`, too. (Docker and Kubernetes make none.) A process that moves itself to another one with `setns` must open
@@ -54,13 +54,28 @@
 //!
 //! ## Locks and deaths
 //!
-//! | | robust mutex | slot lock |
+//! | | slot lock, `"slot"` | robust mutex, `"robust"` |
 //! |---|---|---|
-//! | processes | of one PID namespace and one C library | of any |
-//! | a death with the lock is noticed by one that waits | as the kernel ends the process | after 6 ms (median), 15 ms (of a hundred, the slowest but one) |
+//! | processes | of any PID namespaces and C libraries | of one PID namespace and one C library |
+//! | a death with the lock is noticed by one that waits | by asking: after 6 ms (median), 15 ms (of a hundred, the slowest but one), however much memory it had | as the kernel ends the process |
+//! | the same in another PID namespace | when its memory has been given back | there is none |
+//! | a thread that ends with the lock | its process keeps it | as the kernel ends the thread |
+//! | a process that is stopped with the lock | keeps it | keeps it |
+//! | a damaged or hostile file | limits and waits | also stores outside of the segment |
+//! | a file that was copied or kept with a lock held | the next process takes it over | all locks are made anew, once no process is attached |
 //!
-//! Measured on two busy processors of x86-64, Linux 6.18; `tests/processes/slot_lock.rs` prints it on any machine. The robust mutex is what
-//! to take where it can be used: the kernel knows of a death, and a process that waits need not ask.
+//! Keep slot locks unless all processes are of one namespace and one C library, and one of two things is more to you than that:
+//! that a waiter goes on within a tenth of a millisecond of a death, or that threads are ended by code that is not yours. An operation
+//! takes about as long with either.
+//!
+//! Measured on two busy processors of x86-64, Linux 6.18; `tests/processes/slot_lock.rs` prints the times of a death on any machine.
+//!
+//! How long the kernel takes to give memory back, on the same machine, idle: 0.16 s for each GiB that was written in pages of 4 KiB,
+//! 0.06 s for each GiB of shared memory that is mapped, less than 0.01 s for each GiB in huge pages; three to four times as long on
+//! busy processors. So of 16, 32 and 64 GiB that were written it takes 2.6, 5 and 10 s. That is more than the
+//! [lock timeout](crate::OpenOptions::lock_timeout) of 2 s from 12 GiB on: where a process of another PID namespace dies with the lock
+//! and had so much, some of those who wait get `LockStuck`. In the same namespace it is seen to be past its end within a
+//! millisecond. `cargo bench --bench recovery` measures both.
 //!
 //! # File systems
 //!
@@ -321,7 +336,7 @@
 //!
 //! # Locks without an owner
 //!
-//! A holder of a robust mutex that dies is seen by the kernel, which hands the lock on. One that the kernel cannot see, because it
+//! A slot lock is always taken over from the dead. A holder of a robust mutex that dies is seen by the kernel, which hands the lock on. One that the kernel cannot see, because it
 //! was made by a bare `clone` without a list of robust locks, leaves the lock taken, and so does a file that is restored from a copy
 //! made in the middle of an operation. Others then get [`SegmentError::LockStuck`](crate::SegmentError::LockStuck) until the last process
 //! has detached; the next one to attach, `limitctl recover` for instance, makes the lock anew.

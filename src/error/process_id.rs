@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-/// A process, by its id. If the processes of a segment may be in several PID namespaces, also by the namespace of the
-/// id.
+/// A process, by its id and, if that is of another PID namespace than the caller's, by the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId {
     /// The process id.
     pub pid: u64,
-    /// The inode of the PID namespace, as in `/proc/PID/ns/pid`; zero if the process could not tell. `None` if all
-    /// processes of the segment are in the caller's namespace.
+    /// The inode of the PID namespace, as in `/proc/PID/ns/pid`; zero if the process could not tell. `None` if
+    /// it is the caller's own, or if all processes of the segment are in one namespace.
     pub namespace: Option<u64>,
 }
 

@@ -135,9 +135,14 @@ fn join(segment: &RawSegment) -> Kind {
     segment.set_word(state, generation << 2 | participant::LIVE);
     Kind::Slot {
         slot: index,
-        word: (generation >> 15) << 32 | (generation & 0x7fff) << 16 | (slot + 1),
+        word: slot_word(slot, generation),
         _byte: byte,
     }
+}
+
+/// What the word of a lock is that the participant in a slot has.
+pub(super) fn slot_word(slot: u64, generation: u64) -> u64 {
+    (generation >> 15) << 32 | (generation & 0x7fff) << 16 | (slot + 1)
 }
 
 fn record_this_process(segment: &RawSegment, slot: usize) {

@@ -175,6 +175,12 @@ impl RawSegment {
         self.word(self.control()) & lock::WAITERS != 0
     }
 
+    /// Has the participant in a slot have the slot lock of the first set, as if it had taken it.
+    pub fn give_lock_to(&self, slot: u64, generation: u64) {
+        assert_eq!(self.word(self.control()), 0, "the lock is free");
+        self.set_word(self.control(), lock::slot_word(slot, generation));
+    }
+
     /// The lock of the first set, for a process that takes it without the library.
     pub fn lock(&self) -> RawLock {
         RawLock::new(self, self.control())

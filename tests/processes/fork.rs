@@ -15,17 +15,23 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid, pause};
-use shmlimit::{Error, Limit, LimitSet, OpenError, Permit, PermitError, Segment, SetDeclaration};
+use shmlimit::{
+    Declaration, Error, Limit, LimitSet, LockKind, OpenError, Permit, PermitError, Segment, SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn segment(directory: &Path, slots: u64) -> Segment {
+    segment_with(directory, slots, scene::lock_kind())
+}
+
+fn segment_with(directory: &Path, slots: u64, lock: LockKind) -> Segment {
     let set = SetDeclaration::new("api")
         .add_limit(Limit::concurrency("slots", slots))
         .add_limit(Limit::rate("tokens", 1000, HOUR));
     Segment::create(
         directory.join("limits"),
-        &scene::declaration().participants(8).add_set(set),
+        &Declaration::new().lock(lock).participants(8).add_set(set),
     )
     .expect("a segment")
 }
@@ -285,13 +291,14 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
 /// A segment that looks as `disguised` makes it is not started cold while a process uses it that did `lose` something of it.
 fn is_not_started_cold(
     test: &str,
+    lock: LockKind,
     lose: impl Fn(&Path),
     disguised: impl Fn(&Path),
     refuses: fn(&OpenError) -> bool,
 ) {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
-        drop(segment(directory, 1));
+        drop(segment_with(directory, 1, lock));
         let words = SharedWords::new(1);
         let user = Child::fork(|| {
             let _segment = Segment::open(&path).expect("opens");
@@ -317,6 +324,7 @@ fn is_not_started_cold(
 fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
     is_not_started_cold(
         "fork::a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor",
+        scene::lock_kind(),
         |_| close_every_descriptor_above_2(),
         // What one sees who comes from elsewhere.
         |path| RawSegment::open(path).set_another_boot(),
@@ -345,11 +353,9 @@ fn unmap_what_keeps_the_byte(path: &Path) {
 /// Finding 15, where the byte says that no process is there: the process table is asked as well.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
-    if !scene::has_mutexes() {
-        return;
-    }
     is_not_started_cold(
         "fork::a_segment_is_not_started_cold_under_a_process_that_lost_its_byte",
+        LockKind::RobustMutex,
         unmap_what_keeps_the_byte,
         |path| {
             assert!(!is_locked(path, 0));

@@ -1,5 +1,6 @@
 //! Processes and threads that share a segment: they fork, execute, stop, die, and live in other namespaces.
 
+mod dead_with_the_lock;
 mod exec;
 mod fork;
 mod forked_in_the_middle;

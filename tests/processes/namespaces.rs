@@ -1,4 +1,4 @@
-//! Processes of other PID namespaces, where the same number is another process.
+//! Segments with robust mutexes and processes of other PID namespaces, where the same number is another process.
 #![allow(unsafe_code, reason = "enters namespaces")]
 
 use std::fs;
@@ -8,28 +8,27 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::control;
+use crate::scene::namespaces::namespace;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
-use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SetDeclaration};
+use shmlimit::{Declaration, Error, Limit, LockKind, OpenError, Segment, SetDeclaration};
 
 const SLOTS: u64 = 3;
 
 fn create(path: &Path) -> Segment {
     let set = SetDeclaration::new("api").add_limit(Limit::concurrency("slots", SLOTS));
-    Segment::create(path, &Declaration::new().participants(8).add_set(set)).expect("a segment")
+    let declaration = Declaration::new()
+        .lock(LockKind::RobustMutex)
+        .participants(8)
+        .add_set(set);
+    Segment::create(path, &declaration).expect("a segment")
 }
 
 fn can_take_all(segment: &Segment) -> bool {
     let api = segment.set("api").expect("declared");
     let request = api.request().with("slots", SLOTS).expect("declared");
     api.try_acquire(&request).expect("works").is_admitted()
-}
-
-/// The PID namespace of this process, by its inode.
-fn namespace() -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self/ns/pid").expect("a namespace").ino()
 }
 
 /// Runs `body` in the first process of a new PID namespace, where that is permitted.

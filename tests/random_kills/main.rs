@@ -1,7 +1,6 @@
 //! Eight processes work a segment while a ninth kills, restarts and stops them at random, and a tenth looks on.
 //!
 //! Runs for ten seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
-#![allow(unsafe_code, reason = "enters namespaces")]
 
 mod plans;
 #[path = "../scene/mod.rs"]
@@ -15,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use nix::sys::wait::WaitStatus;
 use plans::Plans;
+use scene::namespaces::{has_namespaces, in_new_namespace};
 use scene::onlooker;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
@@ -230,10 +229,7 @@ fn random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either() {
     let test = "random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either";
     let timeout = Duration::from_secs(4 * seconds()) + 3 * TIMEOUT;
     in_own_process(test, timeout, |directory| {
-        // SAFETY: no memory is involved, and the child only ends.
-        let mut child = Child::fork(|| assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0));
-        if !matches!(child.wait(), WaitStatus::Exited(_, 0)) {
-            println!("skipped: no PID namespace of its own");
+        if !has_namespaces() {
             return;
         }
         let path = directory.join("limits");
@@ -242,20 +238,14 @@ fn random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either() {
             let counts = SharedWords::new(2);
             let half = WORKERS / 2;
             let namespaces = [0, half].map(|first| {
-                Child::fork(|| {
-                    // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
-                    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
-                    Child::fork(|| {
-                        let seed = seed + first as u64;
-                        let mut supervisor =
-                            Supervisor::new(truth, &path, &segment, seed).in_namespace(first);
-                        supervisor.start_all(half);
-                        let min_kills = MIN_KILLS_PER_SECOND * seconds() / 2;
-                        supervisor.kill_for(Duration::from_secs(seconds()), min_kills);
-                        counts[0].fetch_add(supervisor.kills, Ordering::Relaxed);
-                        counts[1].fetch_add(supervisor.stops, Ordering::Relaxed);
-                    })
-                    .succeed();
+                in_new_namespace(|| {
+                    let seed = seed + first as u64;
+                    let mut supervisor = Supervisor::new(truth, &path, &segment, seed).in_namespace(first);
+                    supervisor.start_all(half);
+                    let min_kills = MIN_KILLS_PER_SECOND * seconds() / 2;
+                    supervisor.kill_for(Duration::from_secs(seconds()), min_kills);
+                    counts[0].fetch_add(supervisor.kills, Ordering::Relaxed);
+                    counts[1].fetch_add(supervisor.stops, Ordering::Relaxed);
                 })
             });
             for namespace in namespaces {

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod credit;
 pub mod held;
 pub mod mounts;
+pub mod namespaces;
 pub mod onlooker;
 pub mod process;
 
@@ -27,21 +28,12 @@ pub const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingWindowCounter,
 ];
 
-/// What the locks of segments are in this run of the tests: `SHMLIMIT_TEST_LOCK`, and robust mutexes without it.
+/// What the locks of segments are in this run of the tests: `SHMLIMIT_TEST_LOCK`, and the default without it.
 pub fn lock_kind() -> LockKind {
     match std::env::var("SHMLIMIT_TEST_LOCK") {
         Ok(word) => word.parse().expect("a kind of lock"),
         Err(_) => LockKind::default(),
     }
-}
-
-/// Whether this run has robust mutexes, for a test that is about what is so with these alone; says that it is skipped otherwise.
-pub fn has_mutexes() -> bool {
-    let has_mutexes = lock_kind() == LockKind::RobustMutex;
-    if !has_mutexes {
-        println!("skipped: no mutexes in this run");
-    }
-    has_mutexes
 }
 
 /// A declaration of no sets yet, of a segment with such locks.

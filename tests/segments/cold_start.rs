@@ -15,14 +15,21 @@ use fastrand::Rng;
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
-use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration};
+use shmlimit::{
+    Declaration, Error, Limit, LockKind, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
 const SLOTS: u64 = 3;
 
 fn declaration() -> Declaration {
-    scene::declaration()
+    declaration_with(scene::lock_kind())
+}
+
+fn declaration_with(lock: LockKind) -> Declaration {
+    Declaration::new()
+        .lock(lock)
         .participants(8)
         .add_set(SetDeclaration::new("slots").add_limit(Limit::concurrency("slots", SLOTS)))
         .add_set(SetDeclaration::new("calls").add_limit(Limit::calls("calls", 10, HOUR)))
@@ -30,6 +37,11 @@ fn declaration() -> Declaration {
 
 fn create(path: &Path) -> Segment {
     Segment::create(path, &declaration()).expect("a segment")
+}
+
+/// With the locks of which the kernel says that their owner died, for processes of one PID namespace.
+fn create_with_mutexes(path: &Path) -> Segment {
+    Segment::create(path, &declaration_with(LockKind::RobustMutex)).expect("a segment")
 }
 
 /// Takes calls until one is refused.
@@ -117,13 +129,10 @@ fn a_wall_clock_that_was_set_back_between_two_boots_gives_nothing_away() {
 
 #[test]
 fn a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives() {
-    if !scene::has_mutexes() {
-        return;
-    }
     let test = "cold_start::a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives";
     in_own_process(test, TIMEOUT, |directory| {
         let path = directory.join("limits");
-        drop(create(&path));
+        drop(create_with_mutexes(&path));
         let words = SharedWords::new(1);
         // It is not attached: as far as any process can tell, its number in the lock is that of another boot's thread.
         let _thread_of_that_number = Child::fork(|| {
@@ -274,13 +283,10 @@ fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
 /// Finding 10: with the wall clock an hour ahead, a container started anew got back what it had used.
 #[test]
 fn a_cold_start_within_a_boot_keeps_the_clock() {
-    if !scene::has_mutexes() {
-        return;
-    }
     let test = "cold_start::a_cold_start_within_a_boot_keeps_the_clock";
     in_own_process(test, TIMEOUT, |directory| {
         let path = directory.join("limits");
-        assert_eq!(use_up(&create(&path)), 10);
+        assert_eq!(use_up(&create_with_mutexes(&path)), 10);
         let raw = RawSegment::open(&path);
         raw.set_word(header::PID_NAMESPACE, raw.word(header::PID_NAMESPACE) + 1);
         raw.set_word(
@@ -316,13 +322,10 @@ fn die_with_the_lock_unmarked(path: &Path) -> ! {
 /// Finding 11, for a death that the kernel does not mark.
 #[test]
 fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
-    if !scene::has_mutexes() {
-        return;
-    }
     let test = "cold_start::a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
-        let segment = create(&path);
+        let segment = create_with_mutexes(&path);
         take_for_good(&segment, 1);
         assert_eq!(use_up(&segment), 10);
         Child::fork(|| die_with_the_lock_unmarked(&path)).wait();

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 SHMLIMIT_CHAOS_SECONDS="${SHMLIMIT_CHAOS_SECONDS:-180}"
 export SHMLIMIT_CHAOS_SECONDS
 
-for lock in robust slot; do
+for lock in slot robust; do
     describe "chaos for $SHMLIMIT_CHAOS_SECONDS s, with $lock locks"
     step env SHMLIMIT_TEST_LOCK=$lock cargo test --locked --package shmlimit --test chaos -- --nocapture
 done

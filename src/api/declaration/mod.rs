@@ -78,7 +78,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///     mode = "0660"
 ///     participants = 256
 ///     clock = "counter"               # or "system": see `ClockSource`
-///     lock = "robust"                 # or "slot": see `LockKind`
+///     lock = "slot"                   # or "robust": see `LockKind`
 ///
 ///     [[set]]
 ///     name = "openai"
@@ -126,7 +126,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `participants` | how many processes can be attached at once: 1 to 4096 | 256 |
 /// | `checkpoint` | where its state is saved to survive a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
 /// | `clock` | `"counter"`, or `"system"`: see [`ClockSource`] | `"counter"` |
-/// | `lock` | `"robust"`, or `"slot"` for processes of several containers: see [`LockKind`] | `"robust"` |
+/// | `lock` | `"slot"`, or `"robust"` for the C library's robust mutex: see [`LockKind`] | `"slot"` |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
 ///
 /// | `[[set]]` (1 to 1024) | value | default |
@@ -246,7 +246,7 @@ impl Declaration {
         self
     }
 
-    /// The kind of its locks; [`LockKind::RobustMutex`] by default. Cannot be changed in an existing segment.
+    /// The kind of its locks; [`LockKind::Slot`] by default. Cannot be changed in an existing segment.
     pub fn lock(mut self, lock: LockKind) -> Self {
         self.segment.lock = Some(lock);
         self

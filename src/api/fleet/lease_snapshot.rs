@@ -32,7 +32,7 @@ pub struct DutySnapshot {
     pub slot: u64,
     /// Its process id, if it still has the slot.
     pub pid: Option<u64>,
-    /// The PID namespace of `pid`, if the segment's processes may be in several.
+    /// The PID namespace of `pid`, if it is not the caller's.
     pub pid_namespace: Option<u64>,
     /// Whether it is alive.
     pub alive: bool,

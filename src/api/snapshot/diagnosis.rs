@@ -158,12 +158,11 @@ impl SegmentPlace {
         }
     }
 
-    /// Whether process ids mean the same in this process as in the segment.
+    /// Whether process ids that are named without a PID namespace are those of this process's.
     pub fn same_pids(&self) -> bool {
         self.same_boot
             && self.same_file
-            && !self.any_pid_namespace
-            && self.pid_namespace == self.own_pid_namespace
+            && (self.any_pid_namespace || self.pid_namespace == self.own_pid_namespace)
     }
 }
 

@@ -90,7 +90,7 @@ pub struct ParticipantSnapshot {
     pub generation: u64,
     /// Its process id.
     pub pid: u64,
-    /// The PID namespace of `pid`, if the segment's processes may be in several: see [`ProcessId`].
+    /// The PID namespace of `pid`, if it is not the caller's: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<u64>,
     /// Its name when it attached. Not sanitised.
@@ -130,8 +130,7 @@ pub struct SetSnapshot {
     pub counts: SetCounts,
     /// Permits that hold something, without those of dead processes.
     pub active: u64,
-    /// Permits of dead processes, and those whose leases have all run out. The next request that needs what they hold
-    /// takes it back.
+    /// Permits of dead processes, and those whose leases have all run out: the next request that needs them takes them.
     pub of_dead: u64,
     /// How many permits can hold something at once.
     pub hold_capacity: u64,
@@ -176,7 +175,7 @@ pub struct KeysSnapshot {
 pub struct LockSnapshot {
     /// The process that holds it, if any, and if the process can be named.
     pub holder_pid: Option<u32>,
-    /// The PID namespace of `holder_pid`, if the segment's processes may be in several: see [`ProcessId`].
+    /// The PID namespace of `holder_pid`, if it is not the caller's: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder_namespace: Option<u64>,
     /// The thread that holds it, if the lock is a [robust mutex](crate::LockKind::RobustMutex).
@@ -248,7 +247,7 @@ pub struct HoldSnapshot {
     pub owner_slot: Option<u64>,
     /// The process id of the holder, if it still has the slot.
     pub owner_pid: Option<u64>,
-    /// The PID namespace of `owner_pid`, if the segment's processes may be in several: see [`ProcessId`].
+    /// The PID namespace of `owner_pid`, if it is not the caller's: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
     /// Whether the holder is alive. What a dead process holds goes to the next process that needs it.
@@ -262,8 +261,7 @@ pub struct HoldSnapshot {
     /// covered goes to the next request that needs it.
     #[serde(serialize_with = "as_seconds_if_any", skip_serializing_if = "Option::is_none")]
     pub lease_over_for: Option<Duration>,
-    /// Whether it was given back while another process held the lock. It is freed as soon as any process takes the
-    /// lock.
+    /// Whether it was given back while another process held the lock. The next process that takes the lock frees it.
     pub returned: bool,
     /// The [label](crate::Request::label) of its request, if the set [keeps labels](crate::SetDeclaration::labels).
     /// Not sanitised.
@@ -283,7 +281,7 @@ pub struct TicketSnapshot {
     pub owner_slot: Option<u64>,
     /// The process id of the waiter, if it still has the slot.
     pub owner_pid: Option<u64>,
-    /// The PID namespace of `owner_pid`, if the segment's processes may be in several: see [`ProcessId`].
+    /// The PID namespace of `owner_pid`, if it is not the caller's: see [`ProcessId`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_namespace: Option<u64>,
     /// Whether the waiting process is alive. The place of a dead one goes to the next.
@@ -341,8 +339,7 @@ impl SegmentReader {
         Ok(reader)
     }
 
-    /// Whether a file is a segment, judged by its first bytes: sound or damaged, of this format or another. Does not
-    /// open it as one.
+    /// Whether a file is a segment, by its first bytes: sound or damaged, of any format. Does not open it as one.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ use crate::shm::layout::definition_text::{Definition, read_definition_in_force};
 use crate::shm::layout::geometry::{Geometry, SetShape};
 use crate::shm::layout::records::{
     BYTE_ORDER, C_LIBRARY, CHECKED_HEADER_WORDS, CHECKSUM_SEED, CLOCK_BOOT_TIME, DirectoryEntry, FORMAT,
-    HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, MAX_PARTICIPANTS, MAX_SETS,
-    SYSTEM_CLOCK, WORD_SIZE, checksum_step, fingerprint,
+    HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, MAGIC, MAX_PARTICIPANTS, MAX_SETS, SYSTEM_CLOCK, WORD_SIZE,
+    checksum_step, fingerprint,
 };
 use crate::shm::lock::dispatch::LockKind;
 use crate::shm::process::participant::ParticipantTable;
@@ -208,7 +208,7 @@ pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<()
     ensure("format number", &header.format, FORMAT)?;
     ensure("word size", &header.word_size, WORD_SIZE)?;
     let Some(lock_kind) = LockKind::from_word(header.lock_kind.load(Ordering::Relaxed)) else {
-        return ensure("lock kind", &header.lock_kind, LOCK_KIND_ROBUST_MUTEX);
+        return ensure("lock kind", &header.lock_kind, LockKind::default().to_word());
     };
     let has_mutexes = lock_kind.is_of_one_namespace();
     if has_mutexes {

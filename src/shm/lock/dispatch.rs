@@ -13,13 +13,13 @@ use crate::shm::layout::records::{LOCK_KIND_ROBUST_MUTEX, LOCK_KIND_SLOT, LockAr
 /// How the lock areas of a segment are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// The C library's process-shared robust mutex: the kernel reports the death of an owner. For processes of one
-    /// PID namespace and one C library.
-    #[default]
-    RobustMutex,
     /// A word that names a participant, whose file lock shows whether it is alive. For processes of any PID
     /// namespaces and C libraries.
+    #[default]
     Slot,
+    /// The C library's process-shared robust mutex: the kernel reports the death of an owner. For processes of one
+    /// PID namespace and one C library.
+    RobustMutex,
 }
 
 impl LockKind {

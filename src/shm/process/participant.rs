@@ -186,11 +186,13 @@ impl ParticipantTable {
         is_current.then_some(record.identity)
     }
 
-    /// A process, as it is named to people.
+    /// A process, as it is named to people: with its PID namespace where that is another than the caller's.
     pub(crate) fn shown(&self, process: CopyIdentity) -> ProcessId {
+        let is_of_another = || process.pid_namespace != pid_namespace().unwrap_or(0);
         ProcessId {
             pid: process.pid,
-            namespace: (!self.lock_kind.is_of_one_namespace()).then_some(process.pid_namespace),
+            namespace: (!self.lock_kind.is_of_one_namespace() && is_of_another())
+                .then_some(process.pid_namespace),
         }
     }
 

@@ -165,9 +165,14 @@ impl Stage {
             line.lose(operation.dying);
         }
         victim.run_to_mark();
-        if operation.applies && !self.layout.has_slot_lock() {
+        if operation.applies {
             // Before that texts are read, which is most of what it does and changes nothing.
-            victim.run_to_lock();
+            if self.layout.has_slot_lock() {
+                let free = || self.file.lock_word(&self.layout).store(0, Ordering::Relaxed);
+                victim.run_to_slot_lock(&self.path, self.layout.lock_offset(), free);
+            } else {
+                victim.run_to_lock();
+            }
         }
         if operation.has_leases_run_out {
             self.layout.let_leases_run_out(&self.file);

@@ -23,6 +23,26 @@ mod registers {
             .is_ok()
     }
 
+    /// Break behind a store to eight bytes, at each of the first addresses.
+    pub fn watch(pid: Pid, addresses: &[u64]) -> bool {
+        let watched = |index: usize| 1 << (2 * index) | 0b1001 << (16 + 4 * index);
+        let mut control = 0;
+        for (index, address) in addresses.iter().take(4).enumerate() {
+            let offset = (ADDRESS + 8 * index) as *mut libc::c_void;
+            if ptrace::write_user(pid, offset, address.cast_signed()).is_err() {
+                return false;
+            }
+            control |= watched(index);
+        }
+        ptrace::write_user(pid, CONTROL as *mut libc::c_void, control).is_ok()
+    }
+
+    pub fn go_on_at(pid: Pid, address: u64) {
+        let offset = offset_of!(libc::user, regs) + offset_of!(libc::user_regs_struct, rip);
+        let written = ptrace::write_user(pid, offset as *mut libc::c_void, address.cast_signed());
+        written.expect("a stopped child");
+    }
+
     pub fn clear(pid: Pid) {
         ptrace::write_user(pid, CONTROL as *mut libc::c_void, 0).expect("was set");
     }
@@ -42,6 +62,12 @@ mod registers {
         false
     }
 
+    pub fn watch(_: Pid, _: &[u64]) -> bool {
+        false
+    }
+
+    pub fn go_on_at(_: Pid, _: u64) {}
+
     pub fn clear(_: Pid) {}
 
     pub fn next_instruction(_: Pid) -> u64 {
@@ -54,7 +80,18 @@ pub fn set(pid: Pid, address: u64) -> bool {
     registers::set(pid, address)
 }
 
-/// Takes the breakpoint back.
+/// Has a thread stop behind an instruction that stores to the eight bytes at one of the addresses; answers false where that
+/// is not to be had.
+pub fn watch(pid: Pid, addresses: &[u64]) -> bool {
+    registers::watch(pid, addresses)
+}
+
+/// Has a stopped thread go on with the instruction at an address.
+pub fn go_on_at(pid: Pid, address: u64) {
+    registers::go_on_at(pid, address);
+}
+
+/// Takes the breakpoints back.
 pub fn clear(pid: Pid) {
     registers::clear(pid);
 }

@@ -140,6 +140,38 @@ impl Tracee {
         }
     }
 
+    /// As [`run_to_lock`](Self::run_to_lock), where the lock is a slot lock: `lock` is where it lies in the file at `path`, and `free`
+    /// makes it free. That is one instruction among others, so it stops behind it, and what that did is undone.
+    pub fn run_to_slot_lock(&mut self, path: &std::path::Path, lock: usize, free: impl FnOnce()) {
+        /// The longest of the kind: prefix, extension, two bytes, what it is about, and a distance of four bytes.
+        const LONGEST: usize = 10;
+        let mut addresses = self.addresses_of_mappings(path);
+        addresses.iter_mut().for_each(|address| *address += lock as u64);
+        if !breakpoint::watch(self.pid, &addresses) {
+            return;
+        }
+        ptrace::cont(self.pid, None).expect("a stopped child");
+        let stop = self.wait();
+        assert_eq!(stop, Stop::Moved, "the operation takes no lock");
+        breakpoint::clear(self.pid);
+        let end = self.next_instruction();
+        let mut bytes = [0; LONGEST];
+        let start = usize::try_from(end).expect("64 bits") - LONGEST;
+        let there = RemoteIoVec {
+            base: start,
+            len: LONGEST,
+        };
+        process_vm_readv(self.pid, &mut [IoSliceMut::new(&mut bytes)], &[there]).expect("its code");
+        let is_compare_and_exchange =
+            |code: &[u8]| matches!(code, [0xf0, 0x0f, 0xb1, ..] | [0xf0, 0x40..0x50, 0x0f, 0xb1, ..]);
+        let before = (0..LONGEST)
+            .rev()
+            .find(|index| is_compare_and_exchange(&bytes[*index..]))
+            .expect("the lock is taken by compare and exchange");
+        free();
+        breakpoint::go_on_at(self.pid, (start + before) as u64);
+    }
+
     /// Runs to the beginning or the end of the next system call, but for those of an allocator.
     pub fn run_to_system_call(&mut self) -> Stop {
         loop {

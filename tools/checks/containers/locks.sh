@@ -26,7 +26,7 @@ try_in_both() {
     done
 }
 
-expect "a segment with slot locks is created" inside one limitctl create --lock slot --set api --calls calls=10/1h \
+expect "a segment with slot locks is created" inside one limitctl create --set api --calls calls=10/1h \
     --concurrency places=4 /limits/slot.limits
 try_in_both /limits/slot.limits 24
 [ "$admitted" -eq 10 ] || fail "$admitted were admitted of 10, by two containers"
@@ -58,7 +58,8 @@ ends 0 inside one limitctl doctor /limits/slot.limits
 ends 0 inside two limitctl doctor /limits/slot.limits
 
 # The robust mutex: processes in another namespace are refused, and told what to do.
-expect "a segment with robust locks is created" inside one limitctl create --set api --concurrency places=4 /limits/robust.limits
+expect "a segment with robust locks is created" inside one limitctl create --lock robust --set api --concurrency places=4 \
+    /limits/robust.limits
 inside one limitctl exec /limits/robust.limits api -- sleep infinity &
 in_use() {
     inside one limitctl inspect --json /limits/robust.limits | value 'it["participants"][0] and 1' | grep -q 1
@@ -74,13 +75,13 @@ expect "a container in the namespace of another may use what its robust locks gu
     limitctl exec --timeout 0 /limits/robust.limits api -- true
 say "a container of another namespace is refused: $(inside two limitctl exec /limits/robust.limits api -- true 2>&1 || :)"
 
-# As in packaging/kubernetes/one-host.yaml: a directory of the host, the host's PID namespace, and a group.
+# As in packaging/kubernetes/one-host.yaml: a directory of the host, and a group.
 mkdir "$scratch/host"
 chgrp 990 "$scratch/host"
 chmod 2750 "$scratch/host"
 ends 0 "$limitctl" create --all packaging/declarations "$scratch/host"
 on_host() {
-    docker run --pid host --user 1000:1000 --network none --volume "$scratch/host:/run/shmlimit" "$@"
+    docker run --user 1000:1000 --network none --volume "$scratch/host:/run/shmlimit" "$@"
 }
 ends 0 on_host --rm --group-add 990 "$name" limitctl exec --timeout 0 /run/shmlimit/api.limits api -- true
 ends 77 on_host --rm "$name" limitctl exec --timeout 0 /run/shmlimit/api.limits api -- true
@@ -96,7 +97,7 @@ within 20 is_full
 ends 0 "$limitctl" doctor "$scratch/host/api.limits"
 docker kill --signal KILL "$name-four" >/dev/null
 ends 0 "$limitctl" exec --timeout 20s "$scratch/host/api.limits" api -- true
-say "what a container in the host's namespace held, the host has as it is killed; who is not of the group is refused"
+say "what a container held that shares a directory of the host, the host has as it is killed; who is not of the group is refused"
 
 # A static program with musl, in an image with nothing else, stands in for Alpine images.
 if [ ! -x "$musl_limitctl" ]; then

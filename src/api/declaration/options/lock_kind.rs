@@ -1,4 +1,4 @@
-//! The kinds of locks.
+//! The kinds of locks: two implementations of a process-shared robust mutex.
 
 use crate::shm::lock::dispatch;
 use crate::words::words;
@@ -7,21 +7,21 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// Robust mutexes of the C library. The kernel itself reports the death of a holder, in well under a millisecond.
-    /// All processes must be in one PID namespace and use the same C library; others are rejected.
+    /// A word that names the holding process, whose [file lock](crate::documentation::layout_specification) shows whether
+    /// it is alive. For processes of any PID namespaces and C libraries: containers that share a directory, or a host
+    /// with glibc and a container with musl. A waiting process finds out by itself that the holder died, which takes a
+    /// few milliseconds. If it cannot look the holder up, because that is in another PID namespace, it takes as long as
+    /// the kernel takes to free the memory of the dead process.
     #[default]
-    RobustMutex,
-    /// Words that name the holding process, whose [file lock](crate::documentation::layout_specification) shows
-    /// whether it is alive. For processes of several PID namespaces and C libraries: containers that share a
-    /// directory, or a host with glibc and a container with musl. As fast as robust mutexes while no process dies. A
-    /// waiting process has to find out by itself that the holder died, which takes a few milliseconds, and longer if
-    /// the dead process had much memory to free.
     Slot,
+    /// The robust mutex of the C library. The kernel itself reports the death of a holder, in well under a millisecond.
+    /// All processes must be in one PID namespace and use the same C library; others are rejected.
+    RobustMutex,
 }
 
 words!(LockKind, "a kind of lock", {
-    RobustMutex = "robust",
     Slot = "slot",
+    RobustMutex = "robust",
 });
 
 impl From<LockKind> for dispatch::LockKind {

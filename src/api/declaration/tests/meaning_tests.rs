@@ -113,7 +113,7 @@ fn the_canonical_text_writes_every_default_out() {
 mode = "0600"
 participants = 256
 clock = "counter"
-lock = "robust"
+lock = "slot"
 
 [[set]]
 name = "s"

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shmlimit::{HoldSnapshot, ParticipantSnapshot, SetSnapshot};
+use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SetSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::remedy::Remedies;
@@ -76,7 +76,7 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
         "holder_stopped",
         format!(
             "{} is {state}, and holds {}",
-            look.process(participant.pid),
+            look.process(process::attached(participant)),
             human::quantity(holds, "permit", "permits")
         ),
         "what it holds stays taken until it goes on or dies, or a lease ends",
@@ -86,22 +86,28 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
 
 /// Holds that no process will give back by itself, grouped by process.
 fn of_set(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
-    let mut found: BTreeMap<(Kind, Option<u64>), Vec<&HoldSnapshot>> = BTreeMap::new();
+    let mut found: BTreeMap<(Kind, Option<ProcessId>), Vec<&HoldSnapshot>> = BTreeMap::new();
     for hold in &set.holds {
         if let Some(kind) = Kind::of(hold) {
-            found.entry((kind, hold.owner_pid)).or_default().push(hold);
+            found
+                .entry((kind, process::of_hold(hold)))
+                .or_default()
+                .push(hold);
         }
     }
     found
         .into_iter()
-        .map(|((kind, pid), holds)| {
-            let owner = pid.map_or_else(|| "a process that is gone".to_owned(), |pid| look.process(pid));
-            let finding = kind.finding(&holds, &owner);
+        .map(|((kind, owner), holds)| {
+            let whose = owner.map_or_else(
+                || "a process that is gone".to_owned(),
+                |owner| look.process(owner),
+            );
+            let finding = kind.finding(&holds, &whose);
             // The oldest hold identifies the finding.
             let first = holds.iter().map(|hold| hold.serial).min().unwrap_or(0);
             finding
                 .of_set(&set.name)
-                .of_process(pid)
+                .of_process(owner.map(|owner| owner.pid))
                 .twice(first.to_string())
                 .healed_by(remedies.recover())
         })

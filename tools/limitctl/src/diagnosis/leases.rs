@@ -6,7 +6,7 @@ use shmlimit::{LimitSnapshot, SetSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::segment::Look;
-use crate::text::{human, sanitise};
+use crate::text::{human, process, sanitise};
 
 /// How many leases in a row must run out unused to be worth mentioning.
 const UNUSED_IN_A_ROW: u64 = 10;
@@ -113,9 +113,12 @@ fn unused(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Op
 }
 
 fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
-    let pid = fleet.duty.as_ref().and_then(|duty| duty.pid);
-    let whose = match pid {
-        Some(pid) => format!("{}, which asked the store for leases, is dead", look.process(pid)),
+    let owner = fleet.duty.as_ref().and_then(process::of_duty);
+    let whose = match owner {
+        Some(owner) => format!(
+            "{}, which asked the store for leases, is dead",
+            look.process(owner)
+        ),
         None => "no process asks the store for leases".to_owned(),
     };
     let finding = Finding::new(
@@ -124,5 +127,5 @@ fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
         whose,
         "what is leased is spent, and nothing more comes, until a process with the client of the store is started",
     );
-    finding.of_process(pid).twice("")
+    finding.of_process(owner.map(|owner| owner.pid)).twice("")
 }

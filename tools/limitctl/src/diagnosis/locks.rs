@@ -89,7 +89,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
     })
 }
 
-/// A lock that a thread holds. By the next look it has nearly always released it.
+/// A lock that a process holds. By the next look it has nearly always released it.
 fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) -> Finding {
     const MEANING: &str =
         "those who need the set wait for the lock until their lock timeout, and get LockStuck";
@@ -97,8 +97,8 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
     let found = |severity, kind, what: String, meaning: String| {
         Finding::new(severity, kind, what, meaning).of_set(&shard.set)
     };
-    let (Some(thread), None) = (shard.lock.holder_thread, shard.lock.holder_namespace) else {
-        let pid = shard.lock.holder_pid.map(u64::from);
+    let pid = shard.lock.holder_pid.map(u64::from);
+    if shard.lock.holder_namespace.is_some() {
         let holder = pid.map(|pid| ProcessId {
             pid,
             namespace: shard.lock.holder_namespace,
@@ -120,8 +120,10 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
         return found(Severity::Error, "lock_stuck", what, meaning)
             .of_process(pid)
             .after(NEVER_SO_LONG, standstill(shard));
-    };
-    let Some(pid) = shard.lock.holder_pid.map(u64::from) else {
+    }
+    // A slot lock names no thread, and the first one stands for the process.
+    let thread = shard.lock.holder_thread.or(shard.lock.holder_pid).unwrap_or(0);
+    let Some(pid) = pid else {
         if !look.diagnosis.place.same_pids() || !table_is_whole() {
             let what = format!("{name} is held by thread {thread}, which this process cannot see");
             return found(Severity::Error, "lock_stuck", what, MEANING.to_owned())
@@ -136,7 +138,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
             .twice(standstill(shard))
             .healed_by(remedies.recover());
     };
-    let who = look.process(pid);
+    let who = look.process(ProcessId { pid, namespace: None });
     let standstill_of_holder = thread_activity(pid, thread).and_then(|activity| activity.standstill(pid));
     let is_certain = standstill_of_holder.is_some();
     let (state, heal) = standstill_of_holder.unwrap_or_else(|| ("running", format!("kill -KILL {pid}")));

@@ -1,8 +1,8 @@
 //! Queues that do not move: waiters behind a dead or a stopped process, or without a reason.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use shmlimit::{KeyLabel, SetSnapshot, TicketSnapshot};
+use shmlimit::{KeyLabel, ProcessId, SetSnapshot, TicketSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::locks::NEVER_SO_LONG;
@@ -26,15 +26,15 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
     let tickets = set.tickets.iter();
     tickets
         .filter_map(|ticket| {
-            let (kind, whose) = match (ticket.owner_slot, ticket.owner_pid) {
+            let (kind, whose) = match (ticket.owner_slot, process::of_ticket(ticket)) {
                 (None, _) => (
                     "ticket_given_up",
                     "was given up while another process kept the lock".to_owned(),
                 ),
                 (Some(_), _) if ticket.owner_alive => return None,
-                (Some(_), Some(pid)) => (
+                (Some(_), Some(owner)) => (
                     "ticket_of_the_dead",
-                    format!("is that of {}, which is dead", look.process(pid)),
+                    format!("is that of {}, which is dead", look.process(owner)),
                 ),
                 (Some(_), None) => (
                     "ticket_of_the_dead",
@@ -60,15 +60,15 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
 
 /// Processes that did not collect their grants: stopped, or with futures on a blocked event loop.
 fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
-    let mut processes: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut processes: BTreeMap<ProcessId, Vec<u64>> = BTreeMap::new();
     for ticket in set.tickets.iter().filter(|it| it.passed_over && it.owner_alive) {
-        if let Some(pid) = ticket.owner_pid {
-            processes.entry(pid).or_default().push(ticket.number);
+        if let Some(owner) = process::of_ticket(ticket) {
+            processes.entry(owner).or_default().push(ticket.number);
         }
     }
-    let mut found: Vec<Finding> = processes
+    processes
         .into_iter()
-        .map(|(pid, tickets)| {
+        .map(|(owner, tickets)| {
             let count = human::quantity(tickets.len() as u64, "request", "requests");
             let first = tickets.iter().min().copied().unwrap_or(0);
             Finding::new(
@@ -76,18 +76,16 @@ fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
                 "grant_not_collected",
                 format!(
                     "{} did not collect what it was granted; {count} of it passed over",
-                    look.process(pid)
+                    look.process(owner)
                 ),
                 "it is stopped, or a future is not polled: its event loop is blocked, idle or closed; the requests keep their \
                  places until it looks",
             )
             .of_set(&set.name)
-            .of_process(Some(pid))
+            .of_process(Some(owner.pid))
             .twice(first.to_string())
         })
-        .collect();
-    found.sort_by_key(|finding| finding.pid);
-    found
+        .collect()
 }
 
 /// Queues whose head is not served although it could be, or does not collect its grant.
@@ -116,8 +114,8 @@ fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding>
 }
 
 fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64) -> Option<Finding> {
-    let pid = ticket.owner_pid?;
-    let (state, heal) = look.standstill_of(process::of_ticket(ticket)?)?;
+    let owner = process::of_ticket(ticket)?;
+    let (state, heal) = look.standstill_of(owner)?;
     let waiters = human::quantity(behind, "other waits", "others wait");
     let doing = if ticket.granted {
         "does not come for what it was granted"
@@ -140,14 +138,14 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
         "queue_stopped",
         format!(
             "{} is {state} and {doing}; {waiters} behind it",
-            look.process(pid)
+            look.process(owner)
         ),
         meaning,
     );
     Some(
         finding
             .of_set(&set.name)
-            .of_process(Some(pid))
+            .of_process(Some(owner.pid))
             .twice(ticket.number.to_string())
             .healed_by(heal),
     )
@@ -176,8 +174,7 @@ fn unserved(
         "queue_stuck",
         format!(
             "what {} waits for could be had, and it has been first in the queue for some time; {} behind it",
-            head.owner_pid
-                .map_or_else(|| "a process".to_owned(), |pid| look.process(pid)),
+            process::of_ticket(head).map_or_else(|| "a process".to_owned(), |owner| look.process(owner)),
             human::quantity(behind, "other waits", "others wait")
         ),
         "the process at the head does not run: it is not scheduled, or frozen with a cgroup that cannot be seen from here; those behind it wait, too",

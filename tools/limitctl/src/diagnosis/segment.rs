@@ -12,7 +12,7 @@ use super::finding::{Finding, Severity};
 use super::host::process::{activity, id_here};
 use super::remedy::Remedies;
 use super::{holders, leases, locks, place, queues};
-use crate::text::process::attached;
+use crate::text::process;
 use crate::whereabouts::Whereabouts;
 
 /// The pause between two looks at something that may be transient.
@@ -62,11 +62,12 @@ impl Look {
     }
 
     /// A process's id and, if the segment knows it, its name.
-    pub fn process(&self, pid: u64) -> String {
-        let known = self.snapshot.participants.iter().find(|it| it.pid == pid);
+    pub fn process(&self, process: ProcessId) -> String {
+        let mut participants = self.snapshot.participants.iter();
+        let known = participants.find(|it| process::attached(it) == process);
         known.map_or_else(
-            || format!("process {pid}"),
-            |it| format!("process {pid} ({})", it.name),
+            || format!("process {process}"),
+            |it| format!("process {process} ({})", it.name),
         )
     }
 
@@ -81,8 +82,13 @@ impl Look {
         let place = &self.diagnosis.place;
         // A copy, or a file from another boot, names other processes.
         let is_known = place.same_boot && place.same_file;
-        let namespace = process.namespace.unwrap_or(place.pid_namespace);
-        if namespace == place.own_pid_namespace {
+        let own = place.own_pid_namespace;
+        let namespace = match process.namespace {
+            None if place.any_pid_namespace => own,
+            None => place.pid_namespace,
+            Some(namespace) => namespace,
+        };
+        if namespace == own {
             return is_known.then_some(process.pid);
         }
         id_here(process.pid, namespace).filter(|_| is_known)
@@ -116,7 +122,9 @@ impl Look {
             pid_namespace: self.diagnosis.place.pid_namespace,
             time_namespace: self.diagnosis.place.time_namespace,
             reads_counter: self.diagnosis.reads_counter,
-            pids: alive.filter_map(|it| self.id_here(attached(it))).collect(),
+            pids: alive
+                .filter_map(|it| self.id_here(process::attached(it)))
+                .collect(),
         }
     }
 }

@@ -50,7 +50,7 @@ fn stop_with_the_lock(act: &Act, child: &Child) -> Result<(), Failure> {
     while Instant::now() < deadline {
         child.stop()?;
         let snapshot = reader.snapshot()?;
-        if snapshot.sets.iter().any(|set| set.lock.holder_thread.is_some()) {
+        if snapshot.sets.iter().any(|set| set.lock.is_held()) {
             return Ok(());
         }
         child.go_on()?;

@@ -1,4 +1,4 @@
-//! How processes are shown: by id, and with the id's PID namespace if a segment's processes may be in several.
+//! How processes are shown: by id, and with the id's PID namespace if that is not this process's.
 
 use shmlimit::fleet::DutySnapshot;
 use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SegmentSnapshot, TicketSnapshot};

@@ -11,7 +11,9 @@ use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
 use crate::support::host::{NOBODY, can_unshare, has, is_root};
-use crate::support::{Actor, TIMEOUT, create, directory, finish, lines_of, run, run_command, text};
+use crate::support::{
+    Actor, TIMEOUT, create, create_with_mutexes, directory, finish, lines_of, run, run_command, text,
+};
 use serde_json::Value;
 use shmlimit::{Segment, SegmentReader};
 
@@ -170,7 +172,7 @@ fn a_set_is_poisoned_until_it_is_recovered_or_reset_as_its_poison_needs() {
 #[test]
 fn locks_without_an_owner_are_made_anew() {
     let directory = directory();
-    let path = create(directory.path());
+    let path = create_with_mutexes(directory.path());
     let raw = RawSegment::open(&path);
     let lock = 8 * control_word(&raw, 0) as u64;
     // The thread that the lock names: the largest possible id, which no system gives out.
@@ -323,7 +325,7 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
         return;
     }
     let directory = directory();
-    let path = create(directory.path());
+    let path = create_with_mutexes(directory.path());
     let inside = |script: &str| {
         let script = format!("exec unshare --pid --fork --mount-proc {script} {}", text(&path));
         run_command(&mut shell(&script))
@@ -354,7 +356,7 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
 #[test]
 fn what_is_of_another_c_library_is_an_error_and_not_to_be_removed() {
     let directory = directory();
-    let path = create(directory.path());
+    let path = create_with_mutexes(directory.path());
     let another = if cfg!(target_env = "musl") { 1 } else { 2 };
     RawSegment::open(&path).set_word(header::C_LIBRARY, another);
     let found = findings(&path);

@@ -1,7 +1,7 @@
 //! Each verb, and each exit code.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support;
@@ -98,7 +98,7 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
 }
 
 #[test]
-fn the_kind_of_locks_is_chosen_and_shown_and_processes_are_shown_with_their_namespace() {
+fn the_kind_of_locks_is_chosen_and_shown() {
     let directory = directory();
     let path = text(&directory.path().join("limits")).to_owned();
     let create = |lock: &str| {
@@ -107,19 +107,20 @@ fn the_kind_of_locks_is_chosen_and_shown_and_processes_are_shown_with_their_name
         run_command(limitctl().args(arguments).arg(&path))
     };
     let refused = create("spin").ended(64);
-    assert!(refused.stderr.contains("robust, slot"), "{refused:?}");
-    create("slot").ended(0);
-    let _attached = Segment::open(&path).expect("opens");
-    let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
-    let json = run(["inspect", "--json", &path]).ended(0).json();
-    assert_eq!(json["lock_kind"], "slot");
-    assert_eq!(json["declaration"]["segment"]["lock"], "slot");
-    assert_eq!(json["participants"][0]["pid"], std::process::id());
-    assert_eq!(json["participants"][0]["pid_namespace"], namespace);
-    let shown = run(["inspect", &path]).ended(0).stdout;
-    let process = format!("{} in namespace {namespace}", std::process::id());
-    for expected in ["locks", "slot", &process] {
-        assert!(shown.contains(expected), "{shown}");
+    assert!(refused.stderr.contains("slot, robust"), "{refused:?}");
+    for (lock, is_default) in [("slot", true), ("robust", false)] {
+        create(lock).ended(0);
+        let attached = Segment::open(&path).expect("opens");
+        let json = run(["inspect", "--json", &path]).ended(0).json();
+        assert_eq!(json["lock_kind"], lock);
+        assert_eq!(json["declaration"]["segment"]["lock"], lock);
+        assert_eq!(json["participants"][0]["pid"], std::process::id());
+        // It is this process's own.
+        assert_eq!(json["participants"][0]["pid_namespace"], serde_json::Value::Null);
+        let shown = run(["inspect", &path]).ended(0).stdout;
+        assert!(shown.contains("locks") != is_default, "{shown}");
+        drop(attached);
+        run(["remove", &path]).ended(0);
     }
 }
 

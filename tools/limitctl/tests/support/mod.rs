@@ -185,9 +185,20 @@ pub fn text(path: &Path) -> &str {
 
 /// Creates a segment with one set, `api`, of 10 calls a day and 4 in flight.
 pub fn create(directory: &Path) -> PathBuf {
+    create_with_locks(directory, "slot")
+}
+
+/// The same with robust mutexes, for processes of one PID namespace.
+pub fn create_with_mutexes(directory: &Path) -> PathBuf {
+    create_with_locks(directory, "robust")
+}
+
+fn create_with_locks(directory: &Path, lock: &str) -> PathBuf {
     let path = directory.join("limits");
     run([
         "create",
+        "--lock",
+        lock,
         "--set",
         "api",
         "--calls",
@@ -307,7 +318,7 @@ impl Actor {
                 std::thread::yield_now();
             }
             let snapshot = reader.snapshot().expect("copied");
-            if snapshot.sets.iter().any(|set| set.lock.holder_thread.is_some()) {
+            if snapshot.sets.iter().any(|set| set.lock.is_held()) {
                 return;
             }
             self.signal(Signal::SIGCONT);

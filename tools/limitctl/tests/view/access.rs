@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::host::{NOBODY, can_unshare, is_root};
-use crate::support::{Actor, Run, create, directory, run_command, text};
+use crate::support::{Actor, Run, create, create_with_mutexes, directory, run_command, text};
 
 /// Runs the program as a user who may read the directory and has no other rights.
 fn run_as_nobody(program: &Path, arguments: &[&str]) -> Run {
@@ -120,7 +120,7 @@ fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
         return;
     }
     let directory = directory();
-    let path = create(directory.path());
+    let path = create_with_mutexes(directory.path());
     let mut actor = Actor::start("hold", &path);
     let inside = |arguments: &[&str]| {
         run_command(

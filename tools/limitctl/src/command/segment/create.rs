@@ -87,10 +87,10 @@ pub struct Create {
     #[arg(long, value_name = "COUNT")]
     participants: Option<u32>,
 
-    /// What the locks are: robust unless declared
+    /// What the locks are: slot unless declared
     ///
-    /// "robust" for processes of one PID namespace with one C library; "slot" for processes of several: of containers that
-    /// share a directory, or of a host and its containers.
+    /// "slot" for processes of any PID namespaces and C libraries, such as containers that share a directory, or a host and its
+    /// containers; "robust" is the C library's robust mutex, for processes of one PID namespace with one C library.
     #[arg(long, value_name = "KIND", value_parser = lock_kind)]
     lock: Option<LockKind>,
 

@@ -1,0 +1,34 @@
+//! PID namespaces of a test's own, where a test may make them. Each runs in a process of its own.
+
+use std::os::unix::fs::MetadataExt;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::WaitStatus;
+
+use super::process::Child;
+
+/// The PID namespace of this process, by its inode.
+pub fn namespace() -> u64 {
+    let metadata = std::fs::metadata("/proc/self/ns/pid");
+    metadata.expect("a namespace").ino()
+}
+
+/// Whether this process may make one; says so where it may not.
+pub fn has_namespaces() -> bool {
+    let mut child = Child::fork(|| assert_eq!(unshare(CloneFlags::CLONE_NEWPID), Ok(())));
+    let is_permitted = matches!(child.wait(), WaitStatus::Exited(_, 0));
+    if !is_permitted {
+        println!("skipped: no PID namespace of its own");
+    }
+    is_permitted
+}
+
+/// Runs `body` in the first process of a new PID namespace: its process id is 1 in every one. The child that is answered is
+/// that one's parent, in the namespace of this process, and they die together.
+pub fn in_new_namespace(body: impl FnOnce()) -> Child {
+    Child::fork(|| {
+        // Only processes forked from now on are in the new namespace.
+        assert_eq!(unshare(CloneFlags::CLONE_NEWPID), Ok(()));
+        Child::fork(body).succeed();
+    })
+}
