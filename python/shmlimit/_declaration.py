@@ -237,7 +237,7 @@ class Keyed(_Declared):
             which evicts the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
         overrides: Whether single keys can have their own capacities, set by `Limits.override`. Each key's row then
-            grows by 8 bytes, and by 8 for each limit, rounded up to a multiple of 64.
+            grows by 8 bytes, and by 8 for each limit, rounded up to a multiple of 64. Not for sets with tiers.
     """
 
     max_keys: int

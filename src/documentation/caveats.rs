@@ -252,7 +252,7 @@
 //! up over its limits, than its shard has holds, or than was declared. Where a concurrency limit is raised for many keys,
 //! declare [`holds`](crate::SetDeclaration::holds) for what they may hold together. A capacity that a later
 //! declaration cannot count with exactly is not in force under that. `RateLimit-Policy` of the feature `tower` goes on
-//! saying what the tier of the key promises.
+//! saying what is declared. A set has such keys or tiers, and not both.
 //!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused

@@ -27,7 +27,11 @@ pub enum RequestError {
         known: Vec<String>,
     },
     /// The set has no tier with this name.
-    #[error("set `{set}` has no tier `{tier}`; it has {}", join(known))]
+    #[error(
+        "set `{set}` has no tier `{tier}`; it has {}{}",
+        join(known),
+        if *has_overrides { ", because its keys have capacities of their own in place of tiers" } else { "" }
+    )]
     UnknownTier {
         /// The set.
         set: String,
@@ -35,6 +39,8 @@ pub enum RequestError {
         tier: String,
         /// The names that exist.
         known: Vec<String>,
+        /// Whether keys of the set can have [capacities of their own](crate::Keyed::overrides), for which it has no tiers.
+        has_overrides: bool,
     },
     /// A rate limit has no default cost, and the request names none.
     #[error(

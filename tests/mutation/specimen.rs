@@ -170,14 +170,26 @@ fn declaration() -> Declaration {
         .add_set(
             // Two buckets, and keys enough to fill both.
             SetDeclaration::new("keyed")
-                .keyed(Keyed::new(40).when_full(WhenFull::EvictOldest).overrides(true))
+                .keyed(table().overrides(true))
                 .holds(4)
                 .labels(true)
+                .waiters(4)
+                .add_limit(calls("calls", Algorithm::Gcra))
+                .add_limit(Limit::concurrency("a", 5)),
+        )
+        .add_set(
+            SetDeclaration::new("tiered")
+                .keyed(table())
+                .holds(4)
                 .waiters(4)
                 .add_limit(calls("calls", Algorithm::Gcra))
                 .add_limit(Limit::concurrency("a", 5))
                 .add_tier(Tier::new("gold").capacity("calls", 3_000_017)),
         )
+}
+
+fn table() -> Keyed {
+    Keyed::new(40).when_full(WhenFull::EvictOldest)
 }
 
 /// Who is limited in a keyed set.
@@ -247,20 +259,28 @@ pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     }
 }
 
-/// Another key, whose tier and capacities are named by requests.
+/// Another key, whose tier or capacities are named by requests.
 pub const NAMED_KEY: &str = "named";
 
-/// Puts a key into a tier and gives it capacities of its own, by name, and another by a request.
+/// Puts a key into a tier or gives it capacities of its own, by name, and another by a request.
 pub fn change_limits(set: &LimitSet) -> Result<(), Error> {
     if let Some(key) = key_of(set)? {
-        key.assign("gold")?;
-        key.override_capacity("calls", 2_000_003)?;
-        key.override_capacity("a", 6)?;
-        let named = request(set)?.with("a", 0)?.with_tier("gold")?;
-        let named = named.with_override("calls", 4_000_037)?.with_override("a", 4)?;
+        let named = request(set)?.with("a", 0)?;
+        let named = if has_tiers(set) {
+            key.assign("gold")?;
+            named.with_tier("gold")?
+        } else {
+            key.override_capacity("calls", 2_000_003)?;
+            key.override_capacity("a", 6)?;
+            named.with_override("calls", 4_000_037)?.with_override("a", 4)?
+        };
         set.key(NAMED_KEY)?.check(&named).map(drop)?;
     }
     Ok(())
+}
+
+fn has_tiers(set: &LimitSet) -> bool {
+    set.name() == "tiered"
 }
 
 /// As [`try_set`], but for another key than the others, for good.

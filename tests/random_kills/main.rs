@@ -38,7 +38,7 @@ fn seconds() -> u64 {
 
 /// More participants than processes at any time, fewer than would hide slots that the dead do not give up.
 fn declaration(lock: LockKind) -> Declaration {
-    Declaration::new()
+    let declared = Declaration::new()
         .lock(lock)
         .participants(WORKERS as u32 + 4)
         .add_set(SetDeclaration::new("plain").add_limit(Limit::concurrency("slots", SLOTS)))
@@ -47,8 +47,10 @@ fn declaration(lock: LockKind) -> Declaration {
                 .add_limit(Limit::concurrency("seats", SEATS))
                 .add_limit(Limit::calls("calls", 200_000, SECOND))
                 .add_limit(Limit::rate("tokens", 5_000_000, SECOND)),
-        )
-        .add_set(plans::declaration())
+        );
+    plans::declarations()
+        .into_iter()
+        .fold(declared, Declaration::add_set)
 }
 
 /// The sets and requests of one worker.
@@ -56,7 +58,7 @@ struct Handles {
     segment: Segment,
     plain: LimitSet,
     mixed: LimitSet,
-    plans: LimitSet,
+    plans: [LimitSet; 2],
 }
 
 fn open(path: &Path) -> Segment {
@@ -72,7 +74,7 @@ impl Handles {
         Self {
             plain: segment.set("plain").expect("declared"),
             mixed: segment.set("mixed").expect("declared"),
-            plans: segment.set(plans::SET).expect("declared"),
+            plans: plans::SETS.map(|set| segment.set(set).expect("declared")),
             segment,
         }
     }
@@ -288,7 +290,9 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
             set.try_acquire(&all).expect("works").is_admitted()
         });
     }
-    let of_plans = plans::check_that_nothing_is_left(&segment.set(plans::SET).expect("declared"));
+    for set in plans::SETS {
+        plans::check_that_nothing_is_left(&segment.set(set).expect("declared"));
+    }
     let report = segment.recover().expect("works");
     for set in &report.sets {
         assert_eq!(set.problem, None);
@@ -307,7 +311,8 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
         let (pools, last) = match &*set.name {
             "plain" => (&[Pool::Slots][..], 1),
             "mixed" => (&[Pool::Seats][..], 1),
-            _ => (&[Pool::Places(0), Pool::Places(1)][..], of_plans),
+            "tiered" => (&[Pool::Places(0)][..], 1),
+            _ => (&[Pool::Places(1)][..], 1),
         };
         let admitted: u64 = pools.iter().map(|pool| truth.admitted(*pool)).sum();
         // After them came the requests for everything above; a worker that is killed can leave one that it did not count

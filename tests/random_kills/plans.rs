@@ -1,4 +1,5 @@
-//! A keyed set whose keys change their tiers and capacities while they are held.
+//! Keyed sets of which a key changes what it is limited by while it is held: in one its tier, in the other capacities of its
+//! own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,27 +13,33 @@ use shmlimit::{
 use crate::scene::process::eventually;
 use crate::truth::Pool;
 
-pub const SET: &str = "plans";
-const KEYS: [&str; 2] = ["tenant 0", "tenant 1"];
+/// The set with tiers, and the one with overrides.
+pub const SETS: [&str; 2] = ["tiered", "overridden"];
+const KEY: &str = "tenant";
 const TIERS: [&str; 3] = ["default", "large", "small"];
 
 const PLACES: u64 = 3;
+/// The most that a tier has.
+const LARGE: u64 = 5;
 /// The largest capacity that a key may have, of any tier or of its own.
 pub const MAX_PLACES: u64 = 6;
 /// What a request gives its key of tokens for each place, always both at once.
 const TOKENS_PER_PLACE: u64 = 1_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
-pub fn declaration() -> SetDeclaration {
-    SetDeclaration::new(SET)
-        .keyed(Keyed::new(10).overrides(true))
-        .holds(128)
-        .add_limit(Limit::concurrency("places", PLACES))
-        .add_limit(Limit::rate("tokens", 3_000_000, SECOND))
-        .add_limit(Limit::calls("calls", 200_000, SECOND))
+pub fn declarations() -> [SetDeclaration; 2] {
+    let [tiered, overridden] = SETS.map(|name| {
+        SetDeclaration::new(name)
+            .holds(128)
+            .add_limit(Limit::concurrency("places", PLACES))
+            .add_limit(Limit::rate("tokens", 3_000_000, SECOND))
+            .add_limit(Limit::calls("calls", 200_000, SECOND))
+    });
+    let tiered = tiered
+        .keyed(Keyed::new(10))
         .add_tier(
             Tier::new("large")
-                .capacity("places", 5)
+                .capacity("places", LARGE)
                 .capacity("tokens", 9_000_000)
                 .window("tokens", 2 * SECOND),
         )
@@ -40,35 +47,39 @@ pub fn declaration() -> SetDeclaration {
             Tier::new("small")
                 .capacity("places", 1)
                 .capacity("calls", 100_000),
-        )
+        );
+    [tiered, overridden.keyed(Keyed::new(10).overrides(true))]
 }
 
-/// What one worker asks of the set.
+/// What one worker asks of the sets.
 pub struct Plans<'a> {
     keys: [Key<'a>; 2],
-    plain: Request,
+    plain: [Request; 2],
 }
 
 impl<'a> Plans<'a> {
-    pub fn of(set: &'a LimitSet) -> Self {
+    pub fn of(sets: &'a [LimitSet; 2]) -> Self {
         Self {
-            keys: KEYS.map(|key| set.key(key).expect("keyed")),
-            plain: set.request().with("tokens", 1).expect("declared"),
+            keys: sets.each_ref().map(|set| set.key(KEY).expect("keyed")),
+            plain: sets
+                .each_ref()
+                .map(|set| set.request().with("tokens", 1).expect("declared")),
         }
     }
 
-    /// Acquires places of a key, sometimes saying which tier or which capacities it has.
+    /// Acquires places of a key, often saying which tier or which capacities it has.
     pub fn acquire(&mut self, dice: &mut Rng) -> Option<(Permit<'a>, Pool, u64)> {
         let number = dice.u64(..2) as usize;
         let units = 1 + dice.u64(..3);
-        self.plain.set_cost("places", units).expect("declared");
-        self.plain.set_cost("tokens", dice.u64(..1000)).expect("declared");
-        let named = match dice.u64(..8) {
-            0 => Some(self.plain.clone().with_tier(some_tier(dice)).expect("declared")),
-            1..=3 => Some(with_capacities(self.plain.clone(), dice)),
-            _ => None,
+        let plain = &mut self.plain[number];
+        plain.set_cost("places", units).expect("declared");
+        plain.set_cost("tokens", dice.u64(..1000)).expect("declared");
+        let named = match (dice.u64(..2), number) {
+            (0, _) => None,
+            (_, 0) => Some(plain.clone().with_tier(some_tier(dice)).expect("declared")),
+            (_, _) => Some(with_capacities(plain.clone(), dice)),
         };
-        let outcome = self.keys[number].try_acquire(named.as_ref().unwrap_or(&self.plain));
+        let outcome = self.keys[number].try_acquire(named.as_ref().unwrap_or(plain));
         match outcome {
             Ok(Outcome::Admitted(permit)) => Some((permit, Pool::Places(number), units)),
             Ok(Outcome::Refused(_)) => None,
@@ -78,13 +89,13 @@ impl<'a> Plans<'a> {
         }
     }
 
-    /// Assigns a key to a tier, or gives it a capacity of its own by name, or takes that away.
+    /// Assigns a key to a tier, or gives one a capacity of its own by name, or takes that away.
     pub fn change(&self, dice: &mut Rng) {
-        let key = self.keys[dice.u64(..2) as usize];
+        let [tiered, overridden] = &self.keys;
         let changed = match dice.u64(..3) {
-            0 => key.assign(some_tier(dice)),
-            1 => key.override_capacity("calls", 100_000 + dice.u64(..3)),
-            _ => key.clear_override("calls"),
+            0 => tiered.assign(some_tier(dice)),
+            1 => overridden.override_capacity("calls", 100_000 + dice.u64(..3)),
+            _ => overridden.clear_override("calls"),
         };
         changed.expect("works");
     }
@@ -111,15 +122,15 @@ pub fn check_held(set: &SetSnapshot) {
         let places = hold.amounts.get("places").copied().unwrap_or_default();
         *held.entry(key.expect("keyed")).or_default() += places;
     }
-    assert!(held.len() <= KEYS.len(), "{set:?}");
+    assert!(held.len() <= 1, "{set:?}");
     assert!(held.values().all(|held| *held <= MAX_PLACES), "{held:?}: {set:?}");
 }
 
 /// What the rows say: no change of a key is ever seen in part.
 pub fn check_keys(reader: &SegmentReader) {
-    for key in KEYS {
+    for set in SETS {
         let Some(seen) = reader
-            .key_snapshot(SET, key)
+            .key_snapshot(set, KEY)
             .expect("readable")
             .filter(|seen| !seen.torn)
         else {
@@ -135,27 +146,29 @@ pub fn check_keys(reader: &SegmentReader) {
     }
 }
 
-/// Answers how many requests that took.
-pub fn check_that_nothing_is_left(set: &LimitSet) -> u64 {
+/// Takes one request.
+pub fn check_that_nothing_is_left(set: &LimitSet) {
+    let is_overridden = set.name() == SETS[1];
     let all = set
         .request()
-        .with("places", MAX_PLACES)
-        .and_then(|request| request.with("tokens", 0))
-        .and_then(|request| request.with_override("places", MAX_PLACES))
-        .and_then(|request| request.with_override("tokens", None))
-        .expect("declared");
-    for key in KEYS {
-        let key = set.key(key).expect("keyed");
-        // A request that is refused looks for the dead, so that nothing else need happen.
-        eventually("all places of a key can be held at once", || {
-            key.try_acquire(&all).expect("works").is_admitted()
-        });
-        key.clear_override("places").expect("works");
-        key.clear_override("calls").expect("works");
-        key.assign("default").expect("works");
-    }
+        .with("places", if is_overridden { MAX_PLACES } else { LARGE })
+        .and_then(|request| request.with("tokens", 0));
+    let all = if is_overridden {
+        all.and_then(|request| request.with_override("places", MAX_PLACES))
+            .and_then(|request| request.with_override("tokens", None))
+    } else {
+        all.and_then(|request| request.with_tier("large"))
+    };
+    let all = all.expect("declared");
+    let key = set.key(KEY).expect("keyed");
+    // A request that is refused looks for the dead, so that nothing else need happen.
+    eventually("all places of a key can be held at once", || {
+        key.try_acquire(&all).expect("works").is_admitted()
+    });
+    key.clear_override("places").expect("works");
+    key.clear_override("calls").expect("works");
+    key.assign("default").expect("works");
     eventually("nothing of any key is used, held or kept", || {
         set.table_usage().expect("keyed").used == 0
     });
-    KEYS.len() as u64
 }

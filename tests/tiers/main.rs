@@ -7,7 +7,6 @@ mod requested;
 mod scene;
 mod settled;
 mod table;
-mod together;
 mod waiting;
 
 use std::time::Duration;
@@ -15,8 +14,8 @@ use std::time::Duration;
 use scene::clock::Scene;
 use scene::{create, expect_differences, expect_permit, expect_refusal};
 use shmlimit::{
-    Algorithm, ChangeError, Declaration, Error, Key, Keyed, Limit, LimitSet, RequestError, SegmentReader,
-    SetDeclaration, Tier,
+    Algorithm, ChangeError, Declaration, DeclarationError, Error, Key, Keyed, Limit, LimitSet, RequestError,
+    SegmentReader, SetDeclaration, Tier,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -150,7 +149,7 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
     let scene = Scene::new(plans());
     let set = scene.set();
     let unknown = |error: Error| match error {
-        Error::Request(RequestError::UnknownTier { set, tier, known }) => (set, tier, known),
+        Error::Request(RequestError::UnknownTier { set, tier, known, .. }) => (set, tier, known),
         other => panic!("{other:?}"),
     };
     let expected = (

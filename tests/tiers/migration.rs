@@ -22,6 +22,8 @@ struct InForce {
     tiers: [Terms; 3],
     tier: usize,
     own: Option<u64>,
+    /// Whether what is declared has changed.
+    is_declared_anew: bool,
 }
 
 impl InForce {
@@ -110,6 +112,7 @@ impl Twins {
                 tiers,
                 tier: 0,
                 own: None,
+                is_declared_anew: false,
             }),
         }
     }
@@ -119,10 +122,13 @@ impl Twins {
     }
 
     fn tiered(kind: Kind, tiers: [Terms; 3], has_overrides: bool) -> SetDeclaration {
-        SetDeclaration::new("api")
+        let set = SetDeclaration::new("api")
             .keyed(Keyed::new(10).overrides(has_overrides))
-            .add_limit(kind.limit(tiers[0]))
-            .add_tier(kind.tier(NAMES[1], tiers[1]))
+            .add_limit(kind.limit(tiers[0]));
+        if has_overrides {
+            return set;
+        }
+        set.add_tier(kind.tier(NAMES[1], tiers[1]))
             .add_tier(kind.tier(NAMES[2], tiers[2]))
     }
 
@@ -133,7 +139,10 @@ impl Twins {
         match change {
             Change::Tier(tier) => next.tier = tier,
             Change::Own(own) => next.own = own,
-            Change::Declared(terms) => next.tiers[next.tier] = terms,
+            Change::Declared(terms) => {
+                next.tiers[next.tier] = terms;
+                next.is_declared_anew = true;
+            }
         }
         let noticed = |in_force: &InForce| {
             let (capacity, burst, seconds) = in_force.terms();
@@ -196,16 +205,19 @@ fn tiers() -> impl Strategy<Value = Change> {
     (0_usize..3).prop_map(Change::Tier)
 }
 
+fn capacities() -> impl Strategy<Value = Change> {
+    prop::option::weighted(0.8, 1_u64..60).prop_map(Change::Own)
+}
+
 /// A burst of its own, or the whole capacity.
 fn any_terms() -> impl Strategy<Value = Terms> {
     let terms = (1_u64..40, prop::option::of(1_u64..40), 1_u64..20);
     terms.prop_map(|(capacity, burst, seconds)| (capacity, burst.unwrap_or(capacity), seconds))
 }
 
-fn changes() -> impl Strategy<Value = Change> {
+fn with_declarations(changes: impl Strategy<Value = Change>) -> impl Strategy<Value = Change> {
     prop_oneof![
-        2 => tiers(),
-        4 => prop::option::weighted(0.8, 1_u64..60).prop_map(Change::Own),
+        4 => changes,
         1 => any_terms().prop_map(Change::Declared),
     ]
 }
@@ -252,7 +264,9 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let kind = twins.kind;
     let mut sets = (twins.scene.set(), twins.beside.set());
     let others = twins.scene.set();
-    others.assign("neighbour", "two").expect("a tier");
+    if !twins.has_overrides {
+        others.assign("neighbour", "two").expect("a tier");
+    }
     let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
     // One that has no row would begin in its tier with all that there is.
     let begun = sets.0.request().with("units", 0).expect("declared");
@@ -337,10 +351,10 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let verdicts = neighbour
         .peek(&others.request().with("units", 0).expect("declared"))
         .expect("no error");
-    let (capacity, burst, _) = twins.now.borrow().tiers[2];
+    let now = twins.now.borrow();
+    let (capacity, burst, _) = now.tiers[if twins.has_overrides { 0 } else { 2 }];
     let max = if kind.has_burst() { burst } else { capacity };
-    if !twins.has_overrides {
-        // Otherwise its tier may have been declared anew.
+    if !now.is_declared_anew {
         prop_assert_eq!(verdicts[0].remaining, max);
     }
     Ok(())
@@ -357,10 +371,19 @@ proptest! {
     }
 
     #[test]
-    fn a_key_whose_tier_and_own_capacity_and_declaration_change_goes_on_as_a_set_to_which_that_is_applied(
+    fn a_key_whose_tier_and_declaration_change_goes_on_as_a_set_to_which_that_is_applied(
         kind in kinds(),
         terms in [any_terms(), any_terms(), any_terms()],
-        steps in steps(changes()),
+        steps in steps(with_declarations(tiers())),
+    ) {
+        go_on_as_one(&Twins::new(kind, terms, false), steps)?;
+    }
+
+    #[test]
+    fn a_key_whose_own_capacity_and_declaration_change_goes_on_as_a_set_to_which_that_is_applied(
+        kind in kinds(),
+        terms in [any_terms(), any_terms(), any_terms()],
+        steps in steps(with_declarations(capacities())),
     ) {
         go_on_as_one(&Twins::new(kind, terms, true), steps)?;
     }

@@ -187,9 +187,8 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
         with_overrides(100)
             .holds(64)
             .add_limit(Limit::concurrency("in_flight", 4))
-            .add_limit(Limit::concurrency("exports", 4))
-            .add_limit(Limit::calls("requests", 10, MINUTE))
-            .add_tier(Tier::new("gold").capacity("exports", 14)),
+            .add_limit(Limit::concurrency("exports", 14))
+            .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     let set = scene.set();
     let key = set.key("a").expect("keyed");
@@ -202,7 +201,7 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
         reason.contains("64") && reason.contains("declare `holds`"),
         "{reason}"
     );
-    // In the tier that has the most of the other limit.
+    // Beside the other limit.
     refused("in_flight", 51);
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
     key.override_capacity("in_flight", 50).expect("50 + 14");
@@ -246,15 +245,13 @@ fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_
         let scene = Scene::new(
             with_overrides(100)
                 .add_limit(Limit::calls("other", 1_000, MINUTE))
-                .add_limit(Limit::calls("requests", 10, MINUTE).algorithm(algorithm))
-                .add_tier(Tier::new("small").capacity("requests", 3)),
+                .add_limit(Limit::calls("requests", 10, MINUTE).algorithm(algorithm)),
         );
         let set = scene.set();
-        set.key("own")
-            .expect("keyed")
-            .override_capacity("requests", 4)
-            .expect("a capacity");
-        set.assign("small", "small").expect("a tier");
+        for (key, own) in [("own", 4), ("small", 3)] {
+            let key = set.key(key).expect("keyed");
+            key.override_capacity("requests", own).expect("a capacity");
+        }
         let request = set.request().with("requests", 5).expect("declared");
         let answers = set
             .check_many(&["a", "own", "b", "small", "a", "a"], &request)
@@ -283,11 +280,9 @@ fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_
 
 #[test]
 fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
-    let limited = |set: SetDeclaration| {
-        set.add_limit(Limit::calls("requests", 10, MINUTE))
-            .add_tier(Tier::new("large").capacity("requests", 20))
-    };
-    let scene = Scene::new(limited(keyed(100)));
+    let limited = |set: SetDeclaration| set.add_limit(Limit::calls("requests", 10, MINUTE));
+    let tiered = limited(keyed(100)).add_tier(Tier::new("large").capacity("requests", 20));
+    let scene = Scene::new(tiered);
     let set = scene.set();
     let cost = |units| set.request().with("requests", units).expect("declared");
     assert!(matches!(
@@ -318,23 +313,56 @@ fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
 }
 
 #[test]
-fn a_capacity_of_its_own_wins_over_that_of_its_tier_and_stays_when_the_tier_changes() {
-    let scene = Scene::new(
-        with_overrides(100)
-            .add_limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::FixedWindow))
-            .add_tier(Tier::new("gold").capacity("requests", 100)),
-    );
-    let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    key.override_capacity("requests", 30).expect("a capacity");
-    for tier in ["gold", "default"] {
-        key.assign(tier).expect("a tier");
-        let verdicts = key.peek(&set.request()).expect("no error");
-        assert_eq!(verdicts[0].burst, 30, "{tier}");
+fn a_set_has_tiers_or_overrides_and_never_both() {
+    let limited = |set: SetDeclaration| set.add_limit(Limit::calls("requests", 10, MINUTE));
+    let gold = || Tier::new("gold").capacity("requests", 100);
+    let both = crate::scene::declaration().add_set(limited(with_overrides(100)).add_tier(gold()));
+    match both.validate() {
+        Err(DeclarationError::Misplaced { place, advice, .. }) => {
+            assert_eq!(place, "set \"api\" / tier");
+            assert!(
+                advice.contains("not both") && advice.contains("overrides"),
+                "{advice}"
+            );
+        }
+        other => panic!("{other:?}"),
     }
-    key.assign("gold").expect("a tier");
-    key.clear_override("requests").expect("no error");
-    assert_eq!(key.peek(&set.request()).expect("no error")[0].burst, 100);
+    let overridden = Scene::new(limited(with_overrides(100))).set();
+    let key = overridden.key("a").expect("keyed");
+    for refused in [
+        key.assign("gold").expect_err("no tier"),
+        overridden.request().set_tier("gold").expect_err("no tier"),
+    ] {
+        let says = refused.to_string();
+        assert!(
+            matches!(
+                refused,
+                Error::Request(RequestError::UnknownTier {
+                    has_overrides: true,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+        assert!(says.contains("in place of tiers"), "{says}");
+    }
+    key.assign("default").expect("the one that it is in");
+    let tiered = Scene::new(limited(keyed(100)).add_tier(gold())).set();
+    let key = tiered.key("a").expect("keyed");
+    for refused in [
+        key.override_capacity("requests", 5).expect_err("no overrides"),
+        tiered
+            .request()
+            .set_override("requests", 5)
+            .expect_err("no overrides"),
+    ] {
+        match refused {
+            Error::Change(ChangeError::CannotOverride { reason, .. }) => {
+                assert!(reason.contains("in place of tiers"), "{reason}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
@@ -430,42 +458,46 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
 
 #[test]
 fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usage() {
-    let keyed = Keyed::new(1).overrides(true).when_full(WhenFull::EvictLeastUsed);
-    let set = SetDeclaration::new("api").keyed(keyed);
-    let scene = Scene::new(
+    let declared = |overrides| {
+        let keyed = Keyed::new(1)
+            .overrides(overrides)
+            .when_full(WhenFull::EvictLeastUsed);
+        let set = SetDeclaration::new("api").keyed(keyed);
         set.add_limit(Limit::calls("requests", 10, MINUTE))
-            .add_tier(Tier::new("gold").capacity("requests", 100)),
-    );
-    let set = scene.set();
-    for key in 0..ROWS {
-        let name = key.to_string();
-        match key {
-            3 => set
-                .key(&name)
-                .expect("keyed")
-                .override_capacity("requests", 20)
-                .expect("a row"),
-            4 => set.assign(&name, "gold").expect("a row"),
-            _ => {}
+    };
+    let tiered = declared(false).add_tier(Tier::new("gold").capacity("requests", 100));
+    for (declared, is_tiered) in [(declared(true), false), (tiered, true)] {
+        let scene = Scene::new(declared);
+        let set = scene.set();
+        for number in 0..ROWS {
+            let name = number.to_string();
+            let key = set.key(&name).expect("keyed");
+            match (number, is_tiered) {
+                (3, true) => key.assign("gold").expect("a row"),
+                (3, false) => key.override_capacity("requests", 20).expect("a row"),
+                _ => {
+                    assert!(is_admitted(&set, &name));
+                    assert!(is_admitted(&set, &name));
+                }
+            }
+            scene.pass(Duration::from_nanos(1));
         }
-        if !(3..=4).contains(&key) {
-            assert!(is_admitted(&set, &name));
-            assert!(is_admitted(&set, &name));
+        for new in 0..ROWS {
+            assert!(is_admitted(&set, &format!("new {new}")));
+            scene.pass(Duration::from_nanos(1));
         }
-        scene.pass(Duration::from_nanos(1));
+        let usage = set.table_usage().expect("keyed");
+        assert_eq!(usage.evicted_in_use, ROWS as u64);
+        let third = set.key("3").expect("keyed");
+        if is_tiered {
+            assert_eq!(third.tier().expect("no error"), "gold");
+        } else {
+            assert_eq!(
+                third.overrides().expect("no error"),
+                [("requests".to_owned(), 20)]
+            );
+        }
     }
-    for new in 0..ROWS {
-        assert!(is_admitted(&set, &format!("new {new}")));
-        scene.pass(Duration::from_nanos(1));
-    }
-    let usage = set.table_usage().expect("keyed");
-    assert_eq!(usage.evicted_in_use, ROWS as u64);
-    let key = |name| set.key(name).expect("keyed");
-    assert_eq!(
-        key("3").overrides().expect("no error"),
-        [("requests".to_owned(), 20)]
-    );
-    assert_eq!(key("4").tier().expect("no error"), "gold");
 }
 
 #[test]

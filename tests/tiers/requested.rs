@@ -345,28 +345,6 @@ fn sets_without_overrides_have_none_by_request_either() {
     }
 }
 
-#[test]
-fn a_request_names_a_tier_and_a_capacity_at_once() {
-    let scene = Scene::new(
-        with_overrides(1)
-            .add_limit(Limit::calls("requests", 2, MINUTE))
-            .add_limit(Limit::calls("others", 100, MINUTE))
-            .add_tier(Tier::new("gold").capacity("requests", 3).capacity("others", 4)),
-    );
-    let set = scene.set();
-    let request = naming(&set, 5).with_tier("gold").expect("a tier");
-    for key in ["a", "a", "b"] {
-        let checked = set.key(key).expect("keyed").check(&request).expect("no error");
-        let max: Vec<u64> = checked.verdicts().map(|verdict| verdict.burst).collect();
-        assert_eq!(max, [5, 4]);
-    }
-    scene.pass(MINUTE * 2);
-    let plain = set.key("a").expect("keyed");
-    plain.assign("default").expect("a tier");
-    let peeked = plain.peek(&set.request()).expect("no error");
-    assert_eq!((peeked[0].burst, peeked[1].burst), (5, 100), "which stays");
-}
-
 /// Another definition may be one that cannot count with what a key was given under the one before.
 #[test]
 fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_key_has_it() {

@@ -80,6 +80,19 @@ def test_what_no_key_can_have_of_its_own_is_an_error(tmp_path: Path) -> None:
         plain.override("a", "requests", 5)
 
 
+def test_a_set_has_tiers_or_overrides_and_never_both(tmp_path: Path) -> None:
+    gold = sl.Tier("gold", {"requests": {"capacity": 5}})
+    requests = sl.Calls("requests", 2, DAY)
+    both = sl.LimitSet("api", [requests], keyed=sl.Keyed(100, overrides=True), tiers=[gold])
+    with pytest.raises(sl.DeclarationError, match="not both"):
+        sl.open(tmp_path / "both", both)
+    tiered = sl.open(tmp_path / "tiered", sl.LimitSet("api", [requests], keyed=100, tiers=[gold]))["api"]
+    with pytest.raises(sl.RequestError, match="in place of tiers"):
+        tiered.check(key="a", limits={"requests": 5})
+    with pytest.raises(sl.UnknownTier, match="in place of tiers"):
+        opened(tmp_path).check(SPENT, key="a", tier="gold")
+
+
 def test_a_call_says_which_capacities_its_key_has(tmp_path: Path) -> None:
     limits = opened(tmp_path)
     assert admitted(limits, "a", {"requests": 5}) == 5

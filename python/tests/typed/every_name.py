@@ -72,17 +72,18 @@ def declare(directory: Path) -> sl.Segment:
         sl.LimitSet(
             "tenants",
             [REQUESTS, SPENT],
-            keyed=sl.Keyed(1000, when_full="evict_least_used", overrides=True),
+            keyed=sl.Keyed(1000, when_full="evict_least_used"),
             tiers=[GOLD],
         ),
+        sl.LimitSet("partners", [REQUESTS], keyed=sl.Keyed(1000, overrides=True)),
     ]
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
 
 
-def change(tenants: sl.Limits) -> None:
-    tenants.override("acme", "requests", 500)
-    assert_type(tenants.overrides("acme"), dict[str, int | Decimal])
-    tenants.override("acme", "requests", None)
+def change(partners: sl.Limits) -> None:
+    partners.override("acme", "requests", 500)
+    assert_type(partners.overrides("acme"), dict[str, int | Decimal])
+    partners.override("acme", "requests", None)
 
 
 def take(limits: sl.Limits) -> None:
@@ -221,7 +222,7 @@ def main(directory: Path) -> None:
     assert_type(segment["openai"], sl.Limits)
     take(segment["openai"])
     hold_back(segment["openai"])
-    change(segment["tenants"])
+    change(segment["partners"])
     refuse(directory)
     count(segment["tenants"])
     sort_into_tiers(segment["tenants"])

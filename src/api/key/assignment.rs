@@ -42,6 +42,7 @@ impl LimitSet {
                     set: self.name().to_owned(),
                     tier: name.to_owned(),
                     known: self.tiers().map(str::to_owned).collect(),
+                    has_overrides: set.has_overrides(),
                 })
             })
     }
@@ -56,9 +57,8 @@ impl Key<'_> {
     /// [request](Request::with_tier) names one. `default` is the tier of the limits as declared.
     ///
     /// The key's usage migrates as with [`Segment::apply`](crate::Segment::apply): a bucket keeps what is left in it,
-    /// up to its new burst, windows keep what they count, and what is held stays held. A reservation made before the
-    /// change is refunded as far as time has not replenished it since, if it saw only one change of tier, and not at
-    /// all if it saw more. Then the waiters are served by the new limits.
+    /// up to its new burst, windows keep what they count, and what is held stays held. What was reserved before the
+    /// change is not refunded. Then the waiters are served by the new limits.
     ///
     /// An assigned tier is kept like usage: unless the tier is `default`, no other key gets the key's row, except in
     /// a set declared to [evict](crate::WhenFull), where an evicted key starts over in `default`. So make

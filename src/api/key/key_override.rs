@@ -9,9 +9,9 @@ use crate::engine::OwnCapacities;
 use crate::error::{ChangeError, Error, RequestError};
 
 impl Key<'_> {
-    /// Gives the key its own capacity of a limit, in units. It replaces the capacity of the declaration and of any
-    /// [tier](crate::Tier) that the key is in or enters, until it is replaced or [cleared](Self::clear_override). The
-    /// set must be declared with [`Keyed::overrides`](crate::Keyed::overrides).
+    /// Gives the key its own capacity of a limit, in units. It replaces the declared capacity, until it is replaced
+    /// or [cleared](Self::clear_override). The set must be declared with [`Keyed::overrides`](crate::Keyed::overrides),
+    /// and so has no [tiers](crate::Tier).
     ///
     /// It changes the capacity as [`Segment::apply`](crate::Segment::apply) does: the window stays, a burst equal to
     /// the whole capacity follows it, a burst of its own stays as it is, and so does the rate of a leaky bucket
@@ -19,9 +19,8 @@ impl Key<'_> {
     /// applied, the key keeps its capacity and gets the new window and burst.
     ///
     /// The key's usage migrates as with a change of tier: a bucket keeps what is left in it, up to its new burst,
-    /// windows keep what they count, and what is held stays held. A permit from before the change is refunded as far
-    /// as time has not replenished its cost since, if it saw only one change of the key's tier and capacities; a
-    /// permit that saw more, and a dead process, get no refund. Then the waiters are served by the new capacity.
+    /// windows keep what they count, and what is held stays held. What was reserved before the change is not
+    /// refunded. Then the waiters are served by the new capacity.
     ///
     /// No other key gets the row of a key with its own capacity, except in a set declared to
     /// [evict](crate::WhenFull): with `EvictLeastUsed` if no other row would do, with `EvictOldest` if it was used
@@ -66,8 +65,7 @@ impl Key<'_> {
         self.change_capacity(index, Some(own))
     }
 
-    /// Removes the key's own capacity of a limit, so that its tier or the declaration applies again. Does nothing if
-    /// it has none.
+    /// Removes the key's own capacity of a limit, so that the declaration applies again. Does nothing if it has none.
     ///
     /// # Errors
     ///
@@ -128,6 +126,11 @@ impl LimitSet {
                 reason: reason.to_owned(),
             })
         };
+        if set.has_tiers() {
+            let reason = "its keys are in tiers: assign the key to one, or declare the set with `overrides` in place of \
+                          tiers";
+            return Err(refused(reason));
+        }
         if !set.has_overrides() {
             let reason = "declare the set with keyed = { max_keys = 100_000, overrides = true }";
             return Err(refused(reason));
@@ -156,7 +159,7 @@ impl Request {
     }
 
     /// Says which [capacity of their own](Key::override_capacity) the request's keys have for a limit, in units;
-    /// `None` for the capacity of the declaration or the tier. For callers that know the quota of each key anyway,
+    /// `None` for the declared capacity. For callers that know the quota of each key anyway,
     /// from its token for instance.
     ///
     /// A key with a different capacity gets this one before the decision, in the same critical section, and keeps it

@@ -1,7 +1,7 @@
-//! Capacities that single keys have of their own, in place of those that the definition or the tier of the key says.
+//! Capacities that single keys have of their own, in place of those that the definition says.
 //!
 //! Each is a word of the row, zero where the key has none. So the rule of a limit may be another for each row, and is
-//! worked out of that of the tier whenever it is put to the row: [`LimitRules::of`].
+//! worked out whenever it is put to the row: [`LimitRules::of`]. A set whose keys can have such has no tiers.
 
 use std::num::NonZeroU64;
 use std::ops::Deref;
@@ -25,7 +25,7 @@ use crate::shm::layout::row::{Row, RowReference};
     reason = "lives on the stack, where nothing is allocated under the lock"
 )]
 pub(crate) enum RowLimit<'a> {
-    /// As its tier.
+    /// As the definition or the tier of the key has it.
     Shared(&'a LimitRules),
     /// With a capacity of its own.
     Own(LimitRules),

@@ -47,7 +47,7 @@ impl LimitMask {
     }
 }
 
-/// Capacities that a key is to have of its own of some limits, or none where it is to have what its tier says.
+/// Capacities that a key is to have of its own of some limits, or none where it is to have what is declared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnCapacities {
     limits: LimitMask,
@@ -90,7 +90,7 @@ impl OwnCapacities {
 pub(in crate::engine) struct RefusedCapacity {
     pub(in crate::engine) limit: usize,
     pub(in crate::engine) capacity: u64,
-    /// By which definition, and in which tier.
+    /// By which definition.
     pub(in crate::engine) definition: DefinitionBits,
     /// What the key could hold at once, where there are too few holds for that; zero where the limit itself cannot count
     /// with the capacity.

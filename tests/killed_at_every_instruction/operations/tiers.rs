@@ -35,10 +35,6 @@ fn overrides() -> SetDeclaration {
     limits().keyed(table().overrides(true))
 }
 
-fn tiers_and_overrides() -> SetDeclaration {
-    overrides().add_tier(gold())
-}
-
 fn assign(victim: &Victim) {
     let set = victim.set();
     let key = set.key(KEY).expect("keyed");
@@ -162,18 +158,6 @@ fn request_naming_other_capacities(victim: &Victim) {
     request_naming_capacities(victim);
 }
 
-/// Asks for everything, saying in which tier the key is and how much it may have of two limits.
-fn request_naming_a_tier_and_capacities(victim: &Victim) {
-    let set = victim.set();
-    let _held = admitted(&set, &everything(&set, 2));
-    let request = everything(&set, 1)
-        .with_tier("gold")
-        .and_then(|request| request.with_override("tokens", 7_000))
-        .and_then(|request| request.with_override("in_flight", 3))
-        .expect("declared");
-    victim.is_admitted(&set, &request);
-}
-
 /// The one that a request has named is said by name, with nothing else changed.
 fn override_with_the_same_by_name(victim: &Victim) {
     let set = victim.set();
@@ -268,16 +252,6 @@ pub const TIER_OPERATIONS: &[Operation] = &[
         2,
         request_naming_other_capacities,
     ),
-    // The tier and both capacities at once, and the decision.
-    Operation {
-        is_keyed: true,
-        ..operation(
-            "override, with a tier by a request",
-            tiers_and_overrides,
-            2,
-            request_naming_a_tier_and_capacities,
-        )
-    },
     by_override(
         "override, by name after a request",
         1,

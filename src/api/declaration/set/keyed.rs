@@ -67,7 +67,7 @@ impl Keyed {
     /// so, the row of each key has one more word for each limit whose capacity is a number and does not adapt, plus
     /// one, of 8 bytes each, before its size is rounded up to a multiple of 64. If not, this costs nothing.
     ///
-    /// Not for sets whose limits count networks or have credit.
+    /// Not for sets that have [tiers](crate::Tier), or whose limits count networks or have credit.
     pub fn overrides(mut self, overrides: bool) -> Self {
         self.overrides = Some(overrides);
         self

@@ -11,13 +11,18 @@ use crate::error::DeclarationError;
 const MAX_PREFIXES: u64 = 4;
 
 impl SetDeclaration {
+    /// Whether keys can have their own capacities.
+    pub(super) fn has_overrides(&self) -> bool {
+        self.keyed.as_ref().and_then(|keyed| keyed.overrides) == Some(true)
+    }
+
     /// Requires that some limit can have a capacity per key, if overrides are declared.
     pub(in crate::api::declaration) fn check_overrides(
         &self,
         place: &Place<'_>,
         limits: &[LimitPlan],
     ) -> Result<(), DeclarationError> {
-        if self.keyed.as_ref().and_then(|keyed| keyed.overrides) != Some(true) {
+        if !self.has_overrides() {
             return Ok(());
         }
         let advice = if self.limits.iter().any(|limit| limit.prefix.is_some()) {

@@ -18,6 +18,8 @@ pub(crate) const DEFAULT_TIER: &str = "default";
 /// [assigned](crate::Key::assign) to last, and before that in `default`. When its tier changes, its state migrates as
 /// with [`Segment::apply`](crate::Segment::apply): what was used stays used, and nothing is granted for the past.
 ///
+/// A set has tiers, or keys with [capacities of their own](crate::Keyed::overrides), and not both.
+///
 /// ```
 /// use std::time::Duration;
 /// use shmlimit::{Declaration, Keyed, Limit, SetDeclaration, Tier};

@@ -65,7 +65,7 @@ impl SetDeclaration {
                     limit: Some(&limit.name),
                     ..*place
                 };
-                let LimitPlan { rule, terms, .. } = self.in_tier(limit, change).compile(&place, false)?;
+                let LimitPlan { rule, .. } = self.in_tier(limit, change).compile(&place, false)?;
                 if !rule.can_migrate(&plan.rule) || !plan.rule.can_migrate(&rule) {
                     return Err(DeclarationError::Unsuitable {
                         place: place.field("window"),
@@ -74,7 +74,7 @@ impl SetDeclaration {
                             .to_owned(),
                     });
                 }
-                (plan.rule, plan.terms) = (rule, terms);
+                plan.rule = rule;
             }
             share_refund_words(&mut changed);
             tiers.push(TierPlan {
@@ -99,6 +99,11 @@ impl SetDeclaration {
         if self.keyed.is_none() {
             return misplaced(
                 "only keys are in tiers; remove it, or declare the set with keyed = { max_keys = 100_000 }",
+            );
+        }
+        if self.has_overrides() {
+            return misplaced(
+                "a set has tiers, or keys with capacities of their own, and not both; remove it, or `overrides` of `keyed`",
             );
         }
         if self.limits.iter().any(|limit| limit.prefix.is_some()) {
@@ -133,10 +138,7 @@ impl SetDeclaration {
                     .any(|window| Some(window) != limit.window)
         });
         let logs = rewritten.count();
-        // A request may name a tier and capacities at once.
-        let has_overrides = self.keyed.as_ref().and_then(|keyed| keyed.overrides) == Some(true);
-        let capacities = if has_overrides { self.limits.len() } else { 0 };
-        let words = WORDS_OF_LOG * logs + WORDS_OF_OTHER * (self.limits.len() - logs) + capacities;
+        let words = WORDS_OF_LOG * logs + WORDS_OF_OTHER * (self.limits.len() - logs);
         if words <= MAX_MIGRATED_WORDS {
             return Ok(());
         }

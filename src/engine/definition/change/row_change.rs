@@ -1,17 +1,16 @@
-//! What a key is limited by, changed: its tier and capacities of its own, by name or by a request, as one step.
+//! What a key is limited by, changed: its tier, or capacities of its own, by name or by a request, as one step.
 //!
-//! One transaction: of each limit that is another by the two of them together, the state goes on by the new rule as with
-//! a new [definition](super::definitions), and the row begins a generation.
+//! One transaction: the state of each limit that is another from then on is migrated as with a new
+//! [definition](super::definitions), and the row begins a generation.
 
 use std::num::NonZeroU64;
 
 use crate::engine::admit::decision::Costs;
-use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
+use crate::engine::definition::definition_bits::TierIndex;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::{OwnCapacities, RefusedCapacity};
 use crate::engine::definition::plan::{Kind, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
 use crate::engine::definition::row_tier::RowTier;
-use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -34,75 +33,60 @@ pub(in crate::engine) enum GivenBy {
     Request,
 }
 
-/// What a key is to be limited by. What is not said stays as it is.
+/// What a key is to be limited by.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct RowChange<'a> {
-    tier: Option<TierIndex>,
-    capacities: Option<&'a OwnCapacities>,
+    to: KeyTerms<'a>,
     given_by: GivenBy,
+}
+
+/// By which keys of a set differ: it has tiers or overrides, and never both.
+#[derive(Clone, Copy, Debug)]
+enum KeyTerms<'a> {
+    Tier(TierIndex),
+    /// Of some limits. Others stay as they are.
+    Capacities(&'a OwnCapacities),
 }
 
 impl Costs {
     /// What the key of the request is to be limited by, if the request says anything of that.
     #[inline(always)]
     pub(in crate::engine) fn row_change(&self) -> Option<RowChange<'_>> {
-        if self.tier.is_none() && self.own_capacities.is_none() {
-            return None;
-        }
+        let to = match (self.tier, &self.own_capacities) {
+            (None, None) => return None,
+            (Some(tier), _) => KeyTerms::Tier(tier),
+            (None, Some(own)) => KeyTerms::Capacities(own),
+        };
         Some(RowChange {
-            tier: self.tier,
-            capacities: self.own_capacities.as_deref(),
+            to,
             given_by: GivenBy::Request,
         })
     }
 }
 
 impl RowChange<'_> {
-    /// What a limit is to have of the key's own, where the key `has` that now.
-    fn capacity_of(&self, limit: usize, has: Option<NonZeroU64>) -> Option<NonZeroU64> {
-        let named = self.capacities.and_then(|own| own.of_limit(limit));
-        named.unwrap_or(has)
-    }
-
+    /// Whether a key without a row would be limited otherwise than as declared.
     fn gives_any(&self) -> bool {
-        self.capacities.is_some_and(OwnCapacities::are_any)
+        match self.to {
+            KeyTerms::Tier(tier) => tier != TierIndex::default(),
+            KeyTerms::Capacities(own) => own.are_any(),
+        }
     }
 
-    /// What the row of a key says, of which nothing is held or waited for and that begins with the change.
+    /// What the row of a key says that begins with the change.
     fn begun(&self) -> RowTier {
-        let tier = self.tier.unwrap_or_default();
         let is_by_name = self.given_by == GivenBy::Name;
-        RowTier {
-            tier,
-            is_assigned: is_by_name && tier != TierIndex::default(),
-            capacities_by_request: !is_by_name && self.gives_any(),
+        match self.to {
+            KeyTerms::Tier(tier) => RowTier {
+                tier,
+                is_assigned: is_by_name && tier != TierIndex::default(),
+                ..RowTier::default()
+            },
+            KeyTerms::Capacities(own) => RowTier {
+                capacities_by_request: !is_by_name && own.are_any(),
+                ..RowTier::default()
+            },
         }
-    }
-}
-
-impl SetRules {
-    fn bits(&self) -> DefinitionBits {
-        DefinitionBits {
-            generation: self.generation as u8,
-            tier: self.tier,
-        }
-    }
-
-    /// The rules of every tier.
-    fn of_every_tier(&self) -> impl Iterator<Item = &Self> {
-        std::iter::once(self).chain(&self.tiers)
-    }
-
-    /// What another capacity of the limit cannot be, where it cannot.
-    fn refuses_capacity(&self, limit: usize, capacity: NonZeroU64) -> Option<RefusedCapacity> {
-        let rules = self.limits.get(limit)?;
-        let is_countable = matches!(rules.with_capacity(capacity.get()), Ok(Some(_)));
-        (!is_countable).then(|| RefusedCapacity {
-            limit,
-            capacity: capacity.get(),
-            definition: self.bits(),
-            concurrency: 0,
-        })
     }
 }
 
@@ -110,47 +94,40 @@ impl RuledShard<'_> {
     /// Whether a row is limited as a request says, so that there is nothing to change or to refuse.
     #[inline]
     pub(in crate::engine) fn is_limited_so(&self, row: Row<'_>, change: RowChange<'_>) -> bool {
-        let has = |index: usize| self.limits.get(index)?.own_capacity(row);
-        // Another definition may be one that cannot count with what the key has.
-        let has_all = |own: &OwnCapacities| {
-            self.rules.generation == 0 && own.iter().all(|(index, capacity)| has(index) == capacity)
-        };
-        change.tier.is_none_or(|tier| tier == row.tier().tier) && change.capacities.is_none_or(has_all)
+        match change.to {
+            KeyTerms::Tier(tier) => tier == row.tier().tier,
+            // Another definition may be one that cannot count with what the key has.
+            KeyTerms::Capacities(own) => self.rules.generation == 0 && !self.differ_from(row, own),
+        }
     }
 
-    /// The first capacity that a change gives the key of a row and that it cannot have. One that it has must be possible to
-    /// count with in its tier, which another definition may have made impossible; one that it does not have yet, in
-    /// whatever tier it may come into.
+    /// Whether the key of a row has other capacities than these.
+    fn differ_from(&self, row: Row<'_>, own: &OwnCapacities) -> bool {
+        let has = |index: usize| self.limits.get(index)?.own_capacity(row);
+        own.iter().any(|(index, capacity)| has(index) != capacity)
+    }
+
+    /// The first capacity that a change gives the key of a row and that it cannot have. One that it has may be such, too,
+    /// under another definition than it was given by.
     pub(in crate::engine) fn refused_capacity(
         &self,
         row: Row<'_>,
         change: RowChange<'_>,
     ) -> Option<RefusedCapacity> {
-        let own = change.capacities?;
-        let tier = change.tier.unwrap_or_else(|| row.tier().tier);
-        let mut has_all = true;
-        for (index, capacity) in own.iter() {
-            let has = self.limits.get(index).and_then(|limit| limit.own_capacity(row));
-            has_all &= has == capacity;
-            let Some(capacity) = capacity else { continue };
-            let refused = if has != Some(capacity) {
-                let mut tiers = self.rules.of_every_tier();
-                tiers.find_map(|rules| rules.refuses_capacity(index, capacity))
-            } else if self.rules.generation > 0 {
-                self.rules.of_tier(tier).refuses_capacity(index, capacity)
-            } else {
-                // By the definition that it was given under.
-                None
-            };
-            if refused.is_some() {
-                return refused;
-            }
-        }
-        if has_all {
-            None
-        } else {
-            self.refused_for_holds(row, own)
-        }
+        let KeyTerms::Capacities(own) = change.to else {
+            return None;
+        };
+        let uncountable = own.iter().find_map(|(limit, capacity)| {
+            let (rules, capacity) = (self.limits.get(limit)?, capacity?.get());
+            let is_countable = matches!(rules.with_capacity(capacity), Ok(Some(_)));
+            (!is_countable).then(|| RefusedCapacity {
+                limit,
+                capacity,
+                definition: self.definition(),
+                concurrency: 0,
+            })
+        });
+        uncountable.or_else(|| self.refused_for_holds(row, own))
     }
 
     /// Refuses a key what its shard has too few holds for: with it, permits of this key could take all holds from the others,
@@ -164,16 +141,13 @@ impl RuledShard<'_> {
             capacity.filter(|_| is_new).map(|capacity| (index, capacity))
         })?;
         let with = |capacity_of: &dyn Fn(usize) -> Option<Option<NonZeroU64>>| {
-            let of_tiers = self.rules.of_every_tier().map(|rules| {
-                let held = rules.limits.iter().filter(is_held);
-                held.map(|limit| match capacity_of(limit.index) {
-                    Some(own) => limit.by_capacity(own).burst,
-                    None => limit.of(row).burst.max(limit.burst),
-                })
-                .filter(|max| *max < u64::MAX)
-                .fold(0, u64::saturating_add)
-            });
-            of_tiers.fold(0, u64::max)
+            let held = self.limits.iter().filter(is_held);
+            held.map(|limit| match capacity_of(limit.index) {
+                Some(own) => limit.by_capacity(own).burst,
+                None => limit.of(row).burst.max(limit.burst),
+            })
+            .filter(|max| *max < u64::MAX)
+            .fold(0, u64::saturating_add)
         };
         let before = with(&|index| {
             let limit = self.limits.get(index)?;
@@ -185,7 +159,7 @@ impl RuledShard<'_> {
         is_too_much.then(|| RefusedCapacity {
             limit,
             capacity: capacity.get(),
-            definition: self.rules.bits(),
+            definition: self.definition(),
             concurrency,
         })
     }
@@ -194,24 +168,33 @@ impl RuledShard<'_> {
     fn changed_tier(&self, row: Row<'_>, change: RowChange<'_>) -> RowTier {
         let before = row.tier();
         let is_by_name = change.given_by == GivenBy::Name;
-        let is_assigned = match change.tier {
-            None => before.is_assigned,
-            Some(tier) if is_by_name => tier != TierIndex::default(),
-            Some(tier) => before.is_assigned && tier == before.tier,
-        };
-        let by_request = match (change.capacities, is_by_name) {
-            (None, _) => before.capacities_by_request,
-            // Those that were given by name are kept for as long as there are any.
-            (Some(_), false) => before.capacities_by_request || !self.has_own_capacities(row),
-            // To clear one says nothing of the others.
-            (Some(own), true) => before.capacities_by_request && !own.are_any(),
-        };
-        let will_have =
-            |limit: &LimitRules| change.capacity_of(limit.index, limit.own_capacity(row)).is_some();
-        RowTier {
-            tier: change.tier.unwrap_or(before.tier),
-            is_assigned,
-            capacities_by_request: by_request && self.limits.iter().any(will_have),
+        match change.to {
+            KeyTerms::Tier(tier) => RowTier {
+                tier,
+                is_assigned: if is_by_name {
+                    tier != TierIndex::default()
+                } else {
+                    before.is_assigned && tier == before.tier
+                },
+                ..before
+            },
+            KeyTerms::Capacities(own) => {
+                let by_request = if is_by_name {
+                    // To clear one says nothing of the others.
+                    before.capacities_by_request && !own.are_any()
+                } else {
+                    // Those that were given by name are kept for as long as there are any.
+                    before.capacities_by_request || !self.has_own_capacities(row)
+                };
+                let will_have = |limit: &LimitRules| {
+                    let named = own.of_limit(limit.index);
+                    named.unwrap_or_else(|| limit.own_capacity(row)).is_some()
+                };
+                RowTier {
+                    capacities_by_request: by_request && self.limits.iter().any(will_have),
+                    ..before
+                }
+            }
         }
     }
 }
@@ -230,11 +213,10 @@ impl LockedShard<'_> {
             return Ok(Err(refused));
         }
         let (before, after) = (row.tier(), shard.changed_tier(row, change));
-        let gives_others = shard.limits.iter().any(|limit| {
-            let has = limit.own_capacity(row);
-            change.capacity_of(limit.index, has) != has
-        });
-        let is_other_rule = gives_others || after.tier != before.tier;
+        let is_other_rule = match change.to {
+            KeyTerms::Tier(tier) => tier != before.tier,
+            KeyTerms::Capacities(own) => shard.differ_from(row, own),
+        };
         let Some(word) = row.generation().filter(|_| is_other_rule || after != before) else {
             return Ok(Ok(()));
         };
@@ -244,16 +226,29 @@ impl LockedShard<'_> {
             transaction.store(word, after.to_word(generation));
             return shard.commit(&mut transaction).map(Ok);
         }
-        let (old, new) = (shard.rules.of_tier(before.tier), shard.rules.of_tier(after.tier));
-        for (old, new) in old.limits.iter().zip(&new.limits) {
-            let had = old.own_capacity(row);
-            let has = change.capacity_of(new.index, had);
-            let (old, by_now) = (old.by_capacity(had), new.by_capacity(has));
-            if old.rule != by_now.rule {
-                by_now.migrate(&old, row, &mut transaction, self.now);
+        match change.to {
+            KeyTerms::Tier(tier) => {
+                let (old, new) = (shard.rules.of_tier(before.tier), shard.rules.of_tier(tier));
+                for (old, new) in old.limits.iter().zip(&new.limits) {
+                    if old.rule != new.rule {
+                        new.migrate(old, row, &mut transaction, self.now);
+                    }
+                }
             }
-            if let Some(word) = new.capacity_word(row).filter(|_| has != had) {
-                transaction.store(word, has.map_or(0, NonZeroU64::get));
+            KeyTerms::Capacities(own) => {
+                for (index, has) in own.iter() {
+                    let Some(limit) = shard.limits.get(index) else {
+                        continue;
+                    };
+                    let had = limit.own_capacity(row);
+                    let (old, new) = (limit.by_capacity(had), limit.by_capacity(has));
+                    if old.rule != new.rule {
+                        new.migrate(&old, row, &mut transaction, self.now);
+                    }
+                    if let Some(word) = limit.capacity_word(row).filter(|_| has != had) {
+                        transaction.store(word, has.map_or(0, NonZeroU64::get));
+                    }
+                }
             }
         }
         transaction.store(word, after.to_word(generation.wrapping_add(1)));
@@ -269,21 +264,19 @@ impl LockedShard<'_> {
         row: Row<'_>,
         change: RowChange<'_>,
     ) -> Result<(), Box<Error>> {
-        let begun = change.begun();
-        let Some(word) = row
-            .generation()
-            .filter(|_| begun.tier != TierIndex::default() || change.gives_any())
-        else {
+        let Some(word) = row.generation().filter(|_| change.gives_any()) else {
             return Ok(());
         };
         // What is as good as never used to the rules of `default` may be anything to others.
         self.replenish_row(row.index);
         let mut transaction = self.shard.memory.journal().begin();
-        transaction.store(word, begun.to_word(row.reference().generation));
-        for limit in &self.shard.limits {
-            if let Some(word) = limit.capacity_word(row) {
-                let capacity = change.capacity_of(limit.index, None);
-                transaction.store(word, capacity.map_or(0, NonZeroU64::get));
+        transaction.store(word, change.begun().to_word(row.reference().generation));
+        if let KeyTerms::Capacities(own) = change.to {
+            for limit in &self.shard.limits {
+                if let Some(word) = limit.capacity_word(row) {
+                    let capacity = own.of_limit(limit.index).flatten();
+                    transaction.store(word, capacity.map_or(0, NonZeroU64::get));
+                }
             }
         }
         self.shard.commit(&mut transaction)
@@ -300,8 +293,7 @@ impl SegmentEngine {
         tier: TierIndex,
     ) -> Result<bool, Box<Error>> {
         let change = RowChange {
-            tier: Some(tier),
-            capacities: None,
+            to: KeyTerms::Tier(tier),
             given_by: GivenBy::Name,
         };
         self.change_key(shard, key, change)
@@ -315,8 +307,7 @@ impl SegmentEngine {
         own: &OwnCapacities,
     ) -> Result<bool, Box<Error>> {
         let change = RowChange {
-            tier: None,
-            capacities: Some(own),
+            to: KeyTerms::Capacities(own),
             given_by: GivenBy::Name,
         };
         self.change_key(shard, key, change)
@@ -348,7 +339,7 @@ impl SegmentEngine {
             None => match locked.shard.refused_capacity(Row::ABSENT, change) {
                 Some(refused) => Some(refused),
                 // That is what a key without a row is limited by already.
-                None if change.begun().tier == TierIndex::default() && !change.gives_any() => None,
+                None if !change.gives_any() => None,
                 None => match locked.add_row(key, &[])? {
                     Ok(row) => {
                         locked.begin_with(row, change)?;
@@ -375,8 +366,7 @@ impl Shard<'_> {
         } = refused;
         let refused_by = || {
             let rules = self.set.rules.find(|rules| definition.is_of(rules.generation))?;
-            let limit = rules.of_tier(definition.tier).limits.get(limit)?;
-            limit.with_capacity(capacity).err()
+            rules.limits.get(limit)?.with_capacity(capacity).err()
         };
         let reason = if concurrency > 0 {
             let holds = self.memory.hold_capacity();
