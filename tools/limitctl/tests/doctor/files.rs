@@ -137,7 +137,6 @@ fn the_rebuild_can_be_asked_for() {
         "{set}"
     );
     actor.kill();
-    run(["recover", "--rebuild", "--check", text(&path)]).ended(64);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support;
+use crate::support::health::{assert_well, findings, the};
 use crate::support::{create, directory, limitctl, run, run_command, text};
 use shmlimit::Segment;
 
@@ -299,12 +300,9 @@ fn lists_the_segments_of_a_directory_with_their_state() {
 fn recovering_what_is_in_order_changes_nothing() {
     let directory = directory();
     let path = create(directory.path());
-    for arguments in [&["recover", "--check"][..], &["recover"]] {
-        let run = support::run_command(support::limitctl().args(arguments).arg(&path)).ended(0);
-        assert!(run.stdout.contains("nothing to recover"), "{run:?}");
-    }
-    let json = run(["recover", "--check", "--json", text(&path)]).ended(0).json();
-    assert_eq!(json["findings"], serde_json::json!([]));
+    assert_well(&path);
+    let run = run(["recover", text(&path)]).ended(0);
+    assert!(run.stdout.contains("nothing to recover"), "{run:?}");
 }
 
 #[test]
@@ -312,12 +310,11 @@ fn a_copy_is_cold_until_it_is_recovered() {
     let directory = directory();
     let path = directory.path().join("copy");
     fs::copy(create(directory.path()), &path).expect("copied");
-    let json = run(["recover", "--check", "--json", text(&path)]).ended(1).json();
-    assert_eq!(json["findings"][0]["finding"], "cold");
+    the("cold", &findings(&path));
     assert!(run(["inspect", text(&path)]).ended(0).stdout.contains("cold"));
     let json = run(["recover", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["started_cold"], true);
-    run(["recover", "--check", text(&path)]).ended(0);
+    assert_well(&path);
     let json = run(["recover", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["started_cold"], false);
 }
@@ -409,15 +406,13 @@ fn a_set_that_cannot_be_repaired_is_poisoned_until_it_is_reset() {
     bytes[journal] = 200;
     fs::write(&path, bytes).expect("written");
 
-    let json = run(["recover", "--check", "--json", text(&path)]).ended(1).json();
-    assert_eq!(json["findings"][0]["finding"], "half_done");
+    the("half_done", &findings(&path));
     let recover = run(["recover", text(&path)]).ended(1);
     assert!(
         recover.stdout.contains("api: is poisoned: reset it"),
         "{recover:?}"
     );
-    let json = run(["recover", "--check", "--json", text(&path)]).ended(1).json();
-    assert_eq!(json["findings"][0]["finding"], "poisoned");
+    the("poisoned", &findings(&path));
     let shown = run(["inspect", text(&path)]).ended(0).stdout;
     assert!(
         shown.contains("state    poisoned: run limitctl recover, then limitctl reset"),
@@ -425,7 +420,7 @@ fn a_set_that_cannot_be_repaired_is_poisoned_until_it_is_reset() {
     );
     run(["reset", text(&path), "api", "requests"]).ended(65);
     run(["reset", text(&path), "api"]).ended(0);
-    run(["recover", "--check", text(&path)]).ended(0);
+    assert_well(&path);
 }
 
 fn find(bytes: &[u8], part: &[u8]) -> usize {
@@ -510,7 +505,6 @@ fn damaged_and_foreign_files_end_with_65() {
             assert!(run.stderr.starts_with("limitctl: "), "{run:?}");
             assert!(run.stdout.is_empty(), "{run:?}");
         }
-        run(["recover", "--check", &file]).ended(65);
         assert_eq!(fs::read(&file).expect("read"), content, "not a byte was changed");
         run(["remove", "--force", &file]).ended(0);
     }

@@ -46,7 +46,7 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     assert_eq!(json["participants"][0]["pid"], actor.pid());
     assert_eq!(json["participants"][0]["alive"], true);
     assert_eq!(json["sets"][0]["holds"][0]["owner_alive"], true);
-    as_nobody(&["recover", "--check", text(&path)]).ended(0);
+    as_nobody(&["doctor", text(&path)]);
     for arguments in [
         &["recover", text(&path)][..],
         &["reset", text(&path)],
@@ -58,7 +58,6 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     actor.kill();
     let json = as_nobody(&["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["participants"][0]["alive"], false);
-    as_nobody(&["recover", "--check", text(&path)]).ended(1);
     let new = text(&directory.path().join("new")).to_owned();
     as_nobody(&["create", "--set", "api", "--calls", "requests=1/1s", &new]).ended(77);
 }
@@ -87,7 +86,6 @@ fn a_read_only_mount_can_be_inspected_and_not_written() {
         code "$1" reset "$2/limits"
         code "$1" remove "$2/limits"
         code "$1" create --set api --calls requests=10/1d "$2/other"
-        "$1" recover --check "$2/limits"
     "#;
     let run = run_with_own_mounts(script, directory.path());
     assert!(
@@ -139,12 +137,7 @@ fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
     assert_eq!(json["participants"][0]["alive"], true);
     assert_eq!(json["sets"][0]["holds"][0]["owner_alive"], true);
     // It is in order there, and nothing is reported here that only holds once it is used nowhere.
-    for verb in [
-        &["inspect"][..],
-        &["watch", "--count", "1"],
-        &["list"],
-        &["recover", "--check"],
-    ] {
+    for verb in [&["inspect"][..], &["watch", "--count", "1"], &["list"]] {
         let seen = inside(verb).ended(0).stdout;
         assert!(!seen.contains("cold") && !seen.contains("void"), "{seen}");
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::support::health::{assert_well, findings};
 use crate::support::{Actor, create, die_with_lock_and_permit, directory, run, text};
 use nix::sys::signal::Signal;
 use shmlimit::SegmentReader;
@@ -19,7 +20,6 @@ fn a_stopped_holder_of_the_lock_blocks_no_reader_and_is_named() {
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["sets"][0]["lock"]["holder_pid"], pid);
     run(["list", text(directory.path())]).ended(0);
-    run(["recover", "--check", text(&path)]).ended(0);
 
     let named = format!("process {pid} ");
     let reset = run(["reset", "--lock-timeout", "50ms", text(&path)]).ended(69);
@@ -32,30 +32,25 @@ fn a_stopped_holder_of_the_lock_blocks_no_reader_and_is_named() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_found_by_check_which_changes_nothing_and_set_right_by_recover() {
+fn what_a_killed_process_left_is_found_by_doctor_which_changes_nothing_and_set_right_by_recover() {
     let directory = directory();
     let path = create(directory.path());
     let (locker, holder) = die_with_lock_and_permit(&path);
 
     let before = fs::read(&path).expect("read");
-    let shown = run(["recover", "--check", text(&path)]).ended(1).stdout;
-    let json = run(["recover", "--check", "--json", text(&path)]).ended(1).json();
+    let found = findings(&path);
     run(["inspect", text(&path)]).ended(0);
     assert!(fs::read(&path).expect("read") == before, "a byte was changed");
 
-    let findings = json["findings"].as_array().expect("findings");
     let has = |kind: &str, pid: Option<u32>| {
-        findings
+        found
             .iter()
             .any(|it| it["finding"] == kind && pid.is_none_or(|pid| it["pid"] == pid))
     };
-    assert!(has("owner_died", None), "{json}");
-    assert!(has("dead_process", Some(locker)), "{json}");
-    assert!(has("dead_process", Some(holder)), "{json}");
-    assert!(has("held_by_the_dead", Some(holder)), "{json}");
-    assert_eq!(shown.lines().count(), findings.len() + 1, "{shown}");
-    assert!(shown.contains("api: the owner of the lock died"), "{shown}");
-    assert!(shown.contains(&format!("process {holder} (")), "{shown}");
+    assert!(has("lock_owner_dead", None), "{found:?}");
+    assert!(has("participant_dead", Some(locker)), "{found:?}");
+    assert!(has("participant_dead", Some(holder)), "{found:?}");
+    assert!(has("held_by_the_dead", Some(holder)), "{found:?}");
 
     let json = run(["recover", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["sets"][0]["repairs"]["owner_died"], true);
@@ -64,7 +59,7 @@ fn what_a_killed_process_left_is_found_by_check_which_changes_nothing_and_set_ri
     assert_eq!(set["lock"]["owner_died"], false);
     assert_eq!(set["counts"]["recoveries"], 1);
     assert_eq!(set["limits"][1]["remaining"], 4);
-    run(["recover", "--check", text(&path)]).ended(0);
+    assert_well(&path);
 }
 
 #[test]
@@ -85,12 +80,13 @@ fn recover_says_what_it_did() {
 }
 
 #[test]
-fn check_finds_nothing_wrong_with_a_segment_in_heavy_use() {
+fn doctor_finds_nothing_wrong_with_a_segment_in_heavy_use() {
     let directory = directory();
     let path = create(directory.path());
     let _actors = [Actor::start("spin", &path), Actor::start("spin", &path)];
     for _ in 0..50 {
-        run(["recover", "--check", text(&path)]).ended(0);
+        let found = findings(&path);
+        assert!(found.is_empty(), "{found:?}");
     }
 }
 

@@ -66,7 +66,6 @@ fn a_reader_who_has_seen_enough_is_no_failure() {
         &["list", text(directory.path())],
         &["doctor", path],
         &["selftest", text(directory.path())],
-        &["recover", "--check", path],
         &["recover", path],
         &["reset", path],
         &["--help"],
@@ -100,10 +99,9 @@ fn assert_shown_harmlessly(path: &Path, name: &str, as_text: &str) {
     assert!(shown.contains(as_text), "{shown:?}");
     let json = run(["inspect", "--json", text(path)]).ended(0);
     assert_eq!(json.json()["participants"][0]["name"], name);
-    let check = run(["recover", "--check", text(path)]);
     let doctor = run(["doctor", text(path)]).stdout;
     let doctor_json = run(["doctor", "--json", text(path)]).stdout;
-    for output in [shown, json.stdout, check.stdout, doctor, doctor_json] {
+    for output in [shown, json.stdout, doctor, doctor_json] {
         let harmless = |c: char| c == '\n' || !(c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c));
         assert!(output.chars().all(harmless), "{output:?}");
     }
