@@ -35,6 +35,7 @@ pub(crate) fn over_the_file_size(size: u64) -> Option<String> {
     })
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
 fn is_in_memory(file: &File) -> bool {
     // Some systems sign-extend the number.
     fstatfs(file).is_ok_and(|found| IN_MEMORY.contains(&(found.filesystem_type().0 as u64 & 0xffff_ffff)))
