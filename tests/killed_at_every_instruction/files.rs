@@ -256,6 +256,9 @@ impl Place {
 
     /// The places to kill at: before and after every system call, and within the stretches between them that change
     /// a file, behind each `every`-th change and at one in `between` of the instructions.
+    ///
+    /// What the operation finds depends on whether the kernel has already released everything that a process which
+    /// died just before had. So now and then it takes another way than usual, and that run may be the recorded one.
     fn points(
         &self,
         operation: FileOperation,
@@ -263,6 +266,19 @@ impl Place {
         every: usize,
         between: Option<usize>,
     ) -> BTreeSet<Point> {
+        (0..ATTEMPTS)
+            .find_map(|_| self.record(operation, &prepare, every, between))
+            .expect("the operation takes another way each time")
+    }
+
+    /// One attempt at [`points`](Self::points); `None` if later runs do not take the way of the recorded one.
+    fn record(
+        &self,
+        operation: FileOperation,
+        prepare: &impl Fn(&Self),
+        every: usize,
+        between: Option<usize>,
+    ) -> Option<BTreeSet<Point>> {
         let mut points = BTreeSet::new();
         let mut stretches_with_changes = Vec::new();
         prepare(self);
@@ -292,7 +308,7 @@ impl Place {
                 stops,
                 instructions: 0,
             };
-            let mut tracee = self.started_until(operation, start, &prepare);
+            let mut tracee = self.started_until(operation, start, prepare)?;
             let mut instructions = 0;
             let mut changes = Vec::new();
             // Names change in the kernel only, so here it is enough to watch the bytes.
@@ -327,20 +343,21 @@ impl Place {
                     .map(|instructions| Point { stops, instructions }),
             );
         }
-        points
+        Some(points)
     }
 
-    /// The operation, performed up to `point` after it was prepared. What it finds depends on whether the kernel has released all
-    /// that a process had which died just before, so it may take another way for once.
-    fn started_until(&self, operation: FileOperation, point: Point, prepare: impl Fn(&Self)) -> Tracee {
-        for _ in 0..ATTEMPTS {
+    /// The operation, performed up to `point` after it was prepared; `None` if it never gets there.
+    fn started_until(
+        &self,
+        operation: FileOperation,
+        point: Point,
+        prepare: &impl Fn(&Self),
+    ) -> Option<Tracee> {
+        (0..ATTEMPTS).find_map(|_| {
             prepare(self);
             let mut tracee = self.start(operation);
-            if advance(&mut tracee, point) {
-                return tracee;
-            }
-        }
-        panic!("the operation goes another way each time");
+            advance(&mut tracee, point).then_some(tracee)
+        })
     }
 
     /// Performs the operation up to `point`, and kills.
