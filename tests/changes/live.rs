@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::scene;
 use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use crate::scene::{self, ALGORITHMS};
 use fastrand::Rng;
 use shmlimit::{
     Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, Outcome, Permit, RequestError,
@@ -390,16 +390,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
     );
 }
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::Gcra,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowCounter,
-];
-
-/// Finding 3: 49 units given back made 49,000 spendable.
+/// A refund is not converted: 49 units given back must not become 49,000 to spend.
 #[test]
 fn a_reservation_asks_what_a_raised_capacity_allows() {
     let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));

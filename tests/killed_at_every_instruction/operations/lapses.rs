@@ -116,15 +116,20 @@ fn passed_over<'a>(victim: &Victim, set: &'a LimitSet) -> Granted<'a> {
     granted
 }
 
+/// The owner looks, which is what is killed.
+fn look_measured(victim: &Victim, wait: &mut Waits<'_>) {
+    victim.begins();
+    let outcome = look(wait);
+    victim.ends();
+    drop(outcome);
+}
+
 /// It goes back to its place.
 fn look_after_a_lapse(victim: &Victim) {
     let set = used_set(victim);
     let mut granted = passed_over(victim, &set);
     let wait = granted.waits.first_mut().expect("waits");
-    victim.begins();
-    let outcome = look(wait);
-    victim.ends();
-    drop(outcome);
+    look_measured(victim, wait);
 }
 
 /// It goes back to its place, the last one, behind which the first is out of the queue still.
@@ -132,10 +137,7 @@ fn look_with_the_last(victim: &Victim) {
     let set = used_set(victim);
     let mut granted = passed_over(victim, &set);
     let wait = granted.waits.last_mut().expect("waits");
-    victim.begins();
-    let outcome = look(wait);
-    victim.ends();
-    drop(outcome);
+    look_measured(victim, wait);
 }
 
 /// It goes back to its place and is granted what there is.
@@ -144,10 +146,7 @@ fn look_and_have_it(victim: &Victim) {
     let mut granted = passed_over(victim, &set);
     granted.held.release().expect("works");
     let wait = granted.waits.first_mut().expect("waits");
-    victim.begins();
-    let outcome = look(wait);
-    victim.ends();
-    drop(outcome);
+    look_measured(victim, wait);
 }
 
 fn cancel_after_a_lapse(victim: &Victim) {
