@@ -30,7 +30,7 @@ use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
 use crate::shm::file::segment_file::{damaged, is_segment};
-use crate::shm::layout::records::{FORMAT, Header, SET_UNCHECKED, SET_UNRECOVERED, WAIT_BUCKETS};
+use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
@@ -531,7 +531,7 @@ impl SnapshotSource<'_> {
             .words_in_flight
             .zip(observation.words_in_flight())
             .map(|(sum, words)| sum + words);
-        snapshot.poisoned |= !matches!(load(&control.poisoned), 0 | SET_UNCHECKED | SET_UNRECOVERED);
+        snapshot.poisoned |= is_poison(load(&control.poisoned));
         snapshot.counts.add(control);
         let dead = DeadHolds::find(at, |owner| self.owners.is_alive(owner));
         let mut copy = RowCopy::new(shard, &dead);

@@ -8,7 +8,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
 use crate::limit::{Assessment, Now};
 use crate::queue::{Phase, TicketState};
 use crate::shm::layout::places::TicketPlace;
-use crate::shm::layout::records::{SET_UNCHECKED, SET_UNRECOVERED};
+use crate::shm::layout::records::is_poison;
 use crate::shm::lock::journal::JournalState;
 
 /// Looks before one is given up because the shard kept changing.
@@ -54,7 +54,7 @@ pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
         is_half_done: shard.memory.journal().state() != JournalState::Idle,
         decided_before: now.monotonic.saturating_sub(last_seen),
         poison: match control.poisoned.load(Ordering::Relaxed) {
-            0 | SET_UNCHECKED | SET_UNRECOVERED => None,
+            word if !is_poison(word) => None,
             POISONED_BY_JOURNAL => Some(Poison::Journal),
             _ => Some(Poison::Counts),
         },

@@ -361,15 +361,11 @@ impl<'a> LockedShard<'a> {
         match queue::state(&QueueWords::reading(shard.memory), index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => self.change_queue(Some(counter), |queue| queue::leave(queue, index)),
-            Phase::PassedOver => self.change_queue(Some(counter), |queue| {
+            phase @ (Phase::PassedOver | Phase::Granted) => self.change_queue(Some(counter), |queue| {
                 if let Some(ticket) = shard.memory.ticket(index) {
-                    shard.row(ticket.row().index).unpin(queue.store);
-                }
-                queue::claim(queue, index)
-            }),
-            Phase::Granted => self.change_queue(Some(counter), |queue| {
-                if let Some(ticket) = shard.memory.ticket(index) {
-                    self.undo_grant(queue.store, ticket);
+                    if phase == Phase::Granted {
+                        self.undo_grant(queue.store, ticket);
+                    }
                     shard.row(ticket.row().index).unpin(queue.store);
                 }
                 queue::claim(queue, index)

@@ -14,7 +14,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::queue::{self, Phase, Queue};
 use crate::shm::layout::places::HoldPlace;
-use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED, SET_UNRECOVERED};
+use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED, SET_UNRECOVERED, is_poison};
 use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::JournalState;
@@ -110,9 +110,7 @@ impl SegmentEngine {
         }
         // What the journal lost is not to be forgotten over counts that can be made again.
         match (poisoned.load(Ordering::Relaxed), is_consistent) {
-            (0 | SET_UNCHECKED | SET_UNRECOVERED, false) => {
-                poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed)
-            }
+            (word, false) if !is_poison(word) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
             (SET_UNCHECKED | SET_UNRECOVERED, true) => poisoned.store(0, Ordering::Relaxed),
             _ => {}
         }

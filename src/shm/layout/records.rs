@@ -67,6 +67,11 @@ pub(crate) const SET_UNCHECKED: u64 = 3;
 /// set.
 pub(crate) const SET_UNRECOVERED: u64 = 4;
 
+/// Whether a set's `poisoned` word says that the set cannot be used, and not only that it has to be looked at first.
+pub(crate) fn is_poison(word: u64) -> bool {
+    !matches!(word, 0 | SET_UNCHECKED | SET_UNRECOVERED)
+}
+
 /// Marks a segment that was retired; any value but zero does.
 pub(crate) const RETIRED: u64 = 1;
 
