@@ -89,7 +89,7 @@ fn the_last_unit_can_be_had_and_no_more() {
     }
 }
 
-/// Finding 19. A sub-window of the sliding window counter is 36.5 days here: these dates fall into all tenths of one.
+/// A sub-window of the sliding window counter is 36.5 days here: these dates fall into all tenths of one.
 #[test]
 fn the_last_unit_can_be_had_at_every_date() {
     for algorithm in ALGORITHMS {

@@ -319,7 +319,7 @@ fn is_not_started_cold(
     });
 }
 
-/// Finding 15: what a live process uses is not started cold because its descriptors are gone.
+/// A segment that a live process uses is not started cold because the process has lost its descriptors.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
     is_not_started_cold(
@@ -350,7 +350,7 @@ fn unmap_what_keeps_the_byte(path: &Path) {
     assert_eq!(answer, 0);
 }
 
-/// Finding 15, where the byte says that no process is there: the process table is asked as well.
+/// The same if the byte says that no process is there: the process table is asked as well.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
     is_not_started_cold(

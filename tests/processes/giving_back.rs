@@ -121,7 +121,7 @@ fn polled(mut future: Pin<Box<AcquireFuture<'_>>>) -> Pin<Box<AcquireFuture<'_>>
     future
 }
 
-/// Finding 1: they belonged to a live process without a permit from then on, and the limit admitted nothing ever again.
+/// Otherwise a live process would own them without a permit, and the limit would never admit anything again.
 #[test]
 fn permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not() {
     let test = "giving_back::permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not";
@@ -332,7 +332,7 @@ fn a_lease_is_renewed_and_what_it_covers_given_back_while_the_lock_is_stuck() {
     });
 }
 
-/// Finding 6: one thread renews the leases of all segments of a process.
+/// One thread renews the leases of all segments of a process.
 #[test]
 fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
     let test = "giving_back::leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck";
@@ -361,7 +361,7 @@ fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
     });
 }
 
-/// Finding 14: the holds of a shard are of all its keys.
+/// The holds of a shard serve all of its keys.
 #[test]
 fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold() {
     let directory = tempfile::tempdir().expect("a directory");

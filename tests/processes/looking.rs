@@ -77,7 +77,6 @@ fn in_tens(standings: Standings) -> Standings {
         .collect()
 }
 
-/// Finding 21.
 #[test]
 fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
     let test = "looking::a_killed_holder_is_left_out_of_every_look_which_changes_nothing";

@@ -106,8 +106,8 @@ fn a_segment_that_no_process_uses_is_adopted_by_another_namespace_and_back() {
     });
 }
 
-/// Finding 5: a child forked into other namespaces came by its handles without opening anything, and its permits were
-/// given to others while it lived.
+/// A child forked into other namespaces inherits its handles and opens nothing, so nothing has checked that it can use them:
+/// unless it is refused, its permits are given to others while it lives.
 fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str) {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");

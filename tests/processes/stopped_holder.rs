@@ -100,7 +100,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
     });
 }
 
-/// Finding 1, of calls with a result: they say that the lock is stuck, have changed nothing, and are repeated.
+/// Calls that return a result say that the lock is stuck, change nothing, and can be repeated.
 #[test]
 fn what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_is_repeated() {
     let test = "stopped_holder::what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_is_repeated";

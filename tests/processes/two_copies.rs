@@ -79,7 +79,7 @@ impl Copy {
     }
 }
 
-/// Finding 2: the second copy took the first one's slot for that of a former image of the process, and freed it.
+/// The second copy must not take the first one's slot for that of an earlier image of the process, and free it.
 #[test]
 fn two_copies_in_one_process_are_two_participants() {
     let test = "two_copies::two_copies_in_one_process_are_two_participants";

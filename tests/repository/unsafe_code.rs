@@ -269,8 +269,8 @@ fn what_opts_in_is_on_the_audit_list_of_its_package_or_states_a_reason() {
     }
 }
 
-/// Finding 18: of relaxed loads alone Rust promises that they work in a mapping without write permission. The library has
-/// `load_acquire` for the rest.
+/// Rust promises only of relaxed loads that they work in a mapping without write permission. The library has `load_acquire`
+/// for the rest.
 #[test]
 fn what_may_be_mapped_read_only_is_loaded_relaxed() {
     let has_other_loads = |path: &PathBuf| {

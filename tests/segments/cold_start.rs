@@ -280,7 +280,7 @@ fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
     });
 }
 
-/// Finding 10: with the wall clock an hour ahead, a container started anew got back what it had used.
+/// With the wall clock an hour ahead, a restarted container must not get back what it had used.
 #[test]
 fn a_cold_start_within_a_boot_keeps_the_clock() {
     let test = "cold_start::a_cold_start_within_a_boot_keeps_the_clock";
@@ -319,7 +319,7 @@ fn die_with_the_lock_unmarked(path: &Path) -> ! {
     die()
 }
 
-/// Finding 11, for a death that the kernel does not mark.
+/// For a death that the kernel does not mark.
 #[test]
 fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
     let test = "cold_start::a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached";
@@ -350,7 +350,7 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
     });
 }
 
-/// Finding 11, for a file that was restored from a copy made while the lock was held.
+/// For a file restored from a copy that was made while the lock was held.
 #[test]
 fn a_file_restored_with_the_lock_held_can_be_used() {
     let test = "cold_start::a_file_restored_with_the_lock_held_can_be_used";
@@ -369,7 +369,6 @@ fn a_file_restored_with_the_lock_held_can_be_used() {
     });
 }
 
-/// Finding 7.
 #[test]
 fn what_a_killed_remover_left_is_removed_and_made_anew_by_open_or_create() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -244,7 +244,7 @@ fn a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_n
     });
 }
 
-/// Finding 13: a process id says nothing of a creator in another PID namespace.
+/// A process id says nothing about a creator in another PID namespace.
 #[test]
 fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
     let test = "creation_race::a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id";

@@ -402,7 +402,6 @@ fn a_definition_that_is_not_text_is_damaged() {
     specimen.check_damaged("half a letter", "not UTF-8");
 }
 
-/// Finding 16.
 #[test]
 fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_table_is() {
     let directory = tempfile::tempdir().expect("a directory");

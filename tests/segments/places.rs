@@ -284,7 +284,7 @@ fn punch_holes(path: &Path) -> usize {
     holes
 }
 
-/// Finding 4: attaching allocated what a sparse copy had left out, which on some file systems is to write.
+/// Attaching must not allocate what a sparse copy left out: on some file systems, to allocate is to write.
 fn check_sparse_copy_is_refused(directory: &Path) {
     let path = directory.join("limits");
     drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
@@ -319,8 +319,8 @@ fn a_sparse_copy_is_refused_and_stays_as_it_is() {
     }
 }
 
-/// Finding 4, where the kernel cannot allocate: there the C library imitates it by storing into every page. This process
-/// attaches and detaches while a second one counts in the file, and looks whether a store is lost.
+/// Where the kernel cannot allocate, the C library imitates it by storing into every page. This process attaches and detaches
+/// while a second one counts in the file, and checks that no store is lost.
 #[test]
 fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
     let test = "places::attaching_stores_nothing_where_the_file_system_cannot_allocate";

@@ -400,7 +400,7 @@ fn a_settle_that_charges_nothing_costs_no_key_its_row() {
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);
 }
 
-/// Finding 9. As many limits as there may be, whose learnt words all have to be forgotten at once.
+/// As many limits as there may be, whose learnt words all have to be forgotten at once.
 #[test]
 fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
     for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
@@ -441,8 +441,8 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
     }
 }
 
-/// Finding 17. The key's row is given to others and made again within one nanosecond: what its permit of before reserved was
-/// forgiven with the row, and is not refunded a second time.
+/// The key's row is given to others and made again within one nanosecond. What the key's earlier permit reserved was forgotten
+/// with the old row, and must not be refunded to the new one.
 #[test]
 fn a_refund_does_not_reach_a_row_that_was_made_again_in_the_same_nanosecond() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
