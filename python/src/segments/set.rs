@@ -247,7 +247,7 @@ impl Limits {
     ///
     /// Raises:
     ///     NeverAdmissible: No key can ever be admitted at that cost. None was charged.
-    ///     RequestError: As for `check`. Some keys may have been charged then.
+    ///     RequestError: As for `check`. Some keys may already have been charged.
     #[pyo3(signature = (keys, costs=None, *, tier=None, limits=None))]
     fn check_many<'py>(
         &self,

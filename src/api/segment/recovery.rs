@@ -9,7 +9,7 @@ use crate::error::{Error, SegmentError};
 
 impl Segment {
     /// Repairs now what dead processes left behind (locks, half-done operations, holds, participant slots) and
-    /// reports what it did. All of it also happens by itself when a process needs it.
+    /// reports what it did. Processes also do all of this on their own, whenever they come across it.
     ///
     /// # Errors
     ///
@@ -19,9 +19,9 @@ impl Segment {
         self.set_right(false)
     }
 
-    /// Like [`recover`](Self::recover), but also recounts, in every set, everything that follows from holds, tickets
-    /// and keys: what is in use, what is free, and the order of the queues. `recover` does so only where these
-    /// disagree.
+    /// Like [`recover`](Self::recover), but also recomputes, in every set, everything that can be derived from its holds,
+    /// tickets and keys: what is in use, what is free, and the order of the queues. `recover` does this only in sets
+    /// where the two disagree.
     ///
     /// ```
     /// # use std::time::Duration;

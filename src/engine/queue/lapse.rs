@@ -1,12 +1,12 @@
-//! What was granted and is not collected is not kept from others: it is undone, and the ticket passed over until its owner
-//! looks.
+//! A grant that nobody collects lapses: it is undone, and its ticket is passed over until the owner looks.
 //!
-//! A process whose grant has lapsed is *silent*: its tickets that were not looked at since are passed over as their turn
-//! comes, without a grant that would have to lapse too. So it costs those behind it one grace, however many tickets it
-//! has. Each keeps its number, and with that its place, and is put back there when its owner looks.
+//! A process whose grant has lapsed is *silent*: any of its tickets that it has not looked at since is passed over when its
+//! turn comes, instead of getting a grant that would have to lapse too. So a silent process delays those behind it by one
+//! grace period, however many tickets it has. A ticket that is passed over keeps its number, and is put back in that place
+//! when its owner looks.
 //!
-//! Who waits looks once a second in any case, and as often as a grant is kept where that is shorter, and then sleeps to the
-//! instant at which it lapses. So nothing depends on the process that was granted something, and it need not be told by anyone.
+//! Every waiter looks at least once a second, or once a grace period if that is shorter, and then sleeps until the first
+//! grant lapses. So progress never depends on the process that got the grant.
 
 use std::sync::atomic::Ordering;
 
@@ -20,42 +20,42 @@ use crate::queue::{self, Phase};
 use crate::shm::layout::places::TicketPlace;
 use crate::shm::process::participant::ParticipantId;
 
-/// How long a grant is kept at least, in nanoseconds, where the time of its owner is up before that.
+/// The least time that a grant is kept, in nanoseconds, even if its owner's deadline passes sooner.
 const AT_LEAST: u64 = 50_000_000;
 
-/// In place of an instant: something may have lapsed.
+/// In place of an instant: something may already have lapsed.
 const LONG_AGO: u64 = 1;
 
-/// In place of a row.
+/// In place of a row: all of them.
 const EVERY_ROW: u64 = u64::MAX;
 
-/// How much later than the first of a queue, for each process before it, a waiter looks that looks after it.
+/// How much later than the head of the queue a waiter looks, in nanoseconds, for each process ahead of it.
 const STAGGER: u64 = 50_000_000;
 
-/// How many of those before it a waiter looks at to find out which processes they are.
+/// How many of the tickets ahead of it a waiter examines to count their processes.
 const MAX_COUNTED: usize = 64;
 
-/// A waiter behind more processes than this leaves it to the others to look early.
+/// A waiter behind more processes than this leaves the early looks to the others.
 const MAX_RANK: u64 = 4;
 
-/// That a waiter looks after those before it, in case their processes do not look themselves.
+/// When a waiter looks on behalf of those ahead of it, in case their processes do not look themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LookAfter {
-    /// What the first of the queue waits for.
+    /// What the head of the queue waits for.
     pub(in crate::engine) first: Blocked,
-    /// How many processes are before it.
+    /// How many processes are ahead of it.
     pub(in crate::engine) rank: u64,
 }
 
 impl LookAfter {
-    /// How much later than the first it looks, in nanoseconds.
+    /// How much later than the head it looks, in nanoseconds.
     pub(in crate::engine) fn stagger(self) -> u64 {
         self.rank.saturating_mul(STAGGER)
     }
 }
 
 impl<Rules> Shard<'_, Rules> {
-    /// When the first grant may lapse, on the segment clock, if any may. Takes no lock.
+    /// When the first grant may lapse, on the segment clock; `None` if there is none. Takes no lock.
     pub(in crate::engine) fn first_lapse(&self) -> Option<u64> {
         match self.memory.control().lapse_at.load(Ordering::Relaxed) {
             0 => None,
@@ -63,7 +63,7 @@ impl<Rules> Shard<'_, Rules> {
         }
     }
 
-    /// After a death: the process may have been among what lapses, and come no further.
+    /// Called after a death: the process may have died halfway through the lapsed grants.
     pub(in crate::engine) fn look_for_lapses_anew(&self) {
         if self.first_lapse().is_some() {
             self.memory.control().lapse_at.store(LONG_AGO, Ordering::Relaxed);
@@ -88,13 +88,13 @@ impl SegmentEngine {
         let lapsed_at = ParticipantId::from_word(owner)
             .and_then(|id| self.membership.table().lapsed_at(id))
             .map_or(0, |word| word.load(Ordering::Relaxed));
-        // An instant that is yet to come is damage, or of a shard whose time is ahead.
+        // An instant in the future is damage, or was taken in a shard whose time is ahead.
         ticket.looked_at().load(Ordering::Relaxed) < lapsed_at && lapsed_at <= now
     }
 }
 
 impl<'a> LockedShard<'a> {
-    /// Before a grant is committed: notes when it lapses.
+    /// Notes when a grant lapses. Called before the grant is committed.
     pub(in crate::engine) fn note_lapse(&self, ticket: TicketPlace<'_>) {
         let lapses_at = self.shard.lapses_at(ticket, self.now.monotonic);
         let known = self.shard.first_lapse();
@@ -108,14 +108,14 @@ impl<'a> LockedShard<'a> {
         word.store(instant.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Undoes what was granted and not collected for too long, for one who waits, or would, in the queue of `row`.
+    /// Undoes lapsed grants, on behalf of a request that waits, or is about to, in the queue of `row`.
     #[inline]
     pub(in crate::engine) fn lapse_if_due(&mut self, row: u64) -> Result<(), Box<Error>> {
         let Some(first) = self.shard.first_lapse() else {
             return Ok(());
         };
         let left = first.saturating_sub(self.now.monotonic);
-        // Further ahead than a grant is kept is damage, or noted when grants were kept longer.
+        // Farther ahead than a grant is kept: damage, or noted when grants were kept longer.
         if left == 0 || left > self.shard.plan.collect_within {
             self.lapse_what_is_due(row)
         } else {
@@ -126,8 +126,8 @@ impl<'a> LockedShard<'a> {
     #[cold]
     fn lapse_what_is_due(&mut self, row: u64) -> Result<(), Box<Error>> {
         let now = self.now.monotonic;
-        // Not zero before the end: a process that dies on the way leaves it to the next. And not now: who is served
-        // below asks as well.
+        // Not zero until the end, so that the next process goes on if this one dies. And not now, because serving a queue
+        // below comes here again.
         let provisional = now.saturating_add(self.shard.plan.collect_within);
         self.set_first_lapse(Some(provisional));
         let mut first = None;
@@ -158,12 +158,12 @@ impl<'a> LockedShard<'a> {
                     }
                     continue;
                 }
-                // It stays until another request comes.
+                // Nobody else wants it: it is kept until another request comes.
                 lapses_at = now.saturating_add(AT_LEAST);
             }
             first = Some(first.map_or(lapses_at, |first: u64| first.min(lapses_at)));
         }
-        // What was granted to others meanwhile may lie before where the look has come to.
+        // Grants made in the meantime may be at places that the loop has already passed.
         if has_served {
             let noted = self.shard.first_lapse().unwrap_or(provisional);
             first = Some(first.map_or(noted, |first: u64| first.min(noted)));
@@ -172,7 +172,7 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// For one who was refused, whatever its row is.
+    /// The same in every row, on behalf of a request that was refused.
     pub(in crate::engine) fn lapse_in_every_row(&mut self) -> Result<(), Box<Error>> {
         self.lapse_if_due(EVERY_ROW)?;
         self.serve_every_queue()
@@ -181,7 +181,7 @@ impl<'a> LockedShard<'a> {
     fn lapse(&self, index: u64, ticket: TicketPlace<'a>) -> Result<(), Box<Error>> {
         let now = self.now.monotonic;
         let owner = ticket.owner().load(Ordering::Relaxed);
-        // First: where the process that has the lock dies, the tickets of the owner are passed over once more.
+        // First, because if this process dies in between, the owner's tickets are merely passed over once more.
         if let Some(word) =
             ParticipantId::from_word(owner).and_then(|id| self.engine.membership.table().lapsed_at(id))
         {
@@ -204,7 +204,7 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Passes the first of a queue over if its process is silent; answers whether it did.
+    /// Passes over the head of a queue if its process is silent. Returns whether it did.
     pub(in crate::engine) fn pass_over_if_silent(
         &self,
         index: u64,
@@ -218,12 +218,12 @@ impl<'a> LockedShard<'a> {
             self.shard.row(ticket.row().index).pin(queue.store);
             queue::pass_over(queue, index)
         })?;
-        // Its owner may look: another part of its process did not collect.
+        // The owner may well look: it was another part of the process that did not collect.
         self.notify(index, ticket);
         Ok(true)
     }
 
-    /// Puts a ticket that was passed over back into its place, for its owner, which looks.
+    /// Puts a ticket that was passed over back in its place, because its owner looks.
     pub(in crate::engine) fn resume(&self, index: u64, ticket: TicketPlace<'_>) -> Result<(), Box<Error>> {
         self.change_queue(None, |queue| {
             self.shard.row(ticket.row().index).unpin(queue.store);
@@ -231,8 +231,8 @@ impl<'a> LockedShard<'a> {
         })
     }
 
-    /// Whether the owner of a ticket that is not the first looks after those before it: it has the second place, or the
-    /// one before it is of another process.
+    /// Whether a waiter that is not the head looks on behalf of those ahead of it: it does in second place, and behind a
+    /// ticket of another process.
     pub(in crate::engine) fn looks_after(&self, index: u64, first: Blocked) -> Option<LookAfter> {
         let queue = QueueWords::reading(self.shard.memory);
         let owner_of = |index: u64| {

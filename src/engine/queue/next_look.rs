@@ -1,4 +1,4 @@
-//! When a waiter looks again: at the instant at which time serves it, when it is to look after others, and now and then.
+//! When a waiter looks again: when time alone serves it, when it has to look on behalf of others, and every so often.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::queue;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex;
 
-/// The shortest pause between two looks at what lapses.
+/// The shortest pause between two looks for lapsed grants, in nanoseconds.
 const SHORTEST_PAUSE: u64 = 1_000_000;
 
 impl SegmentEngine {
-    /// Sleeps until there may be something to see, at most until its time is up.
+    /// Sleeps until there may be something to see, or until the deadline.
     pub(super) fn sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
         let Some(place) = shard.memory.ticket(waiting.ticket.index) else {
             return;
@@ -32,8 +32,8 @@ impl SegmentEngine {
         }
     }
 
-    /// For a waiter that was blocked at an instant of the segment clock. Not under the lock: there may be many leases to
-    /// read.
+    /// Sets when a waiter looks again that was found blocked at `instant`, on the segment clock. Not called under the lock,
+    /// because there may be many leases to read.
     pub(super) fn set_wake_at(
         &self,
         shard: RuledShard<'_>,
@@ -60,7 +60,7 @@ impl SegmentEngine {
         };
         let mut liveness_check = now.saturating_add(slice);
         if blocked.by_others && shard.has_leases {
-            // A lease that runs out is found by looking for it, which is not done too often.
+            // An expired lease is found only by looking for it, which is not done too often.
             let earliest = self.earliest_expiry(shard).max(shard.next_reclaim());
             liveness_check = liveness_check.min(earliest);
         }
@@ -70,7 +70,7 @@ impl SegmentEngine {
         waiting.next_liveness_check = liveness_check;
     }
 
-    /// When to look after a grant that lapses at an instant of the segment clock; not too often where many do.
+    /// When to look for a grant that lapses at an instant of the segment clock; not too often if many do.
     fn lapse_on_boot_clock(&self, lapse: u64, now: u64) -> u64 {
         if self.clock.is_virtual() {
             return now.saturating_add(UNWATCHED_SLICE);
@@ -78,7 +78,7 @@ impl SegmentEngine {
         self.boot_instant(lapse).max(now.saturating_add(SHORTEST_PAUSE))
     }
 
-    /// For a waiter that has others before it.
+    /// The same for a waiter with others ahead of it.
     pub(super) fn set_wake_behind(
         &self,
         shard: RuledShard<'_>,
@@ -100,14 +100,14 @@ impl SegmentEngine {
                     0 => u64::MAX,
                     wait => self.boot_instant(instant.saturating_add(wait)),
                 };
-                // Also where it cannot be known: what the first waits for may be given to it in the meantime.
+                // In any case: the head may be given what it waits for in the meantime.
                 let unknown = now.saturating_add(WATCHED_SLICE.min(shard.plan.collect_within));
                 lapse.min(turn).saturating_add(looks_after.stagger()).min(unknown)
             }
         };
     }
 
-    /// Looks after those before a ticket, if it is time to: the dead are not woken, and wake no process.
+    /// Looks for deaths ahead of a ticket, if it is time to: the dead are not woken, and wake nobody.
     pub(crate) fn check_liveness_if_due(
         &self,
         shard: Shard<'_>,
@@ -119,8 +119,8 @@ impl SegmentEngine {
             return Ok(());
         }
         waiting.next_liveness_check = now.saturating_add(waiting.slice);
-        // Each looks after the one before it, and the first after those who hold something. Each of the dead leaves the
-        // queue, so this comes to an end; where one does not, the queue is damaged, and the look to come sees to that.
+        // Each waiter watches the one ahead of it, and the head watches the holders. Every dead waiter leaves the queue, so
+        // the loop ends; if one does not, the queue is damaged, and the next look repairs it.
         let mut last = None;
         loop {
             let queue = QueueWords::reading(shard.memory);
@@ -139,7 +139,7 @@ impl SegmentEngine {
                     if shard.reclaim_is_due() {
                         self.reclaim_if_due(shard, wait)?;
                     } else {
-                        // Another thread looked a moment ago, and what it saw may have changed since.
+                        // Another thread looked a moment ago, but things may have changed since.
                         waiting.next_liveness_check = waiting.next_liveness_check.min(shard.next_reclaim());
                     }
                     return Ok(());

@@ -1,13 +1,13 @@
-//! Giving back what was charged and not used.
+//! Refunds what was charged and not used.
 //!
-//! What was reserved is given back by the rule that it was charged by, or not at all. Each reservation says by which
-//! definition, when and on which row it was made ([`Origin`]):
+//! A reservation is refunded by the rule that charged it, or not at all. It says when, on which row and by which definition
+//! it was made ([`Origin`]):
 //!
-//! | made | given back |
+//! | made | refunded |
 //! |---|---|
-//! | on the row as it is, by the definition of the shard | what the algorithm [says](crate::limit::RuleOperations::refund) still counts of it |
-//! | by an earlier definition, or for a key of another tier or with another capacity of its own | nothing: no process prices what another rule charged |
-//! | before a reset, or on a row that has been given to another key since | nothing: it was replenished with the row |
+//! | on the row as it is now, by the shard's definition | as much of it as still [counts](crate::limit::RuleOperations::refund) under the algorithm |
+//! | by an earlier definition, or while the key had another tier or capacity | nothing: no rule prices what another one charged |
+//! | before a reset, or on a row that another key has been given since | nothing: it was replenished with the row |
 //! | of a limit with `refund = false` | nothing |
 
 use std::sync::atomic::Ordering;
@@ -28,15 +28,15 @@ use crate::shm::lock::journal::Transaction;
 pub(in crate::engine) struct Origin {
     /// On the segment clock.
     pub(in crate::engine) instant: u64,
-    /// Not noted in a hold: there the instant has to tell.
+    /// `None` for a hold, which does not record it: there, the instant has to tell.
     pub(in crate::engine) definition: Option<DefinitionBits>,
     pub(in crate::engine) row: RowReference,
-    /// Units that were charged together with it and come after it: with time, it is replenished before them.
+    /// Units charged together with it that come after it: time replenishes it before them.
     pub(in crate::engine) units_after: u64,
 }
 
 impl Decision {
-    /// When and where an admitted request reserved what it takes.
+    /// When and where an admitted request reserved its costs.
     pub(in crate::engine) fn origin(&self) -> Origin {
         Origin {
             instant: self.decided_at,
@@ -48,7 +48,7 @@ impl Decision {
 }
 
 impl HoldPlace<'_> {
-    /// When and where a batch was drawn, or a permit that has this hold was given out.
+    /// When and where the batch or permit that has this hold was charged.
     pub(in crate::engine) fn origin(self) -> Origin {
         Origin {
             instant: self.taken_at().load(Ordering::Relaxed),
@@ -60,7 +60,7 @@ impl HoldPlace<'_> {
 }
 
 impl ShardAt<'_> {
-    /// Gives back what was reserved and not used; answers the units really given back.
+    /// Refunds what was reserved and not used. Returns the units actually refunded.
     pub(in crate::engine) fn refund_unused(
         &self,
         transaction: &mut Transaction<'_>,
@@ -77,8 +77,8 @@ impl ShardAt<'_> {
         self.refund(transaction, limit, row, unused, &charge, origin)
     }
 
-    /// Gives back what a process had drawn, where it is not known how the limit stood then; answers the units really given
-    /// back.
+    /// Refunds what a process had drawn, if it is not known how the limit stood at the time. Returns the units actually
+    /// refunded.
     pub(in crate::engine) fn refund_drawn(
         &self,
         transaction: &mut Transaction<'_>,
@@ -105,10 +105,10 @@ impl ShardAt<'_> {
         limit.refund(row, transaction, self.now, unused, charge)
     }
 
-    /// Whether it was reserved by the rule that the row is decided by.
+    /// Whether it was charged by the rule that decides on the row now.
     ///
-    /// The instants tell definitions apart whose generations have the same lowest bits. Where there are no such bits, what
-    /// was reserved at the very instant of a change counts as reserved before it.
+    /// The instants tell apart definitions whose generations share their lowest bits. Without those bits, a reservation made
+    /// at the very instant of a change counts as made before it.
     fn is_by_present_rule(&self, row: Row<'_>, origin: Origin) -> bool {
         if row.reference() != origin.row {
             return false;
@@ -125,15 +125,15 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Whether a reset of all rows (at zero there was none) has replenished it since. One of this row alone begins another
-    /// generation of it.
+    /// Whether a reset of all rows has replenished it since; zero means that there was none. A reset of this row alone begins
+    /// a new generation of the row.
     fn was_reset(&self, limit: &LimitRules, origin: Origin) -> bool {
         let reset_at = self.shard.counters(limit.index).reset_at.load(Ordering::Relaxed);
         reset_at > 0 && origin.instant <= reset_at
     }
 }
 
-/// What was charged, from where nothing is known of the limit.
+/// A charge about which it is not known how the limit stood.
 fn charge(cost: u64, origin: Origin) -> Charge {
     Charge {
         instant: origin.instant,

@@ -1,9 +1,8 @@
-//! What is seen to before an operation on a shard whose lock was taken: another definition, what a dead owner left
-//! unfinished, a poisoned shard, marks.
+//! What has to be done before an operation on a shard whose lock was just taken: bring a new definition into force, repair
+//! what a dead owner left unfinished, refuse a poisoned shard, finish marked releases.
 //!
-//! **Nothing is parsed, compiled or allocated for another definition under the lock.** A lock becomes a [`LockedShard`] that is
-//! attended to only by rules that the process has read before. Where it has not, it releases the lock, reads them, and takes
-//! the lock again.
+//! **Nothing is parsed, compiled or allocated for a new definition under the lock.** If this process has not yet read the
+//! rules it needs, it releases the lock, reads them, and takes the lock again.
 
 use std::sync::atomic::Ordering;
 
@@ -18,18 +17,18 @@ use crate::shm::lock::guard::{Guard, LockError};
 use crate::shm::lock::journal::JournalState;
 use crate::shm::probes;
 
-/// How often a lock is taken for one operation while each time another definition has come into force. After that the
-/// lock counts as one that could not be had.
+/// How many times the lock is taken for one operation if yet another definition comes into force each time. After that,
+/// the operation fails as if the lock could not be had.
 const ROUNDS: usize = 16;
 
 impl LockedShard<'_> {
-    /// Whether the process that had the lock before died with it, and no other has recovered the shard since.
+    /// Whether a process died while it had the lock, and no other has recovered the shard since.
     fn owner_died(&self) -> bool {
         self.guard.owner_died()
             || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNRECOVERED
     }
 
-    /// Whether an operation was begun and not ended by the process that had the lock before, or might have been.
+    /// Whether the process that had the lock before left an operation half done, or may have.
     fn was_left_unfinished(&self) -> bool {
         self.owner_died()
             || self.shard.memory.journal().state() != JournalState::Idle
@@ -38,8 +37,8 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Whether anything is to be seen to before an operation on a shard that is locked: what was left unfinished, a poisoned
-    /// shard, marks, another definition. All at once, because hardly ever anything is.
+    /// Whether a locked shard needs anything done before it is used. Checks everything at once, because the answer is nearly
+    /// always no.
     #[inline(always)]
     pub(super) fn needs_attention(&self, shard: RuledShard<'_>, guard: &Guard<'_>) -> bool {
         let control = shard.memory.control();
@@ -50,7 +49,8 @@ impl SegmentEngine {
         words != 0 || guard.owner_died()
     }
 
-    /// Sees to all there is under a lock that was taken, for as long as `wait` says where it has to be taken again.
+    /// Does everything the shard needs, under a lock that was taken. If the lock has to be taken again, waits for it as long
+    /// as `wait` says.
     #[cold]
     pub(super) fn attend<'a>(
         &'a self,
@@ -63,15 +63,14 @@ impl SegmentEngine {
         match self.try_attend(&mut locked, in_force) {
             Ok(()) => Ok(locked),
             Err(error) => {
-                // What cannot be attended to now, cannot be after the unlock either.
+                // What cannot be done now cannot be done after the unlock either.
                 locked.pending_wake.deadline = NOTHING_MORE;
                 Err(error)
             }
         }
     }
 
-    /// Takes the lock if no process has it, for the sake of the marks alone: what is left of them after this is for the
-    /// caller to look at, once it has released the lock.
+    /// Finishes marked releases if no process has the lock. The caller checks whether any are left.
     pub(in crate::engine) fn lock_for_marks<'a>(&'a self, shard: Shard<'a>) -> Result<(), Box<Error>> {
         let taken = self.take_lock(shard, Some(self.now(shard)), LockWait::NOT)?;
         let mut locked = self.attend(shard, taken, true, LockWait::NOT)?;
@@ -79,7 +78,7 @@ impl SegmentEngine {
         Ok(())
     }
 
-    /// As [`lock`](Self::lock), but takes poisoned shards as well, and says what had to be repaired.
+    /// Like [`lock`](Self::lock), but also accepts a poisoned shard, and returns what was repaired.
     pub(crate) fn lock_and_report<'a>(
         &'a self,
         shard: Shard<'a>,
@@ -93,8 +92,8 @@ impl SegmentEngine {
         Ok((locked, repairs))
     }
 
-    /// The locked shard by the definition that it is of, and the rules of the one in force. Where this process has not read
-    /// that, it does so without the lock, and takes the lock again.
+    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not read yet
+    /// are read without the lock, which is then taken again.
     fn by_known_rules<'a>(
         &'a self,
         shard: Shard<'a>,
@@ -109,8 +108,8 @@ impl SegmentEngine {
                 return Ok((locked, rules.in_force));
             }
             if taken.guard.owner_died() {
-                // What it left is undone by the definition that it was begun under, so by the next to have read that. The lock
-                // does not say any more that it died.
+                // What it left has to be undone by the rules that it began under, so by the first process that has read them.
+                // The lock no longer says that its owner died, so a word does.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }
@@ -123,14 +122,14 @@ impl SegmentEngine {
     }
 
     fn try_attend<'a>(&self, locked: &mut LockedShard<'a>, in_force: &'a SetRules) -> Result<(), Box<Error>> {
-        // What was left unfinished was begun under the definition that the shard is of.
+        // What is half done was begun under the shard's own definition.
         self.recover_if_unfinished(locked)?;
         if locked.shard.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
             return Err(locked.shard.poisoned());
         }
         self.migrate(locked, in_force)?;
         locked.finish_some_marks()?;
-        // The process that died may have freed something and not come to handing it on.
+        // A process that died may have freed something without passing it on.
         locked.serve_every_queue()
     }
 
@@ -156,7 +155,7 @@ impl SegmentEngine {
         {
             locked.pending_wake.repairs = Some(repairs);
         }
-        // What was undone may have been the step to the next definition itself.
+        // What was undone may have been the step to the next definition.
         let shard = locked.shard.unruled();
         locked.shard = shard.by(self.own_rules(shard)?);
         Ok(Some(repairs))

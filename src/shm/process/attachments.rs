@@ -7,8 +7,8 @@ use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::process::participant::Membership;
 
-/// The memberships of this process, some of which may have ended. A forked child inherits its parent's, unless
-/// another thread was just changing the list: then it attaches anew to whatever it opens.
+/// The memberships of this process, some of which may have ended. A forked child inherits its parent's list, unless
+/// another thread was changing it during the fork; the child then attaches again to each segment it opens.
 static ATTACHMENTS: ProcessMutex<Vec<Weak<Membership>>> = ProcessMutex::new();
 
 /// This process's membership in the segment in that file, if it has one.

@@ -352,7 +352,7 @@ mod tests {
         }
 
         fn era(&self) -> u64 {
-            // As in a child, which has no era before it asks, and then one that no ancestor had.
+            // Like a forked child: it has no era until it asks for one, and then gets one that no ancestor had.
             if self.era.get() == 0 {
                 self.era.set(3);
             }

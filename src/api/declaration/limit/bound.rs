@@ -53,10 +53,9 @@ impl Limit {
     ///
     /// The number is also exact if there are more units than nanoseconds in the window, except that it may then be
     /// more than is ever reached. It covers what is admitted, by the clock of the segment (by another clock, a window
-    /// is up to 10 µs shorter: see [`ClockSource`](crate::ClockSource)). On top of it come usage above what was
-    /// reserved, what is refunded out of order (see the caveats), what is admitted after a
-    /// [reset](crate::LimitSet::reset), and, in windows that follow the wall clock, what is admitted after that clock
-    /// is set forward.
+    /// is up to 10 µs shorter: see [`ClockSource`](crate::ClockSource)). Not included are usage beyond what was
+    /// reserved, refunds out of order (see the caveats), what a [reset](crate::LimitSet::reset) makes available again,
+    /// and what becomes available when the wall clock is set forward and the window follows it.
     ///
     /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`]. If batches
     /// are sized automatically, that is the number for a single process; the more there are, the less each adds.

@@ -8,7 +8,7 @@ use super::finding::{Finding, Severity};
 use super::segment::Look;
 use crate::text::{human, process, sanitise};
 
-/// How many leases in a row must run out unused to be worth mentioning.
+/// How many leases in a row must expire unused before they are reported.
 const UNUSED_IN_A_ROW: u64 = 10;
 
 pub fn findings(look: &Look) -> Vec<Finding> {
