@@ -297,12 +297,13 @@ impl<'a> Permit<'a> {
             self.count_unsettled();
         }
         if is_lost {
+            // First: the subscriber may panic, and the permit is dropped then.
+            self.decision.set_stage(Stage::Lost);
             #[cfg(feature = "tracing")]
             tracing::warn!(
                 set = self.set.name(),
                 "what a permit held was reclaimed before its release"
             );
-            self.decision.set_stage(Stage::Lost);
         } else if self.decision.stage() != Stage::Lost {
             self.decision.set_stage(Stage::Released);
         }

@@ -220,8 +220,11 @@
 //! forked child until it needs them.
 //!
 //! A process that is stopped while it is first in the queue, or whose event loop does not turn, holds up those behind it
-//! for a second ([`collect_within`](crate::SetDeclaration::collect_within)): what it was granted and does not collect is taken back then, rates included, and its requests are passed
-//! over. They keep their places, and wait on when it looks again. What a process held before it was stopped it keeps;
+//! for one grace ([`collect_within`](crate::SetDeclaration::collect_within), a second unless declared), or until its own
+//! request times out, if that is sooner. What it was granted and does not collect is taken back then, rates included, and
+//! its other requests are passed over. With several such processes before it, a request waits for one grace for each.
+//! The one that waits looks once a second, so it may notice the end of a grace up to a second late.
+//! The requests that were passed over keep their places, and wait on when their process looks again. What a process held before it was stopped it keeps;
 //! a lease ends that. Where no other request waits, a grant stays until another request comes.
 //!
 //! # Keys

@@ -40,6 +40,22 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+    /// A system call that is needed is not allowed here: a filter of the container or of the service (seccomp) forbids it.
+    #[error(
+        "cannot {action} {}: {source}: a filter forbids the system call {call} here: allow it (`--security-opt seccomp=PROFILE` of a \
+         container, `SystemCallFilter=` of systemd)",
+        path.display()
+    )]
+    CallForbidden {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The system call.
+        call: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the filter answers instead of the system.
+        source: io::Error,
+    },
     /// There is no file at the path.
     #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
     NotFound {

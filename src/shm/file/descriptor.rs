@@ -228,6 +228,9 @@ impl Drop for Descriptor {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::FileTimes;
+    use std::time::{Duration, SystemTime};
+
     use super::super::descriptor::*;
     use crate::shm::file::file_lock::try_lock;
 
@@ -258,5 +261,36 @@ mod tests {
         let file = descriptor.file();
         drop(descriptor);
         assert_ne!(FileIdentity::of_number(number), Some(file), "it was left open");
+    }
+
+    #[test]
+    fn a_file_in_use_is_made_to_look_used_once_its_time_is_a_minute_old() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "content").expect("a file");
+        let file = File::options().read(true).write(true).open(&path).expect("opens");
+        let set_age = |seconds| {
+            let instant = SystemTime::now() - Duration::from_secs(seconds);
+            let times = FileTimes::new().set_modified(instant).set_accessed(instant);
+            file.set_times(times).expect("our own file");
+            instant
+        };
+        let looks_modified = || {
+            file.metadata()
+                .and_then(|found| found.modified())
+                .expect("a time")
+        };
+        let descriptor = Descriptor::adopt(file.try_clone().expect("a descriptor")).expect("adopted");
+        let recent = set_age(MAX_AGE / 2);
+        assert_eq!(descriptor.look(), Some(true));
+        assert_eq!(looks_modified(), recent, "it was touched for nothing");
+        let old = set_age(10 * MAX_AGE);
+        assert_eq!(descriptor.look(), Some(true));
+        assert!(looks_modified() > old, "a cleaner would remove it");
+        // Nobody cleans up what has no name.
+        let old = set_age(10 * MAX_AGE);
+        std::fs::remove_file(&path).expect("removed");
+        assert_eq!(descriptor.look(), Some(false));
+        assert_eq!(looks_modified(), old);
     }
 }

@@ -17,7 +17,7 @@ use nix::unistd::{Whence, lseek};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::room::limit_in_the_way;
-use super::segment_file::io_error;
+use super::segment_file::{ALLOCATE, EXAMINE_FILE_SYSTEM, io_error};
 use crate::error::{Error, OpenError};
 
 /// How many zeros to write at a time, in bytes.
@@ -83,7 +83,7 @@ pub(super) fn name_under(file: &File) -> String {
 }
 
 fn kind_under(file: &File, path: &Path) -> Result<Kind, Error> {
-    let statistics = fstatfs(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    let statistics = fstatfs(file).map_err(|errno| io_error(EXAMINE_FILE_SYSTEM, path, errno.into()))?;
     Ok(kind_of(i128::from(statistics.filesystem_type().0)))
 }
 
@@ -167,7 +167,7 @@ fn allocation_error(path: &Path, bytes: u64, source: io::Error) -> Error {
             bytes,
             why: FULL.to_owned(),
         }),
-        _ => io_error("allocate", path, source),
+        _ => io_error(ALLOCATE, path, source),
     }
 }
 

@@ -20,6 +20,13 @@ use crate::shm::layout::records::MAGIC;
 /// How long to wait for another process that is attaching.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Actions of one system call each, which a filter may forbid.
+pub(crate) const KEEP_LOCK: &str = "keep a lock on";
+pub(crate) const EXAMINE_FILE_SYSTEM: &str = "ask for the file system of";
+pub(crate) const GET_RANDOM_BYTES: &str = "get random bytes for";
+pub(crate) const ALLOCATE: &str = "allocate";
+pub(crate) const PUBLISH: &str = "publish";
+
 /// The attach lock of a segment, held until dropped.
 #[derive(Debug)]
 pub(crate) struct AttachLock<'a> {
@@ -133,6 +140,14 @@ pub(crate) fn is_segment(path: &Path) -> Result<bool, Error> {
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     let path = path.to_owned();
+    if let Some(call) = forbidden_call(action, &source) {
+        return Error::Open(OpenError::CallForbidden {
+            action,
+            call,
+            path,
+            source,
+        });
+    }
     match explain(&path, &source) {
         Some(why) => Error::Open(OpenError::Denied {
             action,
@@ -141,6 +156,23 @@ pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> 
             source,
         }),
         None => Error::Open(OpenError::Io { action, path, source }),
+    }
+}
+
+/// The system call that a filter forbids; `None` for errors of the system itself, which answers neither of these to it.
+fn forbidden_call(action: &str, source: &io::Error) -> Option<&'static str> {
+    let errno = Errno::from_raw(source.raw_os_error()?);
+    if !matches!(errno, Errno::EPERM | Errno::ENOSYS) {
+        return None;
+    }
+    match action {
+        KEEP_LOCK => Some("madvise"),
+        EXAMINE_FILE_SYSTEM => Some("fstatfs"),
+        GET_RANDOM_BYTES => Some("getrandom"),
+        ALLOCATE => Some("fallocate"),
+        // A directory that is marked as immutable answers EPERM as well, but nothing could be built in it.
+        PUBLISH => Some("renameat2"),
+        _ => None,
     }
 }
 

@@ -133,7 +133,9 @@ impl From<Error> for Failure {
 fn code_of(error: &Error) -> ExitCode {
     match error {
         Error::Open(OpenError::Io { source, .. }) => code_of_system(source),
-        Error::Open(OpenError::Denied { .. } | OpenError::Untrusted { .. }) => ExitCode::Permission,
+        Error::Open(
+            OpenError::Denied { .. } | OpenError::CallForbidden { .. } | OpenError::Untrusted { .. },
+        ) => ExitCode::Permission,
         Error::Open(OpenError::AlreadyExists { .. } | OpenError::NoSpace { .. }) => ExitCode::CannotCreate,
         Error::Open(
             OpenError::NotASegment { .. }

@@ -1,7 +1,7 @@
 //! Files that are built under another name and then moved into place, so that nobody ever sees a partial one.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::error::{Error, OpenError};
 use crate::shm::file::file_lock::{ByteRange, try_lock};
 use crate::shm::file::file_system::FULL;
 use crate::shm::file::lock_owners::locked_by_reader;
-use crate::shm::file::segment_file::{io_error, open_for_writing};
+use crate::shm::file::segment_file::{PUBLISH, io_error, open_for_writing};
 use crate::shm::process::host::own_start_time;
 
 /// Ends the name of a segment under construction.
@@ -49,7 +49,27 @@ impl Construction {
         &self.path
     }
 
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::AlreadyExists`] if something else has that name, [`OpenError::Untrusted`] if the file has another name than the
+    /// one that it was built under: whoever made that would keep a name of the segment.
     pub(super) fn publish(self, target: &Path) -> Result<(), Error> {
+        let names = self
+            .path
+            .symlink_metadata()
+            .map(|found| found.nlink())
+            .map_err(|source| io_error("examine", target, source))?;
+        if names > 1 {
+            return Err(Error::Open(OpenError::Untrusted {
+                path: target.to_owned(),
+                why: format!(
+                    "somebody gave it another name while it was made, so that it has {names}: create it again, in a directory that only \
+                     its users may write"
+                ),
+            }));
+        }
         // Unlike link and unlink, a rename never shows the file under two names.
         match renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE) {
             Ok(()) => {
@@ -60,7 +80,7 @@ impl Construction {
             Err(Errno::EXIST) => Err(Error::Open(OpenError::AlreadyExists {
                 path: target.to_owned(),
             })),
-            Err(errno) => Err(io_error("publish", target, errno.into())),
+            Err(errno) => Err(io_error(PUBLISH, target, errno.into())),
         }
     }
 }
@@ -100,7 +120,7 @@ pub(super) fn start_construction(
         match opened {
             Ok(file) => {
                 let construction = Construction { path: construction };
-                if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
+                if is_claimed(&file, construction.path()).map_err(|source| io_error("lock", path, source))? {
                     return Ok((file, construction));
                 }
                 if let Some(error) = locked_by_reader(&file, ByteRange::CONSTRUCTION, path) {
@@ -122,10 +142,18 @@ pub(super) fn start_construction(
     }
 }
 
-/// Locks a file under construction. Returns whether it still has a name and is ours: before it was locked, another
-/// process may have taken it for abandoned.
-fn is_claimed(file: &File) -> io::Result<bool> {
-    Ok(try_lock(file.as_fd(), ByteRange::CONSTRUCTION)? && file.metadata()?.nlink() > 0)
+/// Locks a file under construction. Returns whether it is ours and still has its name: before it was locked, another
+/// process may have taken it for abandoned. It may have other names, so how many it has says nothing.
+fn is_claimed(file: &File, path: &Path) -> io::Result<bool> {
+    if !try_lock(file.as_fd(), ByteRange::CONSTRUCTION)? {
+        return Ok(false);
+    }
+    let place = |found: &Metadata| (found.dev(), found.ino());
+    match path.symlink_metadata() {
+        Ok(found) => Ok(place(&found) == place(&file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes what processes left behind that died while creating this segment.
@@ -144,7 +172,7 @@ pub(super) fn remove_abandoned(directory: &Path, name: &OsStr) {
 fn remove_if_abandoned(path: &Path) -> Result<(), Error> {
     let file = open_for_writing(path)?;
     // While we hold this lock, no creator claims the file and nobody else removes it, so its name stays its own.
-    if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
+    if is_claimed(&file, path).map_err(|source| io_error("lock", path, source))? {
         fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
     }
     Ok(())
@@ -165,4 +193,53 @@ fn is_construction(candidate: &OsStr, name: &OsStr) -> bool {
         Some([pid, start_time, attempt])
     };
     fields().is_some_and(|fields| fields.iter().all(is_number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn constructed(directory: &Path) -> (File, Construction, PathBuf) {
+        let target = directory.join("limits");
+        let (file, construction) =
+            start_construction(directory, OsStr::new("limits"), &target).expect("a file");
+        (file, construction, target)
+    }
+
+    #[test]
+    fn a_file_that_was_given_another_name_is_not_published() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_file, construction, target) = constructed(directory.path());
+        let other = directory.path().join("other");
+        fs::hard_link(construction.path(), &other).expect("a link");
+        let error = construction.publish(&target).expect_err("it has two names");
+        assert!(
+            matches!(error, Error::Open(OpenError::Untrusted { .. })),
+            "{error}"
+        );
+        let left: Vec<_> = fs::read_dir(directory.path())
+            .expect("a directory")
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1, "only the other name is left: {left:?}");
+        let (_file, construction, target) = constructed(directory.path());
+        construction.publish(&target).expect("it has one name");
+    }
+
+    #[test]
+    fn a_file_whose_name_is_gone_is_no_ones_although_it_has_another() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (file, construction, _) = constructed(directory.path());
+        assert!(is_claimed(&file, construction.path()).expect("works"));
+        fs::rename(construction.path(), directory.path().join("other")).expect("renamed");
+        assert!(
+            !is_claimed(&file, construction.path()).expect("works"),
+            "nothing is there"
+        );
+        File::create_new(construction.path()).expect("a file");
+        assert!(
+            !is_claimed(&file, construction.path()).expect("works"),
+            "another file is there"
+        );
+    }
 }

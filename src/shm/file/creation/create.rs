@@ -17,7 +17,7 @@ use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_system::{allocate, ensure_local};
 use crate::shm::file::lasting_locks::ensure_participants_can_be;
 use crate::shm::file::region::{OutOfRegion, Region};
-use crate::shm::file::segment_file::{damaged, io_error};
+use crate::shm::file::segment_file::{GET_RANDOM_BYTES, damaged, io_error};
 use crate::shm::file::verified::{Verified, check_header, header_checksum, verify};
 use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
@@ -192,7 +192,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     let header: &Header = region.record(0).map_err(outside)?;
     let place = current_place(path)?;
     let mut hash_key = [0; 16];
-    random_bytes(&mut hash_key).map_err(|errno| io_error("get random bytes for", path, errno.into()))?;
+    random_bytes(&mut hash_key).map_err(|errno| io_error(GET_RANDOM_BYTES, path, errno.into()))?;
     // The segment clock starts at the wall-clock time of the creation, so that windows aligned to it begin at
     // multiples of their length since the Unix epoch. From then on it follows the boot-time clock, which nobody can
     // set.
