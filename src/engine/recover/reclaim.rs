@@ -7,6 +7,8 @@ use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
+#[cfg(feature = "tracing")]
+use crate::engine::shard::subscriber::tell_subscriber;
 use crate::error::Error;
 use crate::queue::{Phase, TicketState};
 use crate::shm::probes;
@@ -201,7 +203,9 @@ impl SegmentEngine {
         }
         #[cfg(feature = "tracing")]
         if holds > 0 {
-            tracing::warn!(path = %self.path().display(), set = &*shard.set.name, holds, "reclaimed");
+            tell_subscriber(|| {
+                tracing::warn!(path = %self.path().display(), set = &*shard.set.name, holds, "reclaimed");
+            });
         }
         Ok(holds)
     }

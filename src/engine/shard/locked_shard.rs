@@ -9,6 +9,8 @@ use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::queue::pending_wake::PendingWake;
 #[cfg(feature = "tracing")]
 use crate::engine::recover::recovery_report::Repairs;
+#[cfg(feature = "tracing")]
+use crate::engine::shard::subscriber::tell_subscriber;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
 use crate::shm::lock::guard::{Guard, LockError};
@@ -121,7 +123,7 @@ impl Drop for AfterUnlock<'_> {
         // Behind what others wait for: a subscriber may block or panic.
         #[cfg(feature = "tracing")]
         if let Some(repairs) = self.repairs.take() {
-            self.engine.trace_repairs(self.shard, &repairs);
+            tell_subscriber(|| self.engine.trace_repairs(self.shard, &repairs));
         }
     }
 }
@@ -422,12 +424,14 @@ impl SegmentEngine {
         #[cfg(feature = "tracing")]
         if let (LockWait::Timeout, Err(LockError::TimedOut { holder })) = (wait, &locked) {
             let holder_pid = holder.and_then(LockHolder::named).map(|process| process.pid);
-            tracing::error!(
-                path = %self.path().display(),
-                set = &*shard.set.name,
-                holder_pid,
-                "lock_stuck"
-            );
+            tell_subscriber(|| {
+                tracing::error!(
+                    path = %self.path().display(),
+                    set = &*shard.set.name,
+                    holder_pid,
+                    "lock_stuck"
+                );
+            });
         }
         locked.map_err(|error| self.lock_failure(shard, error))
     }

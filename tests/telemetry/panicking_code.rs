@@ -1,0 +1,216 @@
+//! Code of the program that panics when it is told something: whatever was asked for, nothing stays taken or queued.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::layout_mirror::RawSegment;
+use crate::scene;
+use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
+use crate::scene::{expect_permit, first_set};
+use nix::sys::signal::{Signal, raise};
+use shmlimit::{
+    Error, Keyed, Limit, LimitPool, LimitSet, OpenOptions, PoolStrategy, Segment, SetDeclaration,
+};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::with_default;
+use tracing::{Event, Metadata, Subscriber};
+
+/// What the program's code panics with.
+struct Expected;
+
+const BRIEFLY: Duration = Duration::from_millis(1);
+
+/// Panics at each event, and keeps whether there was one.
+struct Panicking<'a>(&'a AtomicBool);
+
+impl Subscriber for Panicking<'static> {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.store(true, Ordering::SeqCst);
+        panic_any(Expected);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Runs what may panic, and answers whether it did. Another panic is a fault of the test.
+fn panics(body: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(()) => false,
+        Err(panic) if panic.is::<Expected>() => true,
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+/// A verb with its name: it asks for one place, and what it gets it drops.
+type Verb = (&'static str, fn(&LimitSet, Option<Duration>));
+
+const VERBS: [Verb; 6] = [
+    ("acquire", |set, timeout| {
+        drop(set.acquire(&set.request(), timeout).expect("works"));
+    }),
+    ("acquire_while", |set, timeout| {
+        drop(
+            set.acquire_while(&set.request(), timeout, || true)
+                .expect("works"),
+        );
+    }),
+    ("acquire_async", |set, timeout| {
+        drop(wait_for(set.acquire_async(&set.request(), timeout)).expect("works"));
+    }),
+    ("acquire_owned", |set, timeout| {
+        drop(wait_for(set.acquire_owned(&set.request(), timeout)).expect("works"));
+    }),
+    ("pool", |set, timeout| {
+        let pool = LimitPool::new([set.clone()], PoolStrategy::RoundRobin).expect("a pool");
+        drop(pool.acquire(&pool.request(), timeout).expect("works"));
+    }),
+    ("asynchronous pool", |set, timeout| {
+        let pool = LimitPool::new([set.clone()], PoolStrategy::RoundRobin).expect("a pool");
+        drop(wait_for(pool.acquire_async(&pool.request(), timeout)).expect("works"));
+    }),
+];
+
+fn places() -> SetDeclaration {
+    SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1))
+}
+
+/// Holds and tickets.
+fn taken(segment: &Segment) -> (usize, usize) {
+    let seen = first_set(segment);
+    (seen.holds.len(), seen.tickets.len())
+}
+
+#[test]
+fn an_observer_that_panics_leaves_nothing_taken_by_any_verb() {
+    for (name, verb) in VERBS {
+        let directory = tempfile::tempdir().expect("a directory");
+        let segment = OpenOptions::new()
+            .on_request_event(|_| panic_any(Expected))
+            .create(
+                directory.path().join("limits"),
+                &scene::declaration().add_set(places()),
+            )
+            .expect("a segment");
+        let set = segment.set("set").expect("declared");
+        let permit = expect_permit(set.try_acquire(&set.request()));
+        for timeout in [Duration::ZERO, BRIEFLY] {
+            assert!(panics(|| verb(&set, Some(timeout))), "{name}: a refusal");
+            assert_eq!(taken(&segment), (1, 0), "{name}, refused");
+        }
+        // The wait that ends with a permit.
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| panics(|| verb(&set, None)));
+            eventually("it waits", || taken(&segment) == (1, 1));
+            drop(permit);
+            assert!(waiting.join().expect("no other panic"), "{name}: a wait");
+        });
+        assert_eq!(taken(&segment), (0, 0), "{name}, admitted");
+    }
+}
+
+#[test]
+fn an_observer_that_panics_leaves_nothing_taken_of_a_key() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let declaration = scene::declaration().add_set(places().keyed(Keyed::new(8)));
+    let segment = OpenOptions::new()
+        .on_request_event(|_| panic_any(Expected))
+        .create(directory.path().join("limits"), &declaration)
+        .expect("a segment");
+    let set = segment.set("set").expect("declared");
+    let key = set.key("key").expect("keyed");
+    let request = set.request();
+    let permit = expect_permit(key.try_acquire(&request));
+    let verbs: [&dyn Fn(); 4] = [
+        &|| drop(key.try_acquire(&request)),
+        &|| drop(key.acquire(&request, BRIEFLY)),
+        &|| drop(key.acquire_while(&request, None, || panic_any(Expected))),
+        &|| drop(wait_for(key.acquire_async(&request, BRIEFLY))),
+    ];
+    for (number, verb) in verbs.into_iter().enumerate() {
+        assert!(panics(verb), "verb {number}");
+        assert_eq!(taken(&segment), (1, 0), "verb {number}");
+    }
+    drop(permit);
+    assert_eq!(taken(&segment), (0, 0));
+}
+
+#[test]
+fn iterators_and_visitors_that_panic_change_nothing() {
+    let declared = SetDeclaration::new("set")
+        .keyed(Keyed::new(8))
+        .add_limit(Limit::rate("tokens", 100, Duration::from_secs(3600)))
+        .add_limit(Limit::concurrency("places", 1));
+    let (_directory, segment, set) = scene::create(declared);
+    let key = set.key("key").expect("keyed");
+    let request = set.request().with("tokens", 60).expect("declared");
+    let mut permit = expect_permit(key.try_acquire(&request));
+    let usage = [("tokens", 10), ("tokens", 20)].into_iter();
+    let usage = usage.map(|(name, used)| {
+        if used == 20 {
+            panic_any(Expected)
+        } else {
+            (name, used)
+        }
+    });
+    assert!(panics(|| drop(permit.settle(usage))));
+    assert!(panics(|| {
+        let _ = segment.key_snapshots("set", |_| panic_any(Expected));
+    }));
+    assert!(permit.settle([("tokens", 10)]).is_ok(), "it was not settled");
+    drop(permit);
+    assert_eq!(taken(&segment), (0, 0));
+    let left = key.forecast().expect("works")[0].spendable;
+    assert!(left >= 90, "{left}");
+}
+
+#[test]
+fn a_subscriber_that_panics_when_a_death_is_reported_leaves_nothing_taken() {
+    let test = "panicking_code::a_subscriber_that_panics_when_a_death_is_reported_leaves_nothing_taken";
+    in_own_process(test, 4 * TIMEOUT, |directory| {
+        for (number, (name, verb)) in VERBS.into_iter().enumerate() {
+            for with_lock in [true, false] {
+                let path = directory.join(format!("limits-{number}-{with_lock}"));
+                let declaration = scene::declaration().participants(8).add_set(places());
+                let segment = Segment::create(&path, &declaration).expect("a segment");
+                let set = segment.set("set").expect("declared");
+                let dead = Child::fork(|| {
+                    if with_lock {
+                        RawSegment::open(&path).lock().take_and_stop();
+                    } else {
+                        let _permit = expect_permit(set.try_acquire(&set.request()));
+                        raise(Signal::SIGSTOP).expect("stops");
+                    }
+                });
+                dead.wait_until_stopped();
+                dead.kill();
+                static WAS_TOLD: AtomicBool = AtomicBool::new(false);
+                WAS_TOLD.store(false, Ordering::SeqCst);
+                with_default(Panicking(&WAS_TOLD), || {
+                    panics(|| verb(&set, Some(TIMEOUT)));
+                });
+                assert_eq!(taken(&segment), (0, 0), "{name}, {with_lock}");
+                drop(expect_permit(set.try_acquire(&set.request())));
+            }
+        }
+    });
+}
