@@ -1,6 +1,9 @@
 """What all tests share: places for segments, and ways to wait."""
 
 import os
+import secrets
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +22,9 @@ CLOCK_LAG = 20e-6
 
 TIMEOUT = 60.0
 """Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
+
+# Ray listens on all addresses and runs what it is sent, so it gets a token, which it reads when it is imported.
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
 
 @pytest.fixture
@@ -39,35 +45,42 @@ def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
     return open_set
 
 
-def _starts(ray: Any, **options: Any) -> bool:
-    """Whether Ray starts in the time that it gives its own processes: half a minute, whatever else the machine does."""
-    try:
-        ray.init(**options)
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        ray.shutdown()
-        return False
-    return True
+@contextmanager
+def _ray_head() -> Iterator[str]:
+    """The address of a small Ray in a process of its own: all that Ray starts there ends with that process.
+
+    Ray gives its own processes half a minute to start, whatever else the machine does, and leaves them running where
+    that was too short.
+    """
+    for _ in range(5):
+        head = subprocess.Popen(
+            [sys.executable, Path(__file__).parent / "ray_head.py"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert head.stdout is not None
+        address = head.stdout.readline().strip()
+        try:
+            if address:
+                yield address
+                return
+        finally:
+            head.communicate()
+    pytest.fail("Ray does not start")
 
 
 @contextmanager
 def ray_on_loopback(*paths: Path) -> Iterator[Any]:
     """Ray, small, whose workers find modules at these paths; skips the test where there is none."""
     ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
-    options = {
-        "num_cpus": 2,
-        "include_dashboard": False,
-        "object_store_memory": 80 * 1024 * 1024,
-        "log_to_driver": False,
-        "_node_ip_address": "127.0.0.1",
-        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, paths))}},
-    }
-    assert any(_starts(ray, **options) for _ in range(5)), "Ray does not start"
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    with _ray_head() as address:
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, paths))}}
+        ray.init(address, log_to_driver=False, runtime_env=environment)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
