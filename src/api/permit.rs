@@ -13,7 +13,7 @@ use super::wait::background_worker;
 use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
 use crate::engine::definition::plan::Kind;
 use crate::engine::{
-    Costs, Decision, LockWait, Released, Renewed, SettledLimit, SettledLimits, Shard, Stage,
+    Costs, Decision, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
 };
 use crate::error::{Error, PermitError, SegmentError};
 
@@ -85,7 +85,7 @@ impl<'a> Permit<'a> {
             decision: self.decision.clone(),
         };
         // The other permit owns the hold now, so dropping this one must do nothing.
-        self.decision.set_stage(Stage::Released);
+        self.decision.set_phase(Phase::Released);
         owned
     }
 
@@ -127,7 +127,7 @@ impl<'a> Permit<'a> {
             &usage,
             LockWait::Timeout,
         )?;
-        self.decision.set_stage(Stage::Settled);
+        self.decision.set_phase(Phase::Settled);
         Ok(Settlement {
             set: &self.set,
             limits,
@@ -138,28 +138,21 @@ impl<'a> Permit<'a> {
     #[inline]
     pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
         let set = || self.set.name().to_owned();
-        match self.decision.stage() {
-            Stage::Reserved if self.is_own() => Ok(()),
-            Stage::Reserved => Err(Error::Permit(PermitError::Inherited { set: set() })),
-            Stage::Settled => Err(Error::Permit(PermitError::AlreadySettled { set: set() })),
-            Stage::Released
-            | Stage::Lost
-            | Stage::HoldsFull
-            | Stage::NoRow
-            | Stage::Throttled
-            | Stage::Behind
-            | Stage::QueueFull
-            | Stage::CapacityRefused => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
+        match self.decision.phase() {
+            Phase::Reserved if self.is_own() => Ok(()),
+            Phase::Reserved => Err(Error::Permit(PermitError::Inherited { set: set() })),
+            Phase::Settled => Err(Error::Permit(PermitError::AlreadySettled { set: set() })),
+            Phase::Released | Phase::Lost => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
         }
     }
 
     /// Requires that the permit is this process's and not yet released.
     pub(crate) fn require_unreleased(&self) -> Result<(), Error> {
         let set = || self.set.name().to_owned();
-        match self.decision.stage() {
-            Stage::Reserved | Stage::Settled if self.is_own() => Ok(()),
-            Stage::Reserved | Stage::Settled => Err(Error::Permit(PermitError::Inherited { set: set() })),
-            _ => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
+        match self.decision.phase() {
+            Phase::Reserved | Phase::Settled if self.is_own() => Ok(()),
+            Phase::Reserved | Phase::Settled => Err(Error::Permit(PermitError::Inherited { set: set() })),
+            Phase::Released | Phase::Lost => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
         }
     }
 
@@ -219,13 +212,13 @@ impl<'a> Permit<'a> {
             let set = self.set.name().to_owned();
             return Err(Error::Permit(PermitError::Inherited { set }));
         }
-        if self.decision.stage() != Stage::Reserved {
+        if self.decision.phase() != Phase::Reserved {
             return Ok(());
         }
         let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
         let engine = &self.set.shared().engine;
         engine.settle(self.set.engine_set(), &self.decision, &unused, wait)?;
-        self.decision.set_stage(Stage::Settled);
+        self.decision.set_phase(Phase::Settled);
         Ok(())
     }
 
@@ -290,22 +283,22 @@ impl<'a> Permit<'a> {
                 .shared()
                 .engine
                 .release(shard, hold, self.decision.owner, failed)?;
-            self.decision.forget_hold();
+            self.decision.set_hold(None);
             is_lost = released == Released::WasReclaimed;
         }
-        if self.decision.stage() == Stage::Reserved {
+        if self.decision.phase() == Phase::Reserved {
             self.count_unsettled();
         }
         if is_lost {
             // First: the subscriber may panic, and the permit is dropped then.
-            self.decision.set_stage(Stage::Lost);
+            self.decision.set_phase(Phase::Lost);
             #[cfg(feature = "tracing")]
             tracing::warn!(
                 set = self.set.name(),
                 "what a permit held was reclaimed before its release"
             );
-        } else if self.decision.stage() != Stage::Lost {
-            self.decision.set_stage(Stage::Released);
+        } else if self.decision.phase() != Phase::Lost {
+            self.decision.set_phase(Phase::Released);
         }
         Ok(())
     }
@@ -404,7 +397,7 @@ impl<'a> Permit<'a> {
     /// Until one has, a [heartbeat](Self::heartbeat) still renews the lease, except for places no longer leased to
     /// the host. The check takes no lock, so the answer may change at once.
     pub fn reclaimed(&self) -> bool {
-        if self.decision.stage() == Stage::Lost {
+        if self.decision.phase() == Phase::Lost {
             return true;
         }
         let engine = &self.set.shared().engine;
@@ -421,7 +414,7 @@ impl<'a> Permit<'a> {
     }
 
     fn is_released(&self) -> bool {
-        matches!(self.decision.stage(), Stage::Released | Stage::Lost)
+        matches!(self.decision.phase(), Phase::Released | Phase::Lost)
     }
 
     /// A number that grows with every permit of the set that holds something; in a keyed set, with every permit of
@@ -512,7 +505,7 @@ impl Permit<'_> {
     #[inline]
     fn leaves_something(&self) -> bool {
         self.decision.holds_something()
-            || (self.decision.stage() == Stage::Reserved && self.set.engine_set().first_rate.is_some())
+            || (self.decision.phase() == Phase::Reserved && self.set.engine_set().first_rate.is_some())
     }
 
     #[inline(never)]

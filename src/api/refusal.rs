@@ -140,7 +140,7 @@ pub(crate) fn retry_after(set: &LimitSet, details: &Details) -> Option<Duration>
     let wait = match details.binding() {
         Some((_, NEVER)) => None,
         Some((_, wait)) => Some(wait),
-        None => details.unbound_in(),
+        None => details.cause().ends_in(),
     };
     wait.map(|wait| wait_of_callers(set, wait))
 }

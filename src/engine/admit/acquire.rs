@@ -4,7 +4,8 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
 use super::decided::Decided;
-use super::decision::{Costs, Decision, Stage};
+use super::decision::{Costs, Decision};
+use super::resolution::Cause;
 use crate::engine::credit::batches::Batches;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
@@ -284,8 +285,7 @@ impl SegmentEngine {
         if locked.shard.has_no_waiters(row) {
             return self.take_or_refuse(locked, row, costs, decision, attempt);
         }
-        decision.set_stage(Stage::Behind);
-        locked.refuse(row.into(), costs, decision, attempt)
+        locked.refuse(row.into(), costs, Cause::Behind(None), decision, attempt)
     }
 
     /// Decides where no request waits.
@@ -299,22 +299,20 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let shard = locked.shard;
-        decision.set_stage(Stage::Reserved);
         if locked.throttles(row, costs) > 0 {
-            if shard.wants_for_a_hold(costs) {
-                // Which takes longer: no clock says when one comes back.
-                decision.set_stage(Stage::HoldsFull);
-            }
-            return locked.refuse(row.into(), costs, decision, attempt);
+            // A missing hold takes longer: no clock says when one comes back.
+            let cause = if shard.wants_for_a_hold(costs) {
+                Cause::HoldsFull
+            } else {
+                Cause::Limits
+            };
+            return locked.refuse(row.into(), costs, cause, decision, attempt);
         }
         let mut waived = LimitMask::default();
         let mut free = None;
         if shard.set.takes_a_hold(costs) {
             match self.room_for_a_hold(shard, costs)? {
-                None => {
-                    decision.set_stage(Stage::HoldsFull);
-                    return locked.refuse(row.into(), costs, decision, attempt);
-                }
+                None => return locked.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt),
                 Some(room) => (free, waived) = (room.free, room.waived),
             }
         }
@@ -457,7 +455,7 @@ impl LockedShard<'_> {
         let note = |_, decided| decision.note(decided);
         let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
-            return self.refuse(rows, costs, decision, attempt);
+            return self.refuse(rows, costs, Cause::Limits, decision, attempt);
         };
         self.commit_taken(&mut transaction, rows, costs, waived, free, decision)?;
         if shard.differs_by_key {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::decided::NEVER;
 use super::decision::{Costs, longer_wait};
+use super::resolution::Binding;
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::error::Error;
@@ -24,7 +25,7 @@ impl LockedShard<'_> {
         row: Row<'_>,
         costs: &Costs,
         late: Option<u64>,
-    ) -> Result<Option<(usize, u64)>, Box<Error>> {
+    ) -> Result<Option<Binding>, Box<Error>> {
         let Some(head) = self.head(row.index)? else {
             return Ok(None);
         };
@@ -40,7 +41,7 @@ impl LockedShard<'_> {
     }
 
     /// The limit that binds the first in the queue, and for how long.
-    fn binding_of_head(&self, row: Row<'_>, head: u64) -> Option<(usize, u64)> {
+    fn binding_of_head(&self, row: Row<'_>, head: u64) -> Option<Binding> {
         let costs = self.shard.costs_of(self.shard.memory.ticket(head)?);
         let shard = self.shard.of(row);
         let waits = costs.iter().filter_map(|(index, cost)| {

@@ -2,7 +2,8 @@
 
 use super::acquire::{Answer, Attempt, Target};
 use super::decided::NEVER;
-use super::decision::{Costs, Decision, Impossible, Stage};
+use super::decision::{Costs, Decision, Impossible};
+use super::resolution::Cause;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::shard::key_identity::KeyIdentity;
@@ -222,10 +223,10 @@ impl LockedShard<'_> {
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
         let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
-        // Whatever else the key would have to wait for, this is the reason.
-        decision.set_stage(Stage::Reserved);
         let at = self.at_its_instant();
         at.assess_all(row.into(), costs, decision);
+        // Whatever else the key would have to wait for, this is the reason.
+        decision.refuse(Cause::Limits);
         at.count_refusal(row.into(), decision);
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::decided::{Decided, NEVER};
+use super::resolution::{Binding, Cause, Held, PackedResolution, Phase, Resolution};
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::credit::drawn::Drawn;
 use crate::engine::credit::drawn::Spent;
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::definition::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
-use crate::shm::layout::geometry::MAX_SHARDS;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, RowReference};
@@ -90,6 +90,11 @@ pub(in crate::engine) const fn notes_of_overrides(limits: usize) -> usize {
     limits.div_ceil(OVERRIDES_IN_A_NOTE)
 }
 
+/// In the note of what is impossible, beside the limit: that it is a capacity.
+const CAPACITY_REFUSED: usize = MAX_LIMITS;
+
+const _: () = assert!(MAX_LIMITS.is_power_of_two());
+
 /// The wait of a request that only those before it keep waiting, who need not wait any longer.
 pub(in crate::engine) const SHORTEST_WAIT: u64 = 1;
 
@@ -97,77 +102,6 @@ pub(in crate::engine) const SHORTEST_WAIT: u64 = 1;
 /// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
 /// decisions on more limits are on the heap.
 const DECIDED_INLINE: usize = 3;
-
-/// How far a permit has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Reserved,
-    Settled,
-    Released,
-    /// Released, after a lease had run out or what it held had been taken back.
-    Lost,
-    /// There never was a permit, because no hold was left for one.
-    HoldsFull,
-    /// There never was a permit, because no row was left for its key.
-    NoRow,
-    /// There never was a permit, because nothing is admitted for a while.
-    Throttled,
-    /// There never was a permit, because others wait in the queue before.
-    Behind,
-    /// There never was a permit, because so many wait in the queue that no ticket was left.
-    QueueFull,
-    /// There never was a permit, because its key cannot have a capacity that the request names.
-    CapacityRefused,
-}
-
-impl Stage {
-    const ALL: [Self; 10] = [
-        Self::Reserved,
-        Self::Settled,
-        Self::Released,
-        Self::Lost,
-        Self::HoldsFull,
-        Self::NoRow,
-        Self::Throttled,
-        Self::Behind,
-        Self::QueueFull,
-        Self::CapacityRefused,
-    ];
-}
-
-// Each stands where its number says.
-const _: () = {
-    let mut number = 0;
-    while number < Stage::ALL.len() {
-        assert!(Stage::ALL[number] as usize == number);
-        number += 1;
-    }
-};
-
-/// The number of a shard in the lowest ten bits, and a stage above them.
-#[derive(Clone, Copy, Debug)]
-struct ShardAndStage(u16);
-
-impl ShardAndStage {
-    const SHARD_BITS: u32 = MAX_SHARDS.ilog2();
-    const SHARD_MASK: u16 = (1 << Self::SHARD_BITS) - 1;
-
-    #[inline(always)]
-    fn new(shard: u16, stage: Stage) -> Self {
-        Self((shard & Self::SHARD_MASK) | (stage as u16) << Self::SHARD_BITS)
-    }
-
-    #[inline(always)]
-    fn shard(self) -> u16 {
-        self.0 & Self::SHARD_MASK
-    }
-
-    #[inline(always)]
-    fn stage(self) -> Stage {
-        let number = usize::from(self.0 >> Self::SHARD_BITS);
-        Stage::ALL.get(number).copied().unwrap_or(Stage::Reserved)
-    }
-}
 
 /// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
 /// deciding.
@@ -184,17 +118,9 @@ pub(crate) struct Decision {
 #[derive(Clone, Debug)]
 pub(crate) struct Details {
     limits: LimitMask,
-    /// The shard of the set that it was decided in, and how far the permit that an admission makes has come. Together,
-    /// so that neither takes room of its own: see [`ShardAndStage`].
-    place: ShardAndStage,
     /// By which definition of the set it was decided.
     pub(crate) definition: DefinitionBits,
-    /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of one
-    /// that was admitted from a batch, which holds nothing itself: the index of the batch's hold, and a [`BatchShare`]. Of a
-    /// request that was refused because others wait: the limit that binds the first of them, and for how long. Of one
-    /// that was refused for want of a row, or throttled: for how long, in the second part.
-    hold_index: u16,
-    hold_serial: Option<NonZeroU64>,
+    resolution: PackedResolution,
     /// What is said of each limit, in their order, and what is noted beside. What was not noted yet is zeros.
     pub(in crate::engine) decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
@@ -240,10 +166,8 @@ impl Decision {
         Self {
             details: Details {
                 limits,
-                place: ShardAndStage::new(0, Stage::Reserved),
                 definition: DefinitionBits::default(),
-                hold_index: 0,
-                hold_serial: None,
+                resolution: PackedResolution::PENDING,
                 decided: SmallVec::from_buf([Decided::NOTHING; DECIDED_INLINE]),
             },
             owner: 0,
@@ -259,11 +183,14 @@ impl Decision {
         Self {
             details: Details {
                 limits: LimitMask(1),
-                place: ShardAndStage::new(0, Stage::Reserved),
                 definition: DefinitionBits::of_default(batch.generation),
-                // A set has at most 65536 holds.
-                hold_index: batch.hold_index() as u16,
-                hold_serial: BatchShare::new(batch.serial, batch.tag(), *left).to_word(),
+                resolution: PackedResolution::admitted(
+                    0,
+                    Held::Share {
+                        hold_index: batch.hold_index(),
+                        share: BatchShare::new(batch.serial, batch.tag(), *left),
+                    },
+                ),
                 decided: SmallVec::from_buf_and_len([charged; DECIDED_INLINE], 1),
             },
             owner: batch.owner,
@@ -294,7 +221,6 @@ impl Decision {
     #[inline(always)]
     pub(in crate::engine) fn begin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
         self.set_origin(shard, definition, now, owner);
-        self.hold_serial = None;
         self.decided.clear();
     }
 
@@ -310,11 +236,10 @@ impl Decision {
     ) {
         self.set_origin(shard, definition, now, owner);
         debug_assert!(
-            !is_pending || (self.hold_serial.is_none() && self.decided.iter().all(|it| it.words() == [0; 3])),
+            !is_pending || self.decided.iter().all(|it| it.words() == [0; 3]),
             "another decision was made in its place"
         );
         if !is_pending {
-            self.hold_serial = None;
             // As much as there is room for, so that nothing is allocated.
             let room = self.decided.capacity();
             self.decided.clear();
@@ -325,7 +250,7 @@ impl Decision {
     #[inline(always)]
     fn set_origin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
         // A set has at most 1024 shards.
-        self.place = ShardAndStage::new(shard as u16, Stage::Reserved);
+        self.resolution = PackedResolution::admitted(shard as u16, Held::Nothing);
         self.definition = definition;
         self.owner = owner;
         self.decided_at = now;
@@ -348,12 +273,16 @@ impl Decision {
     /// much.
     #[inline]
     pub(in crate::engine) fn admit_from_credit(&mut self, shard: u32, drawn: &Drawn, cost: u64, left: u64) {
-        self.place = ShardAndStage::new(shard as u16, Stage::Reserved);
+        // A set has at most 1024 shards.
+        self.resolution = PackedResolution::admitted(
+            shard as u16,
+            Held::Share {
+                hold_index: drawn.hold.index,
+                share: BatchShare::new(drawn.hold.serial, drawn.tag, left),
+            },
+        );
         self.definition = DefinitionBits::of_default(drawn.generation);
         self.decided_at = drawn.drawn_at;
-        // A set has at most 65536 holds.
-        self.hold_index = drawn.hold.index as u16;
-        self.hold_serial = BatchShare::new(drawn.hold.serial, drawn.tag, left).to_word();
         self.decided.clear();
         self.decided.push(Decided::charged(drawn.mark, cost));
         let Fingerprint { low, high } = drawn.fingerprint;
@@ -363,28 +292,36 @@ impl Decision {
         }
     }
 
-    /// Of an admitted request: which units of which batch it took, if it was admitted from one.
+    /// Which units of which batch an admitted request took, if it was admitted from one.
     pub(in crate::engine) fn batch_share(&self) -> Option<BatchShare> {
-        BatchShare::from_word(self.hold_serial?)
+        match self.held() {
+            Held::Share { share, .. } => Some(share),
+            Held::Hold(_) | Held::Nothing => None,
+        }
     }
 
     /// Whether it was admitted from that batch.
     pub(in crate::engine) fn is_from(&self, drawn: &Drawn) -> bool {
+        let Held::Share { hold_index, share } = self.held() else {
+            return false;
+        };
         // The instant tells batches apart whose tags have begun again.
         self.owner == drawn.owner
             && self.decided_at == drawn.drawn_at
-            && u64::from(self.hold_index) == drawn.hold.index
-            && self
-                .batch_share()
-                .is_some_and(|share| share.is_of(drawn.hold.serial, drawn.tag))
+            && hold_index == drawn.hold.index
+            && share.is_of(drawn.hold.serial, drawn.tag)
     }
 
     /// Notes what an admitted request holds.
     #[inline(always)]
     pub(crate) fn set_hold(&mut self, hold: Option<HoldReference>) {
-        // A set has at most 65536 holds.
-        self.hold_index = hold.map_or(0, |hold| hold.index as u16);
-        self.hold_serial = hold.map(|hold| hold.serial);
+        self.resolution.set_held(hold.map_or(Held::Nothing, Held::Hold));
+    }
+
+    /// Notes why the request was refused.
+    #[inline(always)]
+    pub(in crate::engine) fn refuse(&mut self, cause: Cause) {
+        self.resolution = PackedResolution::refused(cause);
     }
 
     /// Notes, when everything is decided, the row of a key that it was decided on. There is room for it.
@@ -434,9 +371,12 @@ impl Decision {
         let (limit, first, second) = match impossible {
             Impossible::Cost { limit, cost, max } => (limit, cost, max),
             Impossible::Capacity(refused) => {
-                self.set_stage(Stage::CapacityRefused);
                 self.definition = refused.definition;
-                (refused.limit, refused.capacity, refused.concurrency)
+                (
+                    refused.limit | CAPACITY_REFUSED,
+                    refused.capacity,
+                    refused.concurrency,
+                )
             }
         };
         self.decided.clear();
@@ -448,9 +388,9 @@ impl Decision {
     pub(in crate::engine) fn impossible(&self) -> Impossible {
         let [first, second, limit] = self.decided.first().map_or([0; 3], Decided::words);
         let limit = limit as usize;
-        if self.stage() == Stage::CapacityRefused {
+        if limit & CAPACITY_REFUSED != 0 {
             return Impossible::Capacity(RefusedCapacity {
-                limit,
+                limit: limit & !CAPACITY_REFUSED,
                 capacity: first,
                 definition: self.definition,
                 concurrency: second,
@@ -466,12 +406,7 @@ impl Decision {
     /// The shard of the set that it was decided in.
     #[inline]
     pub(crate) fn shard(&self) -> u32 {
-        u32::from(self.place.shard())
-    }
-
-    pub(in crate::engine) fn set_ahead(&mut self, ahead: Option<(usize, u64)>) {
-        self.hold_index = ahead.map_or(0, |(index, _)| index as u16);
-        self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
+        u32::from(self.resolution.shard())
     }
 
     /// Of a look: no limit admits anything before so many nanoseconds have passed.
@@ -482,35 +417,41 @@ impl Decision {
         }
     }
 
-    pub(in crate::engine) fn set_throttled(&mut self, wait: u64) {
-        self.set_stage(Stage::Throttled);
-        self.hold_serial = NonZeroU64::new(wait);
+    /// How far the permit of an admitted request has come. There is no permit of a refusal, which is as one that was released.
+    #[inline(always)]
+    pub(crate) fn phase(&self) -> Phase {
+        match self.resolution.view() {
+            Resolution::Admitted { phase, .. } => phase,
+            Resolution::Refused(_) => Phase::Released,
+        }
     }
 
-    pub(in crate::engine) fn set_no_row(&mut self, room_in: Option<u64>) {
-        self.set_stage(Stage::NoRow);
-        self.hold_serial = room_in.and_then(NonZeroU64::new);
+    #[inline(always)]
+    pub(crate) fn set_phase(&mut self, phase: Phase) {
+        self.resolution.set_phase(phase);
     }
 
-    /// What an admitted request holds.
+    #[inline(always)]
+    fn held(&self) -> Held {
+        match self.resolution.view() {
+            Resolution::Admitted { held, .. } => held,
+            Resolution::Refused(_) => Held::Nothing,
+        }
+    }
+
+    /// The hold of an admitted request, if it has one of its own.
     #[inline]
     pub(crate) fn hold(&self) -> Option<HoldReference> {
-        let index = u64::from(self.hold_index);
-        let serial = self
-            .hold_serial
-            .filter(|serial| BatchShare::from_word(*serial).is_none())?;
-        Some(HoldReference { index, serial })
+        match self.held() {
+            Held::Hold(hold) => Some(hold),
+            Held::Share { .. } | Held::Nothing => None,
+        }
     }
 
     /// Whether an admitted request holds something, or took units of a batch.
     #[inline]
     pub(crate) fn holds_something(&self) -> bool {
-        self.hold_serial.is_some()
-    }
-
-    /// Notes that nothing is held any more.
-    pub(crate) fn forget_hold(&mut self) {
-        self.hold_serial = None;
+        self.held() != Held::Nothing
     }
 
     /// Notes that more was taken of a limit than when it was decided. Where the limit was not asked then, it has nothing
@@ -533,15 +474,13 @@ impl Decision {
 }
 
 impl Details {
-    /// How far the permit that an admission makes has come.
+    /// Why the request was refused, apart from what its limits say.
     #[inline(always)]
-    pub(crate) fn stage(&self) -> Stage {
-        self.place.stage()
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_stage(&mut self, stage: Stage) {
-        self.place = ShardAndStage::new(self.place.shard(), stage);
+    pub(crate) fn cause(&self) -> Cause {
+        match self.resolution.view() {
+            Resolution::Refused(cause) => cause,
+            Resolution::Admitted { .. } => Cause::Limits,
+        }
     }
 
     #[inline]
@@ -559,42 +498,27 @@ impl Details {
         NonZeroU64::new(words[position % OVERRIDES_IN_A_NOTE])
     }
 
-    /// What binds the first of those who wait before a refused request, and for how long.
-    fn ahead(&self) -> Option<(usize, u64)> {
-        match self.stage() {
-            Stage::Behind | Stage::QueueFull => Some((self.hold_index as usize, self.hold_serial?.get())),
-            _ => None,
-        }
-    }
-
-    /// After how long what refused a request, where no limit did, does so no longer: there will be a row for its key, or
-    /// it is throttled no longer. `None` where time alone does not help.
-    pub(crate) fn unbound_in(&self) -> Option<u64> {
-        let is_by_time = matches!(self.stage(), Stage::NoRow | Stage::Throttled);
-        let wait = self.hold_serial.filter(|_| is_by_time)?;
-        Some(wait.get())
-    }
-
     /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
     /// another process can heal binds before what time heals, and of the latter the longest; the first of equals stays.
     /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
     /// keys binds before any limit, and where no limit takes longer than it is throttled.
-    pub(crate) fn binding(&self) -> Option<(usize, u64)> {
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        let cause = self.cause();
         self.iter()
             .map(|(index, decided)| (index, decided.wait()))
             .filter(|(_, wait)| *wait > 0)
-            .chain(self.ahead())
+            .chain(cause.ahead())
             .reduce(longer_wait)
-            .filter(|(_, wait)| match self.stage() {
-                Stage::HoldsFull | Stage::NoRow => *wait == NEVER,
-                Stage::Throttled => self.unbound_in().is_none_or(|throttled| *wait > throttled),
-                _ => true,
+            .filter(|(_, wait)| match cause {
+                Cause::HoldsFull | Cause::NoRow(_) => *wait == NEVER,
+                Cause::Throttled(throttled) => *wait > throttled.get(),
+                Cause::Limits | Cause::Behind(_) | Cause::QueueFull(_) => true,
             })
     }
 }
 
 /// Of two limits and their waits the one that takes longer, the first of equals.
-pub(in crate::engine) fn longer_wait(first: (usize, u64), second: (usize, u64)) -> (usize, u64) {
+pub(in crate::engine) fn longer_wait(first: Binding, second: Binding) -> Binding {
     if second.1 > first.1 { second } else { first }
 }
 

@@ -9,4 +9,5 @@ pub(super) mod network;
 pub(super) mod plain;
 pub(super) mod refuse;
 pub(super) mod reserve;
+pub(super) mod resolution;
 pub(super) mod throttle;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::acquire::{Answer, Attempt};
-use super::decision::{Costs, Decision, Stage};
+use super::decision::{Costs, Decision};
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::PrefixLengths;
 use crate::engine::shard::key_identity::KeyIdentity;
@@ -192,7 +192,6 @@ impl LockedShard<'_> {
             }
         }
         let rows = Rows::of_levels(&rows);
-        decision.set_stage(Stage::Reserved);
         self.take_all(rows, costs, LimitMask::default(), None, decision, attempt)
     }
 }

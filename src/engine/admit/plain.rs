@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::acquire::{Answer, Attempt};
 use super::decided::Decided;
 use super::decision::{Costs, Decision, RefusalReason};
+use super::resolution::Cause;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
@@ -235,9 +236,10 @@ impl ShardAt<'_> {
             decision.note_impossible(impossible);
             return Answer::Impossible;
         }
-        if let Some(answer) = self.not_yet_refused(costs, decision, attempt) {
+        if let Some(answer) = self.not_yet_refused(costs, Cause::Limits, decision, attempt) {
             return answer;
         }
+        decision.refuse(Cause::Limits);
         self.count_refusal(row.into(), decision);
         Answer::Refused
     }
@@ -259,6 +261,7 @@ impl ShardAt<'_> {
         if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
             return Some(Answer::MustWait);
         }
+        decision.refuse(Cause::Limits);
         self.count_refusal_for(RefusalReason::Rate, row.into(), decision);
         Some(Answer::Refused)
     }
@@ -278,6 +281,7 @@ impl ShardAt<'_> {
         if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
             return Some(Answer::MustWait);
         }
+        decision.refuse(Cause::Limits);
         count(&self.shard.memory.control().refused_rate, 1);
         if let Some(counters) = self.shard.memory.find_counters(index) {
             count(&counters.refused, 1);

@@ -1,11 +1,13 @@
 //! Refusing: why, for how long, and what is counted of it.
 
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
 use super::acquire::{Answer, Attempt};
 use super::decided::Decided;
-use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT, Stage};
+use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT};
+use super::resolution::Cause;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::Kind;
 use crate::engine::definition::set_outline::SetOutline;
@@ -31,12 +33,12 @@ impl RuledShard<'_> {
     }
 
     /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
-    fn is_refused_by_holders(&self, costs: &Costs, decision: &Decision) -> bool {
+    fn is_refused_by_holders(&self, costs: &Costs, cause: Cause, decision: &Decision) -> bool {
         let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
         let mut decided = decision.iter();
         matches!(
-            decision.stage(),
-            Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
+            cause,
+            Cause::HoldsFull | Cause::NoRow(_) | Cause::Behind(_) | Cause::QueueFull(_)
         ) || (u32::from(costs.limits.0) & self.set.held_mask != 0
             && decided.any(|(index, decided)| decided.wait() > 0 && by_what_is_held(index)))
     }
@@ -96,13 +98,14 @@ impl SetOutline {
     /// The same by the kind of the limit that binds.
     #[inline]
     fn reason_by_kind(&self, decision: &Details) -> RefusalReason {
-        if decision.stage() == Stage::QueueFull {
+        let cause = decision.cause();
+        if let Cause::QueueFull(_) = cause {
             return RefusalReason::QueueFull;
         }
         let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
         match binding.map(|limit| limit.kind) {
-            None if decision.stage() == Stage::HoldsFull => RefusalReason::HoldsFull,
-            None if decision.stage() == Stage::Throttled => RefusalReason::Throttled,
+            None if cause == Cause::HoldsFull => RefusalReason::HoldsFull,
+            None if matches!(cause, Cause::Throttled(_)) => RefusalReason::Throttled,
             None => RefusalReason::TableFull,
             Some(Kind::Concurrency) => RefusalReason::Concurrency,
             Some(Kind::Budget) => RefusalReason::Budget,
@@ -170,11 +173,13 @@ impl ShardAt<'_> {
     pub(in crate::engine) fn not_yet_refused(
         &self,
         costs: &Costs,
+        cause: Cause,
         decision: &Decision,
         attempt: Attempt,
     ) -> Option<Answer> {
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
-        if may_look && self.shard.is_refused_by_holders(costs, decision) && self.shard.reclaim_is_due() {
+        if may_look && self.shard.is_refused_by_holders(costs, cause, decision) && self.shard.reclaim_is_due()
+        {
             return Some(Answer::RetryAfterReclaim);
         }
         matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting).then_some(Answer::MustWait)
@@ -223,12 +228,13 @@ impl RuledShard<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Counts a refusal, unless it is none yet.
+    /// Refuses for a cause, as far as it is known, unless it is no refusal yet.
     #[inline(never)]
     pub(in crate::engine) fn refuse(
         &self,
         rows: Rows<'_>,
         costs: &Costs,
+        cause: Cause,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
@@ -240,53 +246,61 @@ impl LockedShard<'_> {
         if self.shard.set.has_lease_room {
             self.note_unmet(rows.first(), costs);
         }
-        if let Some(answer) = self.at_its_instant().not_yet_refused(costs, decision, attempt) {
+        if let Some(answer) = self
+            .at_its_instant()
+            .not_yet_refused(costs, cause, decision, attempt)
+        {
             return Ok(answer);
         }
         let late = match attempt {
             Attempt::Late(ticket) => Some(ticket),
             _ => None,
         };
-        self.note_wait(rows.first(), costs, decision, late)?;
+        decision.refuse(self.final_cause(rows.first(), costs, cause, late)?);
         self.at_its_instant().count_refusal(rows, decision);
         Ok(Answer::Refused)
     }
 
-    /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that those
-    /// before it in the queue are served, whichever takes longer.
+    /// What a refused request waits for besides its own limits: until it is throttled no longer, or until those before it
+    /// in the queue are served, whichever takes longer.
     #[inline(always)]
-    fn note_wait(
+    fn final_cause(
         &self,
         row: Row<'_>,
         costs: &Costs,
-        decision: &mut Decision,
+        cause: Cause,
         late: Option<u64>,
-    ) -> Result<(), Box<Error>> {
+    ) -> Result<Cause, Box<Error>> {
         let throttled_for = self.throttles(row, costs);
-        let is_behind = match decision.stage() {
-            Stage::Behind | Stage::QueueFull => true,
-            // It was not looked yet who waits.
-            Stage::Reserved => throttled_for > 0 && !self.shard.has_no_waiters(row),
-            _ => false,
+        let is_behind = match cause {
+            Cause::Behind(_) | Cause::QueueFull(_) => true,
+            // Nobody has looked yet whether others wait.
+            Cause::Limits => throttled_for > 0 && !self.shard.has_no_waiters(row),
+            Cause::HoldsFull | Cause::NoRow(_) | Cause::Throttled(_) => false,
         };
         let ahead = if is_behind {
             self.binding_behind(row, costs, late)?
         } else {
             None
         };
-        let waits_longer = ahead.is_some_and(|(_, wait)| wait > throttled_for);
-        if throttled_for > 0 && !waits_longer && matches!(decision.stage(), Stage::Reserved | Stage::Behind) {
-            decision.set_throttled(throttled_for);
-        } else if is_behind {
-            if decision.stage() == Stage::Reserved {
-                decision.set_stage(Stage::Behind);
-            }
-            // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
-            let about_to_be_served = || costs.limits.iter().next().map(|any| (any, SHORTEST_WAIT));
-            let ahead = ahead.or_else(about_to_be_served);
-            decision.set_ahead(ahead.map(|(index, wait)| (index, wait.max(throttled_for))));
+        let throttled = NonZeroU64::new(throttled_for)
+            .filter(|_| matches!(cause, Cause::Limits | Cause::Behind(_)))
+            .filter(|_| ahead.is_none_or(|(_, wait)| wait <= throttled_for));
+        if let Some(throttled) = throttled {
+            return Ok(Cause::Throttled(throttled));
         }
-        Ok(())
+        if !is_behind {
+            return Ok(cause);
+        }
+        // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
+        let about_to_be_served = || costs.limits.iter().next().map(|any| (any, SHORTEST_WAIT));
+        let ahead = ahead
+            .or_else(about_to_be_served)
+            .map(|(limit, wait)| (limit, wait.max(throttled_for)));
+        Ok(match cause {
+            Cause::QueueFull(_) => Cause::QueueFull(ahead),
+            _ => Cause::Behind(ahead),
+        })
     }
 
     /// Refuses a key for which there is no row: waiting does not help, because there is no queue to wait in. Where
@@ -307,14 +321,13 @@ impl LockedShard<'_> {
             }
         };
         if self.shard.is_in_shadow(costs) {
-            decision.set_stage(Stage::Reserved);
             return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
         }
-        decision.set_no_row(room_in);
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Late(_) | Attempt::Waiting => Attempt::Last,
         };
-        self.refuse(Row::ABSENT.into(), costs, decision, attempt)
+        let cause = Cause::NoRow(room_in.and_then(NonZeroU64::new));
+        self.refuse(Row::ABSENT.into(), costs, cause, decision, attempt)
     }
 }

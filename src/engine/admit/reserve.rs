@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use super::acquire::{Answer, Attempt, Charge, Target};
-use super::decision::{Costs, Decision, Stage};
+use super::decision::{Costs, Decision};
+use super::resolution::Cause;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
@@ -66,18 +67,19 @@ impl SegmentEngine {
             Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
         locked.serve_head(row.index)?;
-        decision.set_stage(Stage::Reserved);
-        if !locked.shard.has_no_waiters(row) {
-            decision.set_stage(Stage::Behind);
-        }
+        let cause = if locked.shard.has_no_waiters(row) {
+            Cause::Limits
+        } else {
+            Cause::Behind(None)
+        };
         let possible = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
-        match (decision.stage(), possible) {
-            (Stage::Reserved, Some(possible)) => {
+        match (cause, possible) {
+            (Cause::Limits, Some(possible)) => {
                 locked.charge_all(row, costs, decision, possible)?;
                 delay.set(possible);
                 Ok(Answer::Admitted)
             }
-            _ => locked.refuse(row.into(), costs, decision, attempt),
+            _ => locked.refuse(row.into(), costs, cause, decision, attempt),
         }
     }
 }

@@ -17,7 +17,8 @@ use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
-use crate::engine::admit::decision::{Costs, Decision, Stage};
+use crate::engine::admit::decision::{Costs, Decision};
+use crate::engine::admit::resolution::Cause;
 use crate::engine::credit::drawn::{Drawn, Period, Spent};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::{BatchSize, CreditPlan};
@@ -159,8 +160,7 @@ impl SegmentEngine {
     ) -> Result<Answer, Box<Error>> {
         let shard = locked.shard;
         if locked.throttles(row, costs) > 0 {
-            decision.set_stage(Stage::Reserved);
-            return locked.refuse(row.into(), costs, decision, attempt);
+            return locked.refuse(row.into(), costs, Cause::Limits, decision, attempt);
         }
         let take = |decision: &mut Decision| self.take_or_refuse(locked, row, costs, decision, attempt);
         let cost = costs.of_the_only_limit();
@@ -205,7 +205,7 @@ impl SegmentEngine {
             }
             // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then where
             // the algorithm does not refund.
-            return locked.refuse(row.into(), costs, decision, attempt);
+            return locked.refuse(row.into(), costs, Cause::Limits, decision, attempt);
         }
         // Each of them has a hold for its batch, and nothing else is held.
         let others = shard.memory.control().active.load(Ordering::Relaxed);

@@ -13,7 +13,8 @@ use super::lapse::LookAfter;
 use super::queue_words::QueueWords;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decided::Decided;
-use crate::engine::admit::decision::{Costs, Decision, Stage};
+use crate::engine::admit::decision::{Costs, Decision};
+use crate::engine::admit::resolution::Cause;
 use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
@@ -335,8 +336,7 @@ impl SegmentEngine {
             }
         }
         let Some(ticket) = locked.enqueue(row, costs, decision.owner, how)? else {
-            decision.set_stage(Stage::QueueFull);
-            return match locked.refuse(row.into(), costs, decision, attempt)? {
+            return match locked.refuse(row.into(), costs, Cause::QueueFull(None), decision, attempt)? {
                 Answer::RetryAfterReclaim => Ok(None),
                 Answer::Impossible => {
                     drop(locked);
@@ -652,18 +652,18 @@ impl LockedShard<'_> {
         is_first: bool,
     ) -> Result<PollResult, Box<Error>> {
         let shard = self.shard;
-        decision.set_stage(if !is_first {
-            Stage::Behind
+        let cause = if !is_first {
+            Cause::Behind(None)
         } else if shard.wants_for_a_hold(costs) {
-            Stage::HoldsFull
+            Cause::HoldsFull
         } else {
-            Stage::Reserved
-        });
-        let (result, counter) =
-            match self.refuse(shard.row(row).into(), costs, decision, Attempt::Late(index))? {
-                Answer::Impossible => (PollResult::Lost, None),
-                _ => (PollResult::Refused, Some(&shard.memory.control().timed_out)),
-            };
+            Cause::Limits
+        };
+        let rows = shard.row(row).into();
+        let (result, counter) = match self.refuse(rows, costs, cause, decision, Attempt::Late(index))? {
+            Answer::Impossible => (PollResult::Lost, None),
+            _ => (PollResult::Refused, Some(&shard.memory.control().timed_out)),
+        };
         self.change_queue(counter, |queue| queue::leave(queue, index))?;
         self.serve_next(row)?;
         Ok(result)
@@ -680,12 +680,12 @@ impl LockedShard<'_> {
         let answer = match self.row_for(key, costs)? {
             Ok(row) => {
                 let has_no_room = self.shard.has_no_waiters(row) && self.shard.wants_for_a_hold(costs);
-                decision.set_stage(if has_no_room {
-                    Stage::HoldsFull
+                let cause = if has_no_room {
+                    Cause::HoldsFull
                 } else {
-                    Stage::Behind
-                });
-                self.refuse(row.into(), costs, decision, Attempt::Last)?
+                    Cause::Behind(None)
+                };
+                self.refuse(row.into(), costs, cause, decision, Attempt::Last)?
             }
             Err(no_row) => self.without_a_row(no_row, costs, decision, Attempt::Last)?,
         };
