@@ -186,8 +186,8 @@ pub enum OpenError {
     /// A process, which may have no more than permission to read the file, has a read lock where others have to put
     /// their locks.
     #[error(
-        "{} is locked for reading by {}, so that no process can join those who use it: end what has that lock, or take it the right \
-         to read the file (mode 0600)",
+        "{} is locked for reading by {}, so no other process can join: end the process that has that lock, or stop it from reading \
+         the file (mode 0600)",
         path.display(),
         readers(processes)
     )]

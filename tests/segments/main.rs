@@ -8,6 +8,7 @@ mod damaged_files;
 mod fencing_numbers;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
+mod moving_on;
 mod overlays;
 mod places;
 mod readers_locks;

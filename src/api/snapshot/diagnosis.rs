@@ -62,7 +62,8 @@ pub struct ShardDiagnosis {
     /// Whether the lock can never be taken again in this state. The first process to attach while no other is
     /// attached creates it anew.
     pub lock_lost: bool,
-    /// A number that advances with each change. If two looks find the same number, no operation finished in between.
+    /// A number that advances with each change and each decision, refusals included. If two looks find the same number, no
+    /// operation finished in between.
     pub changes: u64,
     /// Whether an operation has begun and not finished: its process is working or died, or a reset or rebuild is in
     /// progress.

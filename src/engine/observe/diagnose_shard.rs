@@ -26,7 +26,8 @@ pub(crate) enum Poison {
 /// What is known of a shard beside what it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardDiagnosis {
-    /// Moves on with each change: two looks that find the same saw no operation come to its end.
+    /// Moves on with each change, and with each instant at which the lock was taken: two looks that find the same saw no
+    /// operation come to its end.
     pub(crate) changes: u64,
     pub(crate) is_half_done: bool,
     /// Nanoseconds since something was decided.
@@ -50,7 +51,8 @@ pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
     };
     let last_seen = control.last_seen.load(Ordering::Relaxed);
     ShardDiagnosis {
-        changes: control.journal.load(Ordering::Relaxed),
+        // Neither goes back, so the sum stands still only if both do. A refusal moves only the second.
+        changes: control.journal.load(Ordering::Relaxed).wrapping_add(last_seen),
         is_half_done: shard.memory.journal().state() != JournalState::Idle,
         decided_before: now.monotonic.saturating_sub(last_seen),
         poison: match control.poisoned.load(Ordering::Relaxed) {

@@ -90,7 +90,7 @@ pub fn obstacle(
         Error::Open(OpenError::LockedByReader { processes, .. }) => (
             "locked_by_reader",
             "processes that are attached go on; each that opens it now waits for 10 seconds and gets an error. Programs that copy or watch \
-             files take such locks: let them leave it alone, or take them the right to read it",
+             files take such locks: exclude the file from what they read, or deny them access to it",
             end(&processes.iter().map(|process| process.pid).collect::<Vec<_>>()),
         ),
         Error::Open(OpenError::ForeignNamespace { .. }) => (
