@@ -132,8 +132,16 @@ fn a_grant_is_kept_for_as_long_as_is_declared_then() {
     scene.pass(2 * SECOND);
     assert!(!set.try_acquire(&set.request()).expect("works").is_admitted());
     scene.pass(60 * SECOND);
-    drop(expect_permit(set.try_acquire(&set.request())));
+    let permit = expect_permit(set.try_acquire(&set.request()));
     assert_eq!(scene.snapshot().counts.lapsed, 1);
+    // Now less: the grant that was to be kept for two minutes is kept for one second.
+    assert!(poll(&mut silent).is_none());
+    drop(permit);
+    scene.segment.apply(&kept(1)).expect("a live change");
+    assert!(!set.try_acquire(&set.request()).expect("works").is_admitted());
+    scene.pass(2 * SECOND);
+    drop(expect_permit(set.try_acquire(&set.request())));
+    assert_eq!(scene.snapshot().counts.lapsed, 2);
     eventually("its turn has come again", || poll(&mut silent).is_some());
 }
 

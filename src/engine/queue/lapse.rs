@@ -72,6 +72,15 @@ impl<Rules> Shard<'_, Rules> {
 }
 
 impl RuledShard<'_> {
+    /// Whether to look for lapsed grants.
+    pub(in crate::engine) fn lapse_is_due(&self, now: u64) -> bool {
+        self.first_lapse().is_some_and(|first| {
+            let left = first.saturating_sub(now);
+            // Farther ahead than a grant is kept: damage, or noted when grants were kept longer.
+            left == 0 || left > self.plan.collect_within
+        })
+    }
+
     /// When a grant lapses, on the segment clock.
     fn lapses_at(&self, ticket: TicketPlace<'_>, granted_at: u64) -> u64 {
         let time_is_up = ticket.deadline().load(Ordering::Relaxed);
@@ -111,12 +120,7 @@ impl<'a> LockedShard<'a> {
     /// Undoes lapsed grants, on behalf of a request that waits, or is about to, in the queue of `row`.
     #[inline]
     pub(in crate::engine) fn lapse_if_due(&mut self, row: u64) -> Result<(), Box<Error>> {
-        let Some(first) = self.shard.first_lapse() else {
-            return Ok(());
-        };
-        let left = first.saturating_sub(self.now.monotonic);
-        // Farther ahead than a grant is kept: damage, or noted when grants were kept longer.
-        if left == 0 || left > self.shard.plan.collect_within {
+        if self.shard.lapse_is_due(self.now.monotonic) {
             self.lapse_what_is_due(row)
         } else {
             Ok(())

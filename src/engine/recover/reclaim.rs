@@ -133,8 +133,8 @@ impl SegmentEngine {
         }
         self.take_expired_tickets_back(shard, wait)?;
         if shard
-            .first_lapse()
-            .is_some_and(|lapse| lapse <= self.now_without_lock(shard))
+            .by_its_definition()
+            .lapse_is_due(self.now_without_lock(shard))
         {
             self.lock_to_give_back(shard, wait)?.lapse_in_every_row()?;
         }
