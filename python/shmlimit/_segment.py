@@ -139,7 +139,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         return reopen, (self.path, *self._options)
 
     def snapshot(self) -> dict[str, Any]:
-        """Copies the whole state, without taking a lock, like `limitctl inspect --json`.
+        """Copies the whole state, without taking a lock: what `limitctl inspect --json` prints, without `declaration`.
 
         Returns:
             Plain dictionaries, lists, strings and numbers. Amounts are in whole units, times in seconds.

@@ -93,9 +93,9 @@ impl<'a> Permit<'a> {
     /// is dropped or released.
     ///
     /// Unused units come back, as far as they still [count](crate::Algorithm#what-comes-back), unless the limit says
-    /// [`refund(false)`](crate::Limit::refund). What was reserved before the limit was
-    /// [changed](crate::Segment::apply) or reset does not come back. Usage above the reserved cost is charged even if
-    /// it exceeds the limit. Budgets are debited. Limits that the permit did not take are skipped; limits that are
+    /// [`refund(false)`](crate::Limit::refund). What was reserved before the set was [changed](crate::Segment::apply),
+    /// its key got another tier or capacity, or the limit was reset does not come back. Usage above the reserved cost is
+    /// charged even if it exceeds the limit. Budgets are debited. Limits that the permit did not take are skipped; limits that are
     /// not named, calls included, keep their reserved cost.
     ///
     /// # Errors

@@ -59,7 +59,6 @@ use window::{UtcOffset, Weekday, Window};
 ///
 /// So a rate with a [unit](Limit::unit) in a calendar window is a hard budget of money: reserve the most that a call
 /// may cost, and settle what it did cost.
-/// most, and settle what it did cost.
 ///
 /// ```
 /// # use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration, Window};

@@ -35,7 +35,8 @@ impl Segment {
     /// changed.
     ///
     /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, `refund`,
-    /// what happens to new keys when the table is full, the bounds of an adaptive limit, and which of the algorithms
+    /// `collect_within`, the size of [batches](crate::Limit::credit), how hosts share a limit, what happens to new keys
+    /// when the table is full, further tiers, the bounds of an adaptive limit, and which of the algorithms
     /// with the same rule ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
     /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. If anything else differs, the change is refused
     /// as a whole, and the error names all such differences. A concurrency can be raised as far as there are
@@ -45,7 +46,8 @@ impl Segment {
     ///
     /// Nothing is lost and nothing is given away. A bucket keeps what it holds, up to its new burst, and refills at
     /// the new rate from now on: raising a limit does not grant anything for the past. What a window has counted
-    /// stays counted, against the new capacity. What is held stays held. A set changes as a whole; several sets
+    /// stays counted, against the new capacity. What is held stays held; what was reserved of a rate and not used does
+    /// not come back after the change. A set changes as a whole; several sets
     /// change one by one. If the process dies on the way, the next process that uses the set finishes the change.
     ///
     /// Such a change counts as an operator's: programs that open the segment with

@@ -25,7 +25,7 @@ use crate::whereabouts::Whereabouts;
 pub struct List {
     /// Print JSON
     ///
-    /// It says the same as the table, with full paths and times in nanoseconds.
+    /// It says the same as the table, with full paths and times in seconds.
     #[arg(long)]
     json: bool,
 

@@ -27,7 +27,7 @@ use crate::text::{declared, key, process, sanitise, style};
 pub struct Show {
     /// Print JSON
     ///
-    /// Amounts are in the units that the limits count in, times in nanoseconds. "rows" is empty where the key has none.
+    /// Amounts are in the units that the limits count in, times in seconds. "rows" is empty where the key has none.
     #[arg(long)]
     json: bool,
 
