@@ -125,7 +125,7 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
     let (severity, meaning) = if behind > 0 {
         (
             Severity::Error,
-            "those behind it wait for what it does not collect, for a second at most",
+            "those behind it wait until its grant is taken back: collect_within after it, a second unless declared",
         )
     } else {
         (
