@@ -221,9 +221,10 @@ impl LimitSet {
     /// What each limit would answer to the request now. Takes and counts nothing. A rate limit needs a named cost
     /// here too; [`forecast`](Self::forecast) does not.
     ///
-    /// Units held by dead processes, or for longer than their lease, count as free and are reported in
-    /// [`of_dead`](Verdict::of_dead), because a request that needs them gets them. This checks for each hold whether
-    /// its process is alive, so with many holds it takes longer than a decision.
+    /// Units of concurrency limits that are held by dead processes, or for longer than their lease, count as free and are
+    /// reported in [`of_dead`](Verdict::of_dead), because a request that needs them gets them. What a dead process had
+    /// drawn in advance of a rate counts as used until then. This checks for each hold whether its process is alive, so
+    /// with many holds it takes longer than a decision.
     ///
     /// # Errors
     ///

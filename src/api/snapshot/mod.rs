@@ -534,13 +534,13 @@ impl SnapshotSource<'_> {
         snapshot.poisoned |= is_poison(load(&control.poisoned));
         snapshot.counts.add(control);
         let dead = DeadHolds::find(at, |owner| self.owners.is_alive(owner));
-        let mut copy = RowCopy::new(shard, &dead);
+        let copy = RowCopy::new(shard, &dead);
         let is_keyed = shard.memory.is_keyed();
         let left_out = if is_keyed {
-            dead.of_all_rows(at, &copy)
+            dead.of_all_rows(at)
         } else {
             snapshot.throttled_for = Duration::from_nanos(shard.throttled_for(shard.only_row(), now));
-            dead.leave_out(at, shard.only_row(), &mut copy)
+            dead.leave_out(at, shard.only_row(), &copy)
         };
         snapshot.active += load(&control.active).saturating_sub(left_out.holds);
         snapshot.of_dead += left_out.holds;

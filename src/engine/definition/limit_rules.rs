@@ -14,7 +14,7 @@ use crate::limit::{
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
-use crate::shm::lock::store::Direct;
+use crate::shm::lock::store::{Direct, Store};
 
 /// Where a limit stands in its set, and its state in a row.
 #[derive(Clone, Copy, Debug)]
@@ -287,10 +287,10 @@ impl LimitRules {
     }
 
     #[inline(always)]
-    pub(crate) fn give_back(&self, row: Row<'_>, transaction: &mut Transaction<'_>, amount: u64) {
+    pub(crate) fn give_back(&self, row: Row<'_>, store: impl Store, amount: u64) {
         let words = self.state(row);
         self.rule
-            .give_back(&mut StateWords::changing(words, transaction), amount);
+            .give_back(&mut StateWords::changing(words, store), amount);
     }
 
     /// Forgets what a limit whose capacity moves has learnt, and the capacity of its own that a key has: another key starts

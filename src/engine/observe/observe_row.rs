@@ -48,7 +48,7 @@ pub(crate) struct ObservedKey {
     /// What it is limited by.
     pub(crate) tier: RowTier,
     pub(crate) is_replenished: bool,
-    /// Holds, and tickets that were granted and not claimed, without those of dead processes.
+    /// Holds, without those of dead processes, and tickets that were granted and not claimed.
     pub(crate) pins: u64,
     pub(crate) pins_of_dead: u64,
     pub(crate) waiting: u64,
@@ -56,7 +56,7 @@ pub(crate) struct ObservedKey {
     pub(crate) is_in_second_bucket: bool,
     /// The limits that the row has, as a bit mask: all of them but where they count networks.
     pub(crate) limits: u32,
-    /// How each limit stands without what dead processes hold, in the order of the set's.
+    /// How each limit stands without what dead processes hold of concurrency, in the order of the set's.
     pub(crate) marks: Vec<Mark>,
     /// And which capacity of its own the key has of it.
     pub(crate) own_capacities: Vec<Option<NonZeroU64>>,
@@ -174,7 +174,7 @@ impl<'a> RowLooker<'a> {
             shard,
             now: shard.instant(self.now),
         };
-        let left_out = self.dead.leave_out(at, row, &mut self.copy);
+        let left_out = self.dead.leave_out(at, row, &self.copy);
         let row = left_out.row;
         let row_references = RowReferences(row_references.load(Ordering::Relaxed));
         let seen = &mut self.seen;
@@ -185,7 +185,7 @@ impl<'a> RowLooker<'a> {
         seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
         seen.throttled_for = shard.throttled_for(row, at.now);
         seen.is_replenished = shard.is_replenished(row, at.now);
-        seen.pins_of_dead = left_out.holds + left_out.tickets;
+        seen.pins_of_dead = left_out.holds;
         seen.pins = row_references.pins().saturating_sub(seen.pins_of_dead);
         seen.of_dead = left_out.of_dead;
         seen.waiting = shard.length_of_queue(row_references.head());
@@ -225,9 +225,9 @@ impl SegmentEngine {
         if dead.is_empty() {
             return Ok([0; MAX_LIMITS]);
         }
-        let mut copy = RowCopy::new(shard, &dead);
+        let copy = RowCopy::new(shard, &dead);
         let mut read_without = |at: ShardAt<'_>| {
-            let left_out = dead.leave_out(at, target.row_in(at.shard), &mut copy);
+            let left_out = dead.leave_out(at, target.row_in(at.shard), &copy);
             read(at, left_out.row);
             left_out.of_dead
         };

@@ -11,12 +11,11 @@ use crate::engine::admit::acquire::HoldRoom;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
-use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
-use crate::engine::shard::set_engine::{Shard, ShardAt};
+use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};
@@ -376,36 +375,21 @@ impl<'a> LockedShard<'a> {
     /// Gives back what a granted ticket took: no process has made use of it.
     pub(in crate::engine) fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let row = self.shard.row(ticket.row().index);
-        self.at_its_instant()
-            .refund_grant(transaction, row, ticket, |transaction, limit, refunded| {
-                transaction.count(&self.shard.counters(limit.index).refunded, refunded);
-            });
-        if let Some(hold) = self.shard.hold_of_grant(ticket) {
-            self.free_hold(transaction, hold.index, Ending::Undone);
-        }
-    }
-}
-
-impl ShardAt<'_> {
-    /// Gives back what a granted ticket took and no process has made use of, but for what its hold stands for; shows
-    /// `note` the units really given back.
-    pub(in crate::engine) fn refund_grant(
-        &self,
-        transaction: &mut Transaction<'_>,
-        row: Row<'_>,
-        ticket: TicketPlace<'_>,
-        mut note: impl FnMut(&mut Transaction<'_>, &LimitRules, u64),
-    ) {
+        let at = self.at_its_instant();
         let origin = ticket.granted_origin();
         let shard = self.shard.of(row);
+        // What its hold stands for is given back with the hold.
         for (index, cost) in shard.costs_of(ticket).iter() {
             let (Some(limit), Some(asked)) = (shard.limits.get(index), ticket.limit(index)) else {
                 continue;
             };
             let reserved = Decided::charged(asked.mark(), cost);
             let limit = limit.of(row);
-            let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
-            note(transaction, &limit, refunded);
+            let refunded = at.refund_unused(transaction, &limit, row, cost, &reserved, origin);
+            transaction.count(&self.shard.counters(limit.index).refunded, refunded);
+        }
+        if let Some(hold) = self.shard.hold_of_grant(ticket) {
+            self.free_hold(transaction, hold.index, Ending::Undone);
         }
     }
 }

@@ -268,7 +268,7 @@ impl LockedShard<'_> {
             if limit.adapts || has_failed {
                 self.observe_ending(transaction, limit, row, amount, taken.instant, ending);
             }
-            limit.give_back(row, transaction, amount);
+            limit.give_back(row, &mut *transaction, amount);
             if ending == Ending::OwnerDied {
                 transaction.count(&self.shard.counters(limit.index).reclaimed, amount);
             }
