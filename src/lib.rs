@@ -85,6 +85,7 @@ compile_error!(
 );
 
 mod api;
+mod choices;
 #[cfg(doc)]
 pub mod documentation;
 mod engine;
@@ -106,8 +107,7 @@ mod words;
 pub use api::clock_check::ClockCheck;
 pub use api::declaration::{
     Adaptive, Algorithm, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Declaration, FleetLease,
-    FleetOptions, Keyed, Kind, Limit, LimitOptions, LockKind, Outage, SegmentOptions, SetDeclaration, Tier,
-    Weekday, WhenFull, Window,
+    FleetOptions, Keyed, Limit, LimitOptions, SegmentOptions, SetDeclaration, Tier, Weekday, Window,
 };
 pub use api::fleet;
 pub use api::key::Key;
@@ -127,9 +127,10 @@ pub use api::set::limit_set::{LimitIndex, LimitName, LimitSet};
 pub use api::snapshot::{
     Diagnosis, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
     LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentPlace, SegmentReader,
-    SegmentSnapshot, SetCounts, SetMemory, SetSnapshot, ShardDiagnosis, ShardPoison, TicketSnapshot,
+    SegmentSnapshot, SetCounts, SetMemory, SetSnapshot, ShardDiagnosis, TicketSnapshot,
 };
 pub use api::wait::acquire_future::AcquireFuture;
+pub use choices::{Kind, LockKind, Outage, ShardPoison, WhenFull};
 pub use engine::{RefusalReason, Repairs, TableUsage};
 pub use error::{
     ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, ProcessId, RemovalCause,

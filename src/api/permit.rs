@@ -11,7 +11,7 @@ use super::set::limit_set::{LimitName, LimitSet};
 use super::set::set_reference::SetReference;
 use super::wait::background_worker;
 use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
-use crate::engine::definition::plan::Kind;
+use crate::choices::Kind;
 use crate::engine::{
     Costs, Decision, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
 };

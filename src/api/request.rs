@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::set::limit_set::{LimitIndex, LimitName, LimitSet};
-use crate::engine::definition::plan::Kind;
+use crate::choices::Kind;
 use crate::engine::{Costs, TierIndex};
 use crate::error::{Error, RequestError};
 use crate::shm::layout::label::MAX_LABEL_BYTES;

@@ -27,7 +27,7 @@ pub(crate) use definition::limit_rules::LimitRules;
 pub(crate) use definition::own_capacities::OwnCapacities;
 pub(crate) use lease::duty::{EXCHANGE, TakenDuty, duty_of};
 pub(crate) use lease::exchange::{AskedLease, host_number};
-pub(crate) use observe::diagnose_shard::{Poison, ShardDiagnosis, diagnose_shard};
+pub(crate) use observe::diagnose_shard::{ShardFindings, diagnose_shard};
 pub(crate) use observe::load::Load;
 pub use observe::observe_row::TableUsage;
 pub(crate) use observe::observe_row::{KeptName, ObservedKey, RowLooker};

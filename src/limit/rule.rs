@@ -1,9 +1,11 @@
 //! Any rule, behind the one interface the engine uses.
 
+use crate::choices::Outage;
+
 use super::{
     Adaptive, Assessment, Backlog, Budget, CapacityTerms, Charge, Concurrency, FixedWindow, InvalidLimit,
-    Leased, Mark, NearThreshold, Now, OutagePolicy, RuleOperations, Sample, SlidingWindow,
-    SlidingWindowCounter, Standing, State, StateMut, Unlimited,
+    Leased, Mark, NearThreshold, Now, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter, Standing,
+    State, StateMut, Unlimited,
 };
 
 use super::lease::Units;
@@ -92,7 +94,7 @@ impl Rule {
     pub(crate) fn leased(
         &self,
         length: u64,
-        outage: OutagePolicy,
+        outage: Outage,
         key: u32,
         refunds: bool,
     ) -> Result<Leased, InvalidLimit> {

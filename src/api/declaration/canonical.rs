@@ -3,9 +3,9 @@
 use super::limit::amount::Amount;
 use super::limit::credit::Credit;
 use super::limit::fleet_lease::FleetLease;
-use super::limit::kind::Kind;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Limit};
+use crate::choices::Kind;
 
 const NEAR_PERCENT: u32 = 80;
 

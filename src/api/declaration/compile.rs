@@ -1,13 +1,14 @@
 //! Compiles a declared limit to the rule that decides.
 
+use super::limit::adaptive::Adaptive;
 use super::limit::amount::Amount;
 use super::limit::checks::shortest_window::check_window;
 use super::limit::credit::Credit;
-use super::limit::kind::{Adaptive, Kind};
 use super::limit::prefix::Prefix;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
+use crate::choices::Kind;
 use crate::engine::definition::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
@@ -36,7 +37,7 @@ impl Limit {
                 let length = nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX);
                 let leased = local.leased(
                     length,
-                    fleet.outage_policy().into(),
+                    fleet.outage_policy(),
                     fleet.key_number(),
                     self.refunds(),
                 );
@@ -46,7 +47,7 @@ impl Limit {
         };
         Ok(LimitPlan {
             name: self.name.clone(),
-            kind: self.kind.into(),
+            kind: self.kind,
             rule,
             terms,
             refunds: self.refunds(),

@@ -23,23 +23,23 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
+pub use limit::adaptive::Adaptive;
 pub use limit::amount::Amount;
 pub use limit::bound::Bound;
 pub use limit::credit::Credit;
-pub use limit::fleet_lease::{FleetLease, Outage};
-pub use limit::kind::{Adaptive, Kind};
+pub use limit::fleet_lease::FleetLease;
 pub use limit::limit_options::LimitOptions;
 pub use limit::window::{Weekday, Window};
 pub use limit::{Algorithm, Align, Limit};
 pub use options::checkpoint::Checkpoint;
 pub use options::clock_source::ClockSource;
 pub use options::fleet::FleetOptions;
-pub use options::lock_kind::LockKind;
 use place::{check_name, check_range};
 pub use set::SetDeclaration;
-pub use set::keyed::{Keyed, WhenFull};
+pub use set::keyed::Keyed;
 pub use set::tier::Tier;
 
+use crate::choices::LockKind;
 use crate::engine::definition::plan::SetPlan;
 use crate::error::DeclarationError;
 use crate::shm::file::verified::CreationOptions;
@@ -255,7 +255,7 @@ impl Declaration {
     /// Sets the options that are fixed when a segment is created.
     pub(crate) fn created_with(self, options: CreationOptions) -> Self {
         self.participants(options.participants)
-            .lock(options.lock_kind.into())
+            .lock(options.lock_kind)
             .clock(if options.uses_system_clock {
                 ClockSource::System
             } else {
@@ -459,7 +459,7 @@ impl SegmentOptions {
         CreationOptions {
             participants: self.participants(),
             uses_system_clock: self.clock() == ClockSource::System,
-            lock_kind: self.lock().into(),
+            lock_kind: self.lock(),
         }
     }
 

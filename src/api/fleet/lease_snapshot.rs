@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::store_problem::StoreProblem;
-use crate::api::declaration::Outage;
+use crate::choices::Outage;
 use crate::limit::LeaseState;
 
 /// A copy of what a segment knows about its fleet.
@@ -99,7 +99,7 @@ impl LeaseSnapshot {
     pub(in crate::api) fn of(key: &str, state: &LeaseState) -> Self {
         Self {
             key: key.to_owned(),
-            outage: state.outage.into(),
+            outage: state.outage,
             left: state.left,
             valid_for: Duration::from_nanos(state.valid_for),
             share: state.share,

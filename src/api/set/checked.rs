@@ -9,7 +9,7 @@ use crate::api::permit::Permit;
 use crate::api::refusal;
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::request::Request;
-use crate::engine::definition::plan::Kind;
+use crate::choices::Kind;
 use crate::engine::{Costs, Decision, KeyIdentity, Outlook, RefusalReason, Target};
 use crate::error::{Error, RequestError};
 

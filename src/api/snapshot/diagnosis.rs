@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::super::declaration::LockKind;
 use super::{LockSnapshot, SegmentReader, kernel_time};
+use crate::choices::{LockKind, ShardPoison};
 use crate::engine;
 use crate::error::Error;
 use crate::shm::process::host::Place;
@@ -80,16 +80,6 @@ pub struct ShardDiagnosis {
     /// The [numbers](super::TicketSnapshot::number) of tickets that are first in their queues and could be granted.
     /// They are granted within a moment, unless the process that should have done so is dead.
     pub admissible_heads: Vec<u64>,
-}
-
-/// Why a shard is out of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ShardPoison {
-    /// Its counts contradict its holds and tickets. [`recover`](crate::Segment::recover) counts again.
-    Counts,
-    /// What an operation had changed is no longer known. Only a [reset](crate::LimitSet::reset) helps.
-    Journal,
 }
 
 impl SegmentReader {
@@ -168,7 +158,7 @@ impl SegmentPlace {
 }
 
 impl ShardDiagnosis {
-    fn new(set: String, shard: u32, lock: LockState, seen: engine::ShardDiagnosis) -> Self {
+    fn new(set: String, shard: u32, lock: LockState, seen: engine::ShardFindings) -> Self {
         Self {
             set,
             shard,
@@ -177,10 +167,7 @@ impl ShardDiagnosis {
             changes: seen.changes,
             half_done: seen.is_half_done,
             decided_before: Duration::from_nanos(seen.decided_before),
-            poison: seen.poison.map(|poison| match poison {
-                engine::Poison::Counts => ShardPoison::Counts,
-                engine::Poison::Journal => ShardPoison::Journal,
-            }),
+            poison: seen.poison,
             adds_up: seen.adds_up,
             unfinished_returns: seen.is_marked,
             admissible_heads: seen.admissible_heads,

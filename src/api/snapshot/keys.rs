@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::key_label::KeyLabel;
 use super::{Owners, SegmentReader, as_seconds, kernel_time};
-use crate::api::declaration::Kind;
 use crate::api::key::identify::identify;
+use crate::choices::Kind;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::{Error, RequestError};
 use crate::limit::{Now, RuleOperations};
@@ -86,7 +86,7 @@ impl KeySnapshot {
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| KeyLimitSnapshot {
             name: set.limit_name(limit.index),
-            kind: limit.kind.into(),
+            kind: limit.kind,
             burst: burst(limit),
             override_capacity: None,
             found_capacity: None,

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::declaration::Declaration;
 use super::declaration::stored::StoredDeclaration;
-use super::declaration::{Declaration, Kind, LockKind};
 use super::fleet::{FleetSnapshot, LeaseSnapshot};
 use super::segment::definitions::compiled_definitions::{compile_definitions, compile_one};
+use crate::choices::{Kind, LockKind};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
     ShardAt, ShardObservation, observe_shard, place_sets,
@@ -38,7 +39,7 @@ use fleet_state::fleet_state;
 
 use counts::load;
 pub use counts::{LimitCounts, SetCounts};
-pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis, ShardPoison};
+pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis};
 pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyLimitSnapshot, KeySnapshot};
@@ -664,7 +665,7 @@ impl SetSnapshot {
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| LimitSnapshot {
             name: set.limit_name(limit.index),
-            kind: limit.kind.into(),
+            kind: limit.kind,
             burst: Some(limit.burst).filter(|max| *max != u64::MAX),
             found_capacity: limit.rule.found_capacity(Mark::default()),
             remaining: limit.rule.standing(Mark::default()).remaining,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::acquire::Target;
 use super::decision::{Costs, Decision};
-use crate::engine::definition::plan::Kind;
+use crate::choices::Kind;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard, MAX_AHEAD};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicU64;
 use smallvec::SmallVec;
 
 use super::own_capacities::LimitMask;
-use super::plan::{CreditPlan, Kind, LimitPlan};
+use super::plan::{CreditPlan, LimitPlan};
+use crate::choices::Kind;
 use crate::engine::credit::credit_word::CreditWord;
 use crate::engine::shard::limit_state::StateWords;
 use crate::limit::{

@@ -3,25 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::choices::{Kind, WhenFull};
 use crate::limit::{CapacityTerms, LEASE_WORDS, Rule, RuleOperations};
 use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
-
-/// How a limit is taken and given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Rate,
-    Calls,
-    Concurrency,
-    Budget,
-}
-
-/// What becomes of a new key for which a keyed set has no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WhenFull {
-    Refuse,
-    EvictLeastUsed,
-    EvictOldest,
-}
 
 /// The table of a keyed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

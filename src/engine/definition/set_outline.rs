@@ -1,6 +1,7 @@
 //! What all definitions of a set agree in: what may be known of it before its lock is held.
 
-use super::plan::{KeyedPlan, Kind, PrefixLengths, SetPlan};
+use super::plan::{KeyedPlan, PrefixLengths, SetPlan};
+use crate::choices::Kind;
 use crate::engine::admit::decision::notes_of_overrides;
 use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;

@@ -3,7 +3,8 @@
 use super::backlog_limit::BacklogLimits;
 use super::limit_rules::{LimitPlace, LimitRules};
 use super::own_capacities::LimitMask;
-use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
+use super::plan::{LimitPlan, PrefixLengths, SetPlan};
+use crate::choices::Kind;
 use crate::engine::definition::definition_bits::TierIndex;
 use crate::limit::RuleOperations;
 use crate::shm::layout::geometry::SetShape;

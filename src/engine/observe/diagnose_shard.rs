@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::choices::ShardPoison;
 use crate::engine::recover::repairs::{Extent, POISONED_BY_JOURNAL};
 use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
 use crate::limit::{Assessment, Now};
@@ -14,25 +15,16 @@ use crate::shm::lock::journal::JournalState;
 /// Looks before one is given up because the shard kept changing.
 const ATTEMPTS: usize = 100;
 
-/// Why a shard is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Poison {
-    /// Its counts contradict its holds and tickets; they may be made again.
-    Counts,
-    /// What its journal had kept is lost.
-    Journal,
-}
-
 /// What is known of a shard beside what it holds.
 #[derive(Clone, Debug)]
-pub(crate) struct ShardDiagnosis {
+pub(crate) struct ShardFindings {
     /// Moves on with each change, and with each instant at which the lock was taken: two looks that find the same saw no
     /// operation come to its end.
     pub(crate) changes: u64,
     pub(crate) is_half_done: bool,
     /// Nanoseconds since something was decided.
     pub(crate) decided_before: u64,
-    pub(crate) poison: Option<Poison>,
+    pub(crate) poison: Option<ShardPoison>,
     /// Whether the counts agree with the holds and tickets; none where it kept changing, or an operation is half done.
     pub(crate) adds_up: Option<bool>,
     /// Whether something was given back without the lock, and nothing has finished that.
@@ -42,7 +34,7 @@ pub(crate) struct ShardDiagnosis {
 }
 
 /// Looks at what guards a shard. Neither locks nor writes.
-pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
+pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardFindings {
     let control = shard.memory.control();
     let ruled = shard.by_its_definition();
     let at = ShardAt {
@@ -50,15 +42,15 @@ pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardDiagnosis {
         now: ruled.instant(now),
     };
     let last_seen = control.last_seen.load(Ordering::Relaxed);
-    ShardDiagnosis {
+    ShardFindings {
         // Neither goes back, so the sum stands still only if both do. A refusal moves only the second.
         changes: control.journal.load(Ordering::Relaxed).wrapping_add(last_seen),
         is_half_done: shard.memory.journal().state() != JournalState::Idle,
         decided_before: now.monotonic.saturating_sub(last_seen),
         poison: match control.poisoned.load(Ordering::Relaxed) {
             word if !is_poison(word) => None,
-            POISONED_BY_JOURNAL => Some(Poison::Journal),
-            _ => Some(Poison::Counts),
+            POISONED_BY_JOURNAL => Some(ShardPoison::Journal),
+            _ => Some(ShardPoison::Counts),
         },
         adds_up: ruled.read_consistently(ATTEMPTS, || ruled.is_consistent(Extent::Whole)),
         is_marked: shard.has_marks(),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::engine::definition::plan::Kind;
+use crate::choices::Kind;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use crate::choices::Kind;
 use crate::engine::admit::decision::Decision;
 use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::plan::Kind;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;

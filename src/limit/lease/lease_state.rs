@@ -1,14 +1,15 @@
 //! What a lease's record tells its readers.
 
+use super::Leased;
 use super::record::LeaseWord;
-use super::{Leased, OutagePolicy};
+use crate::choices::Outage;
 use crate::limit::{Now, State};
 
 /// What is leased of a limit, and how its store fares. Times are in nanoseconds before or after the instant of
 /// reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseState {
-    pub(crate) outage: OutagePolicy,
+    pub(crate) outage: Outage,
     pub(crate) left: u64,
     pub(crate) valid_for: u64,
     pub(crate) share: u64,

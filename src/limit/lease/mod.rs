@@ -25,16 +25,8 @@ use super::{
     Assessment, CapacityTerms, Charge, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing,
     State, StateMut,
 };
+use crate::choices::Outage;
 use crate::units::{NANOS_PER_SECOND, UnitPrice};
-
-/// What a limit does while the store is out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutagePolicy {
-    Deny,
-    SpendOut,
-    Safe,
-    Open,
-}
 
 /// How units are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +56,7 @@ pub(crate) struct Leased {
     capacity: u64,
     /// How long units are leased for, in microseconds: at most an hour, so that a rule stays small.
     micros: u32,
-    outage: OutagePolicy,
+    outage: Outage,
     /// Which key of the store this is: another key is another limit.
     key: u32,
 }
@@ -106,7 +98,7 @@ impl Leased {
         rule: &impl RuleOperations,
         units: Units,
         price: Option<UnitPrice>,
-        (length, outage, key): (u64, OutagePolicy, u32),
+        (length, outage, key): (u64, Outage, u32),
     ) -> Result<Self, InvalidLimit> {
         InvalidLimit::unless_positive(length, "lease")?;
         let price = price
@@ -199,9 +191,7 @@ impl Leased {
     /// Whether the store has been out for longer than the lease lasts, so that a host with the policy `Safe` grants
     /// itself its share.
     fn grants_itself(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        self.outage == OutagePolicy::Safe
-            && self.get(state, LeaseWord::OutSince) != 0
-            && !self.is_valid(state, now)
+        self.outage == Outage::Safe && self.get(state, LeaseWord::OutSince) != 0 && !self.is_valid(state, now)
     }
 
     fn spendable(&self, state: &(impl State + ?Sized), now: Now) -> Spendable {
@@ -209,10 +199,10 @@ impl Leased {
             return Spendable::Units(0);
         }
         let is_out = self.get(state, LeaseWord::OutSince) != 0;
-        if is_out && self.outage == OutagePolicy::Open {
+        if is_out && self.outage == Outage::Open {
             return Spendable::Anything;
         }
-        if is_out && self.outage == OutagePolicy::Deny {
+        if is_out && self.outage == Outage::Deny {
             return Spendable::Units(0);
         }
         if self.is_valid(state, now) {
@@ -235,10 +225,10 @@ impl Leased {
     pub(crate) fn places(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
         let is_out = self.get(state, LeaseWord::OutSince) != 0;
         match self.outage {
-            OutagePolicy::Open if is_out => None,
+            Outage::Open if is_out => None,
             _ if !self.is_held() => None,
             _ if self.is_valid(state, now) => Some(self.get(state, LeaseWord::Allowance)),
-            OutagePolicy::Safe if is_out => Some(self.get(state, LeaseWord::Share)),
+            Outage::Safe if is_out => Some(self.get(state, LeaseWord::Share)),
             _ => Some(0),
         }
     }
@@ -256,7 +246,7 @@ impl Leased {
     /// How long until the host grants itself its next share, if that will be enough.
     fn retry_after(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<u64> {
         let is_out = self.get(state, LeaseWord::OutSince) != 0;
-        let waits = self.outage == OutagePolicy::Safe && is_out && !self.is_held();
+        let waits = self.outage == Outage::Safe && is_out && !self.is_held();
         let share = self.get(state, LeaseWord::Share);
         let would_do = self.fits(Spendable::Units(share), cost);
         let until = self

@@ -11,6 +11,7 @@ use super::file_lock::{ByteRange, is_locked_by_others};
 use super::file_system::ensure_local;
 use super::region::{OutOfRegion, Region, load_acquire};
 use super::segment_file::{damaged, io_error, not_regular, start_of};
+use crate::choices::LockKind;
 use crate::error::{Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::layout::definition_text::{Definition, read_definition_in_force};
 use crate::shm::layout::geometry::{Geometry, SetShape};
@@ -19,7 +20,6 @@ use crate::shm::layout::records::{
     HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, MAGIC, MAX_PARTICIPANTS, MAX_SETS, SYSTEM_CLOCK, WORD_SIZE,
     checksum_step, fingerprint,
 };
-use crate::shm::lock::dispatch::LockKind;
 use crate::shm::process::participant::ParticipantTable;
 use crate::shm::process::process_identity::CopyIdentity;
 

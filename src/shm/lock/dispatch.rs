@@ -8,19 +8,8 @@ use raw_sync::Timeout;
 
 use super::guard::{Guard, LockError};
 use super::slot_word::SlotWord;
+use crate::choices::LockKind;
 use crate::shm::layout::records::{LOCK_KIND_ROBUST_MUTEX, LOCK_KIND_SLOT, LockArea};
-
-/// How the lock areas of a segment are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum LockKind {
-    /// A word that names a participant, whose file lock shows whether it is alive. For processes of any PID
-    /// namespaces and C libraries.
-    #[default]
-    Slot,
-    /// The C library's process-shared robust mutex: the kernel reports the death of an owner. For processes of one
-    /// PID namespace and one C library.
-    RobustMutex,
-}
 
 impl LockKind {
     /// The kind that a header names; `None` if this build does not know it.

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::host::Place;
+use crate::choices::LockKind;
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::region::load_acquire;
 use crate::shm::file::segment_file::io_error;
 use crate::shm::layout::records::Header;
-use crate::shm::lock::dispatch::LockKind;
 
 /// The value of `boot_id[1]` while a segment whose boot is unknown is started cold. No boot has such an id: the first
 /// bits of an id's second half tell its kind.

@@ -8,9 +8,9 @@ use raw_sync::Timeout;
 
 use super::host::process_of_thread;
 use super::participant::{Membership, ParticipantId, ParticipantTable};
+use crate::choices::LockKind;
 use crate::error::ProcessId;
 use crate::shm::layout::records::LockArea;
-use crate::shm::lock::dispatch::LockKind;
 use crate::shm::lock::guard::{Guard, LockError};
 use crate::shm::lock::lock_holder::LockHolder;
 use crate::shm::lock::slot_word::SlotWord;

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::kind::Kind;
 use super::window::Window;
 use super::{Algorithm, Align, Limit};
 use crate::api::declaration::place::Place;
+use crate::choices::Kind;
 use crate::limit::window::window_bound;
 use crate::units::nanos_from_duration;
 

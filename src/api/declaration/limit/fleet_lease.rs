@@ -6,30 +6,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::SipHasher13;
 
 use super::window::{Weekday, Window};
-use crate::limit::OutagePolicy;
-use crate::words::words;
-
-/// What happens to a limit that hosts share while the store does not answer. Each limit has its own policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Outage {
-    /// Refuse as soon as the store is known to be down, even what is leased already.
-    Deny,
-    /// Spend what is leased until the lease expires, then refuse.
-    #[default]
-    SpendOut,
-    /// Continue with the host's last fair share. A host that is cut off may add that much to what the fleet admits.
-    Safe,
-    /// Admit everything, and count it.
-    Open,
-}
-
-words!(Outage, "a policy for outages", {
-    Deny = "deny",
-    SpendOut = "spend_out",
-    Safe = "safe",
-    Open = "open",
-});
+use crate::choices::Outage;
 
 /// How the hosts of a fleet share a limit: the key in the store, the length of leases, and what happens while the
 /// store is down. See [`Limit::fleet`](crate::Limit::fleet).
@@ -46,28 +23,6 @@ pub struct FleetLease {
 
 /// The default length of leases.
 const LEASE: Duration = Duration::from_secs(2);
-
-impl From<Outage> for OutagePolicy {
-    fn from(outage: Outage) -> Self {
-        match outage {
-            Outage::Deny => Self::Deny,
-            Outage::SpendOut => Self::SpendOut,
-            Outage::Safe => Self::Safe,
-            Outage::Open => Self::Open,
-        }
-    }
-}
-
-impl From<OutagePolicy> for Outage {
-    fn from(outage: OutagePolicy) -> Self {
-        match outage {
-            OutagePolicy::Deny => Self::Deny,
-            OutagePolicy::SpendOut => Self::SpendOut,
-            OutagePolicy::Safe => Self::Safe,
-            OutagePolicy::Open => Self::Open,
-        }
-    }
-}
 
 impl FleetLease {
     /// Shares a limit under a key of the store, 1 to 200 bytes, such as `"org/openai/tokens"`. All hosts that use the

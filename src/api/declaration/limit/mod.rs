@@ -1,12 +1,12 @@
 //! A limit, as it is declared.
 
+pub(super) mod adaptive;
 pub(super) mod amount;
 pub(super) mod bound;
 pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
 pub(super) mod fleet_lease;
-pub(super) mod kind;
 pub(super) mod limit_options;
 pub(super) mod prefix;
 pub(super) mod window;
@@ -15,11 +15,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::choices::Kind;
 use crate::words::words;
+use adaptive::Adaptive;
 use amount::{Amount, InvalidAmount, Scale};
 use credit::Credit;
 use fleet_lease::FleetLease;
-use kind::{Adaptive, Kind};
 use prefix::Prefix;
 use window::{UtcOffset, Weekday, Window};
 

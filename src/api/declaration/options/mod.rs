@@ -3,4 +3,3 @@
 pub(crate) mod checkpoint;
 pub(crate) mod clock_source;
 pub(crate) mod fleet;
-pub(crate) mod lock_kind;

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::declaration::place::{Place, check_range};
-use crate::engine::definition::plan::{self, KeyedPlan};
+use crate::choices::WhenFull;
+use crate::engine::definition::plan::KeyedPlan;
 use crate::error::DeclarationError;
-use crate::words::words;
 
 const MAX_KEYS: u64 = 1_000_000_000;
 
@@ -80,7 +80,7 @@ impl Keyed {
     pub(in crate::api::declaration) fn plan(&self) -> KeyedPlan {
         KeyedPlan {
             max_keys: self.max_keys,
-            when_full: self.when_full.unwrap_or_default().into(),
+            when_full: self.when_full.unwrap_or_default(),
             store_keys: self.store_keys.unwrap_or(true),
             overrides: self.overrides.unwrap_or_default(),
         }
@@ -96,40 +96,6 @@ impl Keyed {
             store_keys: Some(plan.store_keys),
             // The default stays out of the definitions.
             overrides: plan.overrides.then_some(true),
-        }
-    }
-}
-
-/// What happens to a new key for which a keyed set has no room. [`Refuse`](Self::Refuse) by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// It is refused, so no limited key ever regains quota by being evicted.
-    #[default]
-    Refuse,
-    /// It evicts the key that has used the least of its limits, among those in its two buckets. Keys that hold
-    /// something, have waiters, or are limited (some limit would refuse one more unit) are never evicted, so a flood
-    /// of new keys only evicts its own kind and keys that are hardly used, and a limited key stays limited. If all
-    /// candidates are held, waited for or limited, the new key is refused. Keys with an assigned [tier](crate::Tier)
-    /// or a [capacity of their own](crate::Key::override_capacity), which they would lose, are evicted last.
-    EvictLeastUsed,
-    /// It evicts the key that was used the longest ago, even if that is limited: its usage is forgotten, so it
-    /// regains its quota.
-    EvictOldest,
-}
-
-words!(WhenFull, "what can happen when a table is full", {
-    Refuse = "refuse",
-    EvictLeastUsed = "evict_least_used",
-    EvictOldest = "evict_oldest",
-});
-
-impl From<WhenFull> for plan::WhenFull {
-    fn from(when_full: WhenFull) -> Self {
-        match when_full {
-            WhenFull::Refuse => Self::Refuse,
-            WhenFull::EvictLeastUsed => Self::EvictLeastUsed,
-            WhenFull::EvictOldest => Self::EvictOldest,
         }
     }
 }

@@ -12,10 +12,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::limit::Limit;
-use super::limit::kind::Kind;
 use super::limit::window::Window;
 use super::options::fleet::FleetOptions;
 use super::place::{Place, check_label, check_name, check_range};
+use crate::choices::Kind;
 use crate::engine::definition::plan::{LimitPlan, SetPlan, share_refund_words};
 use crate::error::DeclarationError;
 use crate::table;

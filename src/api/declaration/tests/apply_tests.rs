@@ -1,5 +1,6 @@
 //! How much of another declaration a segment can take over.
 
+use crate::choices::{Kind, WhenFull};
 use proptest::prelude::*;
 
 use super::random_tests::{declarations, limits};

@@ -1,7 +1,7 @@
 //! Keyed sets, and limits that count networks.
 
 use crate::api::declaration::tests::*;
-use crate::engine::definition::plan::WhenFull as PlannedWhenFull;
+use crate::choices::WhenFull;
 
 fn keyed(limit: Limit) -> SetDeclaration {
     SetDeclaration::new("s").keyed(Keyed::new(5)).add_limit(limit)
@@ -21,7 +21,7 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
     };
     let by_default = KeyedPlan {
         max_keys: 100_000,
-        when_full: PlannedWhenFull::Refuse,
+        when_full: WhenFull::Refuse,
         store_keys: true,
         overrides: false,
     };
@@ -32,13 +32,13 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         .overrides(true);
     let expected = KeyedPlan {
         max_keys: 1,
-        when_full: PlannedWhenFull::EvictOldest,
+        when_full: WhenFull::EvictOldest,
         store_keys: false,
         overrides: true,
     };
     assert_eq!(plan(other), Some(expected));
     let min = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");
-    assert_eq!(min.when_full, PlannedWhenFull::EvictLeastUsed);
+    assert_eq!(min.when_full, WhenFull::EvictLeastUsed);
     let unkeyed = SetDeclaration::new("s").add_limit(Limit::calls("l", 1, MINUTE));
     assert_eq!(unkeyed.compile(None).expect("valid").keyed, None);
 }

@@ -1,6 +1,7 @@
 //! The same meaning in other words: TOML and code, canonical text, differences.
 
 use crate::api::declaration::tests::*;
+use crate::choices::Kind;
 
 #[test]
 fn toml_and_code_declare_the_same() {

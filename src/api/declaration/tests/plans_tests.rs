@@ -2,6 +2,7 @@
 
 use crate::api::declaration::limit::amount::Scale;
 use crate::api::declaration::tests::*;
+use crate::choices::Kind;
 use crate::limit::{self, AdaptiveAlgorithm};
 
 #[test]
@@ -15,7 +16,7 @@ fn the_example_compiles_to_the_plan_of_its_words() {
     let rules: Vec<_> = set
         .limits
         .iter()
-        .map(|limit| (limit.name.as_str(), Kind::from(limit.kind), limit.rule))
+        .map(|limit| (limit.name.as_str(), limit.kind, limit.rule))
         .collect();
     let gcra = backlog(10_000, MINUTE_NANOS, 10_000);
     let bucket = backlog(2_000_000, MINUTE_NANOS, 2_000_000);

@@ -1,5 +1,6 @@
 //! Properties of random declarations.
 
+use crate::choices::{Kind, WhenFull};
 use proptest::prelude::*;
 
 use crate::api::declaration::tests::*;

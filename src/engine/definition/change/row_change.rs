@@ -5,11 +5,12 @@
 
 use std::num::NonZeroU64;
 
+use crate::choices::Kind;
 use crate::engine::admit::decision::Costs;
 use crate::engine::definition::definition_bits::TierIndex;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::{OwnCapacities, RefusedCapacity};
-use crate::engine::definition::plan::{Kind, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
+use crate::engine::definition::plan::{MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
 use crate::engine::definition::row_tier::RowTier;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};

@@ -9,8 +9,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use super::lease_store::{Host, OUT, SCALE, SECOND, SLOWEST, Store, backlog, leased, stale};
+use crate::choices::Outage;
 use crate::explorer;
-use crate::limit::{Answer, Ask, LEASE_WORDS, LeaseWord, OutagePolicy};
+use crate::limit::{Answer, Ask, LEASE_WORDS, LeaseWord};
 
 /// Nanoseconds between two instants of the model.
 const TICK: u64 = SECOND;
@@ -135,7 +136,7 @@ impl explorer::System for Fleet {
     type Step = Step;
 
     fn first(bounds: &Bounds) -> Self {
-        let rule = leased(&backlog(CAPACITY, bounds.burst), OutagePolicy::SpendOut);
+        let rule = leased(&backlog(CAPACITY, bounds.burst), Outage::SpendOut);
         let mut store = Store::new(CAPACITY, bounds.burst);
         store.level_at = BEGINNING;
         Self {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::choices::Outage;
 use crate::limit::tests::{Limit, at};
-use crate::limit::{Answer, Ask, Assessment, Backlog, Leased, Now, OutagePolicy, Problem, Rule};
+use crate::limit::{Answer, Ask, Assessment, Backlog, Leased, Now, Problem, Rule};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MILLISECOND;
@@ -31,7 +32,7 @@ pub(super) fn backlog(capacity: u64, burst: u64) -> Rule {
     Rule::Backlog(Backlog::new(capacity, 60 * SECOND, burst).expect("valid"))
 }
 
-pub(super) fn leased(rule: &Rule, outage: OutagePolicy) -> Rule {
+pub(super) fn leased(rule: &Rule, outage: Outage) -> Rule {
     Rule::Leased(rule.leased(LEASE, outage, 7, true).expect("valid"))
 }
 

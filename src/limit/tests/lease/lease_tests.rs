@@ -3,15 +3,14 @@
 
 use proptest::prelude::*;
 
+use crate::choices::Outage;
 use crate::limit::tests::every_rule::damaged_state_tests::anything;
 
 use super::lease_store::{
     Host, LEASE, MILLISECOND, OUT, SCALE, SECOND, SLOWEST, Store, answered, backlog, leased, stale,
 };
 use crate::limit::tests::{Limit, at};
-use crate::limit::{
-    Answer, Budget, Charge, Concurrency, FixedWindow, LEASE_WORDS, OutagePolicy, Rule, RuleOperations,
-};
+use crate::limit::{Answer, Budget, Charge, Concurrency, FixedWindow, LEASE_WORDS, Rule, RuleOperations};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -70,7 +69,7 @@ proptest! {
     fn hosts_never_admit_more_than_one_limit_would(
         capacity in 30..600_u64,
         burst in 5..60_u64,
-        policy in prop_oneof![Just(OutagePolicy::SpendOut), Just(OutagePolicy::Deny)],
+        policy in prop_oneof![Just(Outage::SpendOut), Just(Outage::Deny)],
         steps in proptest::collection::vec(step(), 1..120),
     ) {
         let rule = leased(&backlog(capacity, burst), policy);
@@ -130,7 +129,7 @@ proptest! {
         capacity in 600..60_000_u64,
         requests in 200..600_u64,
     ) {
-        let mut host = Host::new(leased(&backlog(capacity, capacity), OutagePolicy::SpendOut), 1000);
+        let mut host = Host::new(leased(&backlog(capacity, capacity), Outage::SpendOut), 1000);
         let mut store = Store::new(capacity, capacity);
         let mut time = 3600 * SECOND;
         store.level_at = time;
@@ -160,7 +159,7 @@ proptest! {
             Rule::Budget(Budget::new(FixedWindow::utc(10, SECOND).expect("valid")).expect("valid")),
             Rule::Concurrency(Concurrency::new(10).expect("valid")),
         ][which];
-        let policies = [OutagePolicy::Deny, OutagePolicy::SpendOut, OutagePolicy::Safe, OutagePolicy::Open];
+        let policies = [Outage::Deny, Outage::SpendOut, Outage::Safe, Outage::Open];
         let rule = leased(&local, policies[outage]);
         let Rule::Leased(lease) = rule else { panic!("it is shared") };
         let mut state = words;
@@ -196,7 +195,7 @@ proptest! {
         host.limit.words.resize(local.state_words() + LEASE_WORDS, 0);
         let time = 3600 * SECOND;
         host.limit.charge(at(time), used);
-        host.limit.become_other(leased(&local, OutagePolicy::SpendOut), at(time));
+        host.limit.become_other(leased(&local, Outage::SpendOut), at(time));
         prop_assert!(!host.take(time, wanted.min(100)), "nothing is leased yet");
         let mut store = Store::new(100, 100);
         store.level_at = time;
@@ -214,7 +213,7 @@ proptest! {
 
 #[test]
 fn what_is_unused_and_not_reported_comes_back_to_the_lease() {
-    let mut host = Host::new(leased(&backlog(600, 600), OutagePolicy::SpendOut), 1000);
+    let mut host = Host::new(leased(&backlog(600, 600), Outage::SpendOut), 1000);
     let mut store = Store::new(600, 600);
     let time = 3600 * SECOND;
     store.level_at = time;
@@ -240,7 +239,7 @@ fn what_is_unused_and_not_reported_comes_back_to_the_lease() {
 
 #[test]
 fn a_request_that_says_what_is_over_gives_way_to_another() {
-    let mut host = Host::new(leased(&backlog(6000, 600), OutagePolicy::Safe), 1000);
+    let mut host = Host::new(leased(&backlog(6000, 600), Outage::Safe), 1000);
     let mut store = Store::new(6000, 600);
     let time = 3600 * SECOND;
     store.level_at = time;
@@ -275,7 +274,7 @@ fn a_request_that_says_what_is_over_gives_way_to_another() {
 
 #[test]
 fn a_host_whose_account_is_another_s_goes_on_as_another() {
-    let mut host = Host::new(leased(&backlog(6000, 600), OutagePolicy::SpendOut), 1000);
+    let mut host = Host::new(leased(&backlog(6000, 600), Outage::SpendOut), 1000);
     let mut store = Store::new(6000, 600);
     let time = 3600 * SECOND;
     store.level_at = time;
@@ -304,7 +303,7 @@ fn places_are_kept_as_long_as_they_are_held_and_leased() {
     let mut host = Host::new(
         leased(
             &Rule::Concurrency(Concurrency::new(8).expect("valid")),
-            OutagePolicy::SpendOut,
+            Outage::SpendOut,
         ),
         1000,
     );
@@ -332,7 +331,7 @@ fn a_place_is_wanted_of_the_store_where_the_limit_has_one_and_the_lease_has_not(
     let capacity = 2;
     let rule = leased(
         &Rule::Concurrency(Concurrency::new(capacity).expect("valid")),
-        OutagePolicy::SpendOut,
+        Outage::SpendOut,
     );
     let mut host = Host::new(rule, 1000);
     let time = 3600 * SECOND;
@@ -357,7 +356,7 @@ fn a_place_is_wanted_of_the_store_where_the_limit_has_one_and_the_lease_has_not(
 fn only_what_takes_places_has_a_fencing_number_of_its_own() {
     let rule = leased(
         &Rule::Concurrency(Concurrency::new(8).expect("valid")),
-        OutagePolicy::SpendOut,
+        Outage::SpendOut,
     );
     let mut host = Host::new(rule, 1000);
     let time = 3600 * SECOND;

@@ -12,6 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::checkpoint_file::{SavedImages, TakenAt};
 use super::construction::{Construction, place_of, remove_abandoned, start_construction};
+use crate::choices::LockKind;
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_system::{allocate, ensure_local};
@@ -25,7 +26,6 @@ use crate::shm::layout::records::{
     BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, HEADER_SPACE,
     Header, INCOMPATIBLE_FEATURES, MAGIC, SetControl, WORD_SIZE, fingerprint,
 };
-use crate::shm::lock::dispatch::LockKind;
 use crate::shm::process::cold_start::next_life_serial;
 use crate::shm::process::same_place::{UNKNOWN_BOOT, current_place};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};

@@ -2,10 +2,10 @@
 
 use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::credit::Credit;
-use crate::api::declaration::limit::kind::Kind;
 use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_range};
 use crate::api::declaration::set::SetDeclaration;
+use crate::choices::Kind;
 use crate::engine::definition::plan::MAX_BATCH;
 use crate::error::DeclarationError;
 

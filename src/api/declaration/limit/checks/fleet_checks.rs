@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::api::declaration::limit::kind::Kind;
 use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::limit::{Algorithm, Align, Limit};
 use crate::api::declaration::options::fleet::FleetOptions;
 use crate::api::declaration::place::Place;
+use crate::choices::Kind;
 use crate::error::DeclarationError;
 use crate::units::NANOS_PER_SECOND;
 

@@ -7,11 +7,12 @@ pub(in crate::api::declaration) mod shortest_window;
 
 use serde::Serialize;
 
+use crate::api::declaration::limit::adaptive::Adaptive;
 use crate::api::declaration::limit::amount::Amount;
-use crate::api::declaration::limit::kind::{Adaptive, Kind};
 use crate::api::declaration::limit::window::{UtcOffset, Window};
 use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_range};
+use crate::choices::Kind;
 use crate::error::DeclarationError;
 use crate::units::nanos_from_duration;
 
