@@ -20,7 +20,7 @@ pub struct FleetSnapshot {
     pub host: u64,
     /// The process that asks the store; `None` if none does.
     pub duty: Option<DutySnapshot>,
-    /// How many times a process took duty over from one that had died with it.
+    /// How many times a process took duty over from one that had died with it or kept it for too long.
     pub takeovers: u64,
 }
 

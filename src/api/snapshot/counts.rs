@@ -8,7 +8,7 @@ use crate::shm::layout::records::{LimitCounters, SetControl};
 
 /// The counters of a set since its creation or the last reset of its counters. A process that is killed in the middle
 /// of an operation may leave it counted but undone: each death counts at most one operation too many, and none too
-/// few.
+/// few, except requests admitted from a batch of [credit](crate::Limit::credit) that were not counted yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -40,7 +40,8 @@ pub struct SetCounts {
     pub reclaimed: u64,
     /// Places in the queue given back for dead processes.
     pub reclaimed_tickets: u64,
-    /// Amounts given back because their lease had run out.
+    /// Amounts given back because their lease had run out, or because hosts share the limit and the place was not
+    /// leased any more.
     pub expired: u64,
     /// Times the lock was found with a dead owner.
     pub recoveries: u64,
@@ -68,13 +69,14 @@ pub struct LimitCounts {
     pub refused: u64,
     /// Permits settled.
     pub settled: u64,
-    /// Units given back when permits were settled.
+    /// Units given back because they were not used: by settling, by cancelling, from grants that were not collected,
+    /// and from batches.
     pub refunded: u64,
     /// Units used beyond what was reserved.
     pub overdraft: u64,
     /// Permits dropped without being settled.
     pub unsettled: u64,
-    /// Units given back for dead holders.
+    /// Units given back for dead holders, or because a lease of the hold or of the host had run out.
     pub reclaimed: u64,
     /// The most units held at once.
     pub high_water: u64,
