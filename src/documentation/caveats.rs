@@ -335,7 +335,8 @@
 //! There is no daemon. What a dead process held is given back by a process that is refused because of it, which looks at most
 //! once a millisecond and for at most a twentieth of its time; by a waiter, which the kernel notifies of
 //! the death (Linux 5.3) or which looks every 50 ms; by a process that opens the segment; or by `limitctl recover`. Until then
-//! it still counts in the file, but snapshots, `peek` and `forecast` leave it out. A process that hangs but lives keeps
+//! snapshots, `peek` and `forecast` leave out what it held of concurrency, and count as used what it had drawn or was granted of a
+//! rate. A process that hangs but lives keeps
 //! what it holds until its lease runs out.
 //!
 //! What a dead process had taken or reserved of a rate stays charged; only what it was granted and had not collected, and what it
