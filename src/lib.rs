@@ -85,6 +85,7 @@ compile_error!(
 );
 
 mod api;
+mod callers_code;
 mod choices;
 #[cfg(doc)]
 pub mod documentation;

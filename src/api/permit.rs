@@ -11,6 +11,8 @@ use super::set::limit_set::{LimitName, LimitSet};
 use super::set::set_reference::SetReference;
 use super::wait::background_worker;
 use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
+#[cfg(feature = "tracing")]
+use crate::callers_code::contained;
 use crate::choices::Kind;
 use crate::engine::{
     Costs, Decision, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
@@ -290,13 +292,14 @@ impl<'a> Permit<'a> {
             self.count_unsettled();
         }
         if is_lost {
-            // First: the subscriber may panic, and the permit is dropped then.
             self.decision.set_phase(Phase::Lost);
             #[cfg(feature = "tracing")]
-            tracing::warn!(
-                set = self.set.name(),
-                "what a permit held was reclaimed before its release"
-            );
+            contained(|| {
+                tracing::warn!(
+                    set = self.set.name(),
+                    "what a permit held was reclaimed before its release"
+                );
+            });
         } else if self.decision.phase() != Phase::Lost {
             self.decision.set_phase(Phase::Released);
         }
@@ -527,7 +530,9 @@ impl Permit<'_> {
                 self.count_unsettled();
             }
             #[cfg(feature = "tracing")]
-            tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
+            contained(|| {
+                tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
+            });
         }
     }
 }

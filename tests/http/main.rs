@@ -3,6 +3,7 @@
 mod client;
 mod frameworks;
 mod layer;
+mod panics;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod server;

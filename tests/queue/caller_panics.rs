@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 
 use crate::scene::process::TIMEOUT;
@@ -13,6 +13,17 @@ use shmlimit::{Limit, LimitSet, Segment, SetDeclaration};
 
 /// What the caller's code panics with.
 struct Expected;
+
+/// The same, and it panics once more where it is dropped.
+struct PanicsAgain;
+
+impl Drop for PanicsAgain {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic_any(Expected);
+        }
+    }
+}
 
 fn places() -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1))
@@ -23,6 +34,10 @@ fn panics(body: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(()) => false,
         Err(panic) if panic.is::<Expected>() => true,
+        Err(panic) if panic.is::<PanicsAgain>() => {
+            std::mem::forget(panic);
+            true
+        }
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
@@ -62,14 +77,18 @@ fn a_wait_that_a_panic_ends_leaves_the_queue() {
     }
 }
 
-/// How many calls of a waker go well before one panics.
+/// How many calls of a waker go well before one panics, and whether what it panics with panics again.
 static CALLS_LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
+static AGAIN: AtomicBool = AtomicBool::new(false);
 
 fn call() {
     let left = CALLS_LEFT.load(Ordering::SeqCst);
     if left == 0 {
         // Once: a panic while another unwinds would end the process.
         CALLS_LEFT.store(usize::MAX, Ordering::SeqCst);
+        if AGAIN.load(Ordering::SeqCst) {
+            panic_any(PanicsAgain);
+        }
         panic_any(Expected);
     }
     CALLS_LEFT.store(
@@ -92,9 +111,11 @@ fn waker() -> Waker {
 #[test]
 fn a_waker_that_panics_wherever_it_is_called_leaves_nothing_behind() {
     let (_directory, segment, set) = create(places());
-    for calls in 0..12 {
+    for calls in 0..24 {
+        let (again, calls) = (calls % 2 == 1, calls / 2);
+        AGAIN.store(again, Ordering::SeqCst);
         let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
-        let waker = waker();
+        let (waker, mut held) = (waker(), Some(permit));
         // Wherever the panic goes: to the poll, or to the thread that wakes.
         let _ = panics(|| {
             CALLS_LEFT.store(calls, Ordering::SeqCst);
@@ -103,10 +124,17 @@ fn a_waker_that_panics_wherever_it_is_called_leaves_nothing_behind() {
             let other = Waker::noop();
             let _ = waiting.as_mut().poll(&mut Context::from_waker(other));
             let _ = waiting.as_mut().poll(&mut Context::from_waker(&waker));
+            held.take();
+            // Granted: the waker is dropped with the wait.
+            let _ = waiting.as_mut().poll(&mut Context::from_waker(&waker));
         });
         CALLS_LEFT.store(usize::MAX, Ordering::SeqCst);
         drop(waker);
-        drop(permit);
-        assert_nothing_is_left(&segment, &set, &format!("a panic after {calls} calls"));
+        drop(held);
+        assert_nothing_is_left(
+            &segment,
+            &set,
+            &format!("a panic after {calls} calls, again: {again}"),
+        );
     }
 }

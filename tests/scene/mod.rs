@@ -9,6 +9,7 @@ pub mod mounts;
 pub mod namespaces;
 pub mod onlooker;
 pub mod process;
+pub mod touchy;
 
 use std::path::Path;
 

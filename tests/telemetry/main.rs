@@ -3,6 +3,7 @@
 mod labels;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
+mod panicking_arguments;
 mod panicking_code;
 mod probes;
 mod recorded_metrics;

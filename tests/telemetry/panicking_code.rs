@@ -1,31 +1,47 @@
 //! Code of the program that panics when it is told something: whatever was asked for, nothing stays taken or queued.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::layout_mirror::RawSegment;
 use crate::scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{expect_permit, first_set};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    with_local_recorder,
+};
 use nix::sys::signal::{Signal, raise};
 use shmlimit::{
     Error, Keyed, Limit, LimitPool, LimitSet, OpenOptions, PoolStrategy, Segment, SetDeclaration,
 };
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Subscriber};
 
 /// What the program's code panics with.
 struct Expected;
 
+/// The same, and it panics once more where it is dropped.
+struct PanicsAgain;
+
+impl Drop for PanicsAgain {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic_any(Expected);
+        }
+    }
+}
+
 const BRIEFLY: Duration = Duration::from_millis(1);
 
-/// Panics at each event, and keeps whether there was one.
-struct Panicking<'a>(&'a AtomicBool);
+/// Panics at each event.
+struct Panicking;
 
-impl Subscriber for Panicking<'static> {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
+impl Subscriber for Panicking {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
 
@@ -38,8 +54,7 @@ impl Subscriber for Panicking<'static> {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, _: &Event<'_>) {
-        self.0.store(true, Ordering::SeqCst);
-        panic_any(Expected);
+        panic_any(PanicsAgain);
     }
 
     fn enter(&self, _: &Id) {}
@@ -203,14 +218,126 @@ fn a_subscriber_that_panics_when_a_death_is_reported_leaves_nothing_taken() {
                 });
                 dead.wait_until_stopped();
                 dead.kill();
-                static WAS_TOLD: AtomicBool = AtomicBool::new(false);
-                WAS_TOLD.store(false, Ordering::SeqCst);
-                with_default(Panicking(&WAS_TOLD), || {
-                    panics(|| verb(&set, Some(TIMEOUT)));
-                });
+                let has_panicked = with_default(Panicking, || panics(|| verb(&set, Some(TIMEOUT))));
+                assert!(!has_panicked, "{name}, {with_lock}: the caller is not to blame");
                 assert_eq!(taken(&segment), (0, 0), "{name}, {with_lock}");
                 drop(expect_permit(set.try_acquire(&set.request())));
             }
         }
     });
+}
+
+/// Panics where it is dropped.
+struct PanicsAtTheEnd;
+
+impl Drop for PanicsAtTheEnd {
+    fn drop(&mut self) {
+        panic_any(Expected);
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_while_a_panic_drops_a_permit_does_not_end_the_process() {
+    let lease = Duration::from_secs(30);
+    let places = Limit::concurrency("places", 1).lease(lease);
+    let scene = scene::clock::Scene::new(SetDeclaration::new("set").add_limit(places));
+    let set = scene.set();
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    scene.pass(lease);
+    let other = expect_permit(set.try_acquire(&set.request()));
+    with_default(Panicking, || {
+        assert!(panics(|| {
+            let _lost = permit;
+            let _first = PanicsAtTheEnd;
+        }));
+    });
+    assert_eq!(taken(&scene.segment), (1, 0));
+    drop(other);
+    assert_eq!(taken(&scene.segment), (0, 0));
+}
+
+/// Panics in the call of this number, and registers metrics that do.
+struct PanickingRecorder {
+    calls_left: Arc<AtomicUsize>,
+}
+
+impl PanickingRecorder {
+    fn call(&self) {
+        call(&self.calls_left);
+    }
+}
+
+fn call(left: &AtomicUsize) {
+    if left.fetch_sub(1, Ordering::SeqCst) == 0 {
+        panic_any(Expected);
+    }
+}
+
+/// A counter or gauge of the recorder.
+struct PanickingMetric(Arc<AtomicUsize>);
+
+impl CounterFn for PanickingMetric {
+    fn increment(&self, _: u64) {
+        call(&self.0);
+    }
+
+    fn absolute(&self, _: u64) {
+        call(&self.0);
+    }
+}
+
+impl GaugeFn for PanickingMetric {
+    fn increment(&self, _: f64) {
+        call(&self.0);
+    }
+
+    fn decrement(&self, _: f64) {
+        call(&self.0);
+    }
+
+    fn set(&self, _: f64) {
+        call(&self.0);
+    }
+}
+
+impl Recorder for PanickingRecorder {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        self.call();
+        Counter::from_arc(Arc::new(PanickingMetric(Arc::clone(&self.calls_left))))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        self.call();
+        Gauge::from_arc(Arc::new(PanickingMetric(Arc::clone(&self.calls_left))))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn a_recorder_that_panics_in_any_of_its_calls_changes_nothing() {
+    let (_directory, segment, set) = scene::create(places());
+    let permit = expect_permit(set.try_acquire(&set.request()));
+    let mut panicked = 0;
+    for calls in 0.. {
+        let recorder = PanickingRecorder {
+            calls_left: Arc::new(AtomicUsize::new(calls)),
+        };
+        let snapshot = segment.snapshot().expect("a copy");
+        let has_panicked = with_local_recorder(&recorder, || panics(|| snapshot.record_metrics()));
+        assert_eq!(taken(&segment), (1, 0), "call {calls}");
+        if !has_panicked {
+            break;
+        }
+        panicked += 1;
+    }
+    assert!(panicked > 10, "{panicked}");
+    drop(permit);
+    drop(expect_permit(set.try_acquire(&set.request())));
 }

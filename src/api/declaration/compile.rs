@@ -35,12 +35,7 @@ impl Limit {
         let rule = match &meant.fleet {
             Some(fleet) => {
                 let length = nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX);
-                let leased = local.leased(
-                    length,
-                    fleet.outage_policy(),
-                    fleet.key_number(),
-                    self.refunds(),
-                );
+                let leased = local.leased(length, fleet.outage_policy(), fleet.key_number(), self.refunds());
                 leased.map_err(|invalid| unsuitable(place, &invalid))?.into()
             }
             None => local,

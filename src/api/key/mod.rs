@@ -135,10 +135,9 @@ impl<'a> Key<'a> {
         &self,
         request: &Request,
         timeout: impl Into<Option<Duration>>,
-        mut keep_waiting: impl FnMut() -> bool,
+        keep_waiting: impl FnMut() -> bool,
     ) -> Result<Outcome<'a>, Error> {
-        self.subject
-            .acquire(request, timeout.into(), Some(&mut keep_waiting))
+        self.subject.acquire_while(request, timeout.into(), keep_waiting)
     }
 
     /// Waits in this key's own queue, as a future: see [`LimitSet::acquire_async`].

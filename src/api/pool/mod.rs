@@ -205,7 +205,10 @@ impl LimitPool {
         timeout: impl Into<Option<Duration>>,
         mut keep_waiting: impl FnMut() -> bool,
     ) -> Result<Chosen<'a>, Error> {
-        self.wait(request, timeout.into(), Some(&mut keep_waiting))
+        let chosen = self.wait(request, timeout.into(), Some(&mut keep_waiting));
+        // Here, and not by the compiler after the return: a panic would then leave what is returned without an owner.
+        drop(keep_waiting);
+        chosen
     }
 
     fn wait<'a>(

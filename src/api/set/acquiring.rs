@@ -129,10 +129,10 @@ impl LimitSet {
         &self,
         request: &Request,
         timeout: impl Into<Option<Duration>>,
-        mut keep_waiting: impl FnMut() -> bool,
+        keep_waiting: impl FnMut() -> bool,
     ) -> Result<Outcome<'_>, Error> {
         self.subject()?
-            .acquire(request, timeout.into(), Some(&mut keep_waiting))
+            .acquire_while(request, timeout.into(), keep_waiting)
     }
 
     /// Like [`acquire`](Self::acquire), as a future for any runtime. It waits in the same queue as threads and other

@@ -66,6 +66,18 @@ impl<'a> Subject<'a> {
         Ok(set.outcome_of(acquired, decision, request.label_text()))
     }
 
+    pub(crate) fn acquire_while(
+        &self,
+        request: &Request,
+        timeout: Option<Duration>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Outcome<'a>, Error> {
+        let outcome = self.acquire(request, timeout, Some(&mut keep_waiting));
+        // Here, and not by the compiler after the return: a panic would then leave what is returned without an owner.
+        drop(keep_waiting);
+        outcome
+    }
+
     pub(crate) fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
         let costs = request.costs_for(self.set)?;
         let (decision, of_dead) = self.set.shared().engine.peek(self.target(), costs)?;

@@ -7,7 +7,6 @@
 //! has no such thread until its first future starts one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -17,6 +16,7 @@ use std::{fmt, io};
 use super::unused_batches::UnusedBatches;
 use super::waiters::{NextStep, Queue, Waiter, Waiters, lock};
 use crate::api::segment::shared_segment::SharedSegment;
+use crate::callers_code::contained;
 use crate::engine::{
     DeathNotice, Deaths, HoldReference, LockWait, Renewed, ShortestLease, UNWATCHED_SLICE, WATCHED_SLICE,
 };
@@ -222,7 +222,7 @@ pub(crate) fn attend(waiter: &Arc<Waiter>, next_look: u64) -> Result<(), Error> 
     }
     drop(work);
     if let Some(waker) = taken_on.replaced {
-        waker.wake();
+        contained(|| waker.wake());
     }
     Ok(())
 }
@@ -313,7 +313,7 @@ impl BackgroundWorker {
 
     /// This thread may drop the last reference to a future's waker, which runs the caller's code.
     fn run_whatever_panics(&self) {
-        while panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+        while contained(|| self.run()).is_none() {
             lock(&self.work).asleep_by = None;
         }
     }
@@ -423,15 +423,15 @@ impl BackgroundWorker {
             let (serial, is_broken) = (waiter.serial, broken.contains(&waiter.queue()));
             // This clones a waker and may drop the last reference to another: the caller's code, which must not end
             // this thread.
-            let step = panic::catch_unwind(AssertUnwindSafe(move || match waiter.look(now, is_broken) {
+            let step = contained(move || match waiter.look(now, is_broken) {
                 NextStep::Wake(waker) => Some(Due::Now(waker)),
                 NextStep::LookAt(instant) => Some(Due::Later(waiter, instant)),
                 NextStep::Nothing => None,
-            }));
-            match step {
-                Ok(Some(Due::Now(waker))) => wakers.push((serial, waker)),
-                Ok(Some(Due::Later(waiter, instant))) => later.push((waiter, instant)),
-                Ok(None) | Err(_) => {}
+            });
+            match step.flatten() {
+                Some(Due::Now(waker)) => wakers.push((serial, waker)),
+                Some(Due::Later(waiter, instant)) => later.push((waiter, instant)),
+                None => {}
             }
         }
         let mut work = lock(&self.work);
@@ -440,13 +440,13 @@ impl BackgroundWorker {
         }
         drop(work);
         for (waiter, _) in later {
-            let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waiter)));
+            contained(|| drop(waiter));
         }
         // Outside every lock: a waker may do anything, and if it panics, the other futures still need the thread.
         // They are woken in order of arrival, whatever made them due.
         wakers.sort_unstable_by_key(|(serial, _)| *serial);
         for (_, waker) in wakers {
-            let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            contained(|| waker.wake());
         }
     }
 

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+#[cfg(feature = "tracing")]
+use crate::callers_code::contained;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
-#[cfg(feature = "tracing")]
-use crate::engine::shard::subscriber::tell_subscriber;
 use crate::error::Error;
 use crate::queue::{Phase, TicketState};
 use crate::shm::probes;
@@ -203,7 +203,7 @@ impl SegmentEngine {
         }
         #[cfg(feature = "tracing")]
         if holds > 0 {
-            tell_subscriber(|| {
+            contained(|| {
                 tracing::warn!(path = %self.path().display(), set = &*shard.set.name, holds, "reclaimed");
             });
         }

@@ -9,9 +9,9 @@
 use std::sync::atomic::Ordering;
 
 use super::removal_watch::REPLACED;
-use crate::engine::shard::segment_engine::SegmentEngine;
 #[cfg(feature = "tracing")]
-use crate::engine::shard::subscriber::tell_subscriber;
+use crate::callers_code::contained;
+use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, RemovalCause, SegmentError};
 use crate::limit::Now;
 use crate::shm::file::removal::{marked_removal, retire};
@@ -103,7 +103,7 @@ impl SegmentEngine {
         });
         if !self.removal.was_reported.swap(true, Ordering::Relaxed) {
             #[cfg(feature = "tracing")]
-            tell_subscriber(|| tracing::warn!(path = %self.path().display(), %cause, "{error}"));
+            contained(|| tracing::warn!(path = %self.path().display(), %cause, "{error}"));
         }
         Box::new(error)
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::segment_engine::SegmentEngine;
 use super::set_engine::{RuledShard, Shard, ShardAt};
+#[cfg(feature = "tracing")]
+use crate::callers_code::contained;
 use crate::engine::queue::pending_wake::PendingWake;
 #[cfg(feature = "tracing")]
 use crate::engine::recover::recovery_report::Repairs;
-#[cfg(feature = "tracing")]
-use crate::engine::shard::subscriber::tell_subscriber;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
 use crate::shm::lock::guard::{Guard, LockError};
@@ -123,7 +123,7 @@ impl Drop for AfterUnlock<'_> {
         // Behind what others wait for: a subscriber may block or panic.
         #[cfg(feature = "tracing")]
         if let Some(repairs) = self.repairs.take() {
-            tell_subscriber(|| self.engine.trace_repairs(self.shard, &repairs));
+            contained(|| self.engine.trace_repairs(self.shard, &repairs));
         }
     }
 }
@@ -424,7 +424,7 @@ impl SegmentEngine {
         #[cfg(feature = "tracing")]
         if let (LockWait::Timeout, Err(LockError::TimedOut { holder })) = (wait, &locked) {
             let holder_pid = holder.and_then(LockHolder::named).map(|process| process.pid);
-            tell_subscriber(|| {
+            contained(|| {
                 tracing::error!(
                     path = %self.path().display(),
                     set = &*shard.set.name,

@@ -8,5 +8,3 @@ pub(super) mod limit_state;
 pub(super) mod locked_shard;
 pub(super) mod segment_engine;
 pub(super) mod set_engine;
-#[cfg(feature = "tracing")]
-pub(super) mod subscriber;

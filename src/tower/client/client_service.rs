@@ -77,7 +77,10 @@ where
                 Err(NotSent::Failed(error)) => return Err(ClientError::Limits(error)),
             };
             sent.announce(request.extensions_mut());
-            match ready.call(request).await {
+            let answered = ready.call(request).await;
+            // While the permit is not in the answer yet: a panic at the end of this block would leave it without an owner.
+            drop(ready);
+            match answered {
                 Ok(mut response) => {
                     sent.announce(response.extensions_mut());
                     let held = sent.answered(response.status(), response.headers(), settings);

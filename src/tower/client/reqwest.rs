@@ -43,8 +43,10 @@ where
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let head = head_of(&request, extensions)?;
-        let sent = match self.settings.take(self.extractor.extract(&head)).await {
+        // The copies of the extensions are dropped here, and not by the compiler at the end of this block: a panic would
+        // then leave the permit in the response without an owner.
+        let demand = self.extractor.extract(&head_of(&request, extensions)?);
+        let sent = match self.settings.take(demand).await {
             Ok(sent) => sent,
             Err(NotSent::Refused(refusal)) => return Err(MiddlewareError::middleware(refusal)),
             Err(NotSent::Failed(error)) => return Err(MiddlewareError::middleware(error)),

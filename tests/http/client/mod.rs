@@ -2,4 +2,4 @@
 
 mod reqwest_client;
 mod tower_client;
-mod upstream;
+pub mod upstream;

@@ -11,6 +11,8 @@ use super::definitions::compiled_definitions::compile_definitions;
 use super::open_options::OpenOptions;
 use super::shared_segment::SharedSegment;
 use crate::api::declaration::{Checkpoint, Declaration};
+#[cfg(feature = "tracing")]
+use crate::callers_code::contained;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::attach::Admission;
 use crate::shm::file::creation::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};
@@ -148,7 +150,9 @@ impl SharedSegment {
     fn note_failure(&self, failure: Option<Error>) {
         #[cfg(feature = "tracing")]
         if let Some(failure) = &failure {
-            tracing::warn!(path = %self.engine.path().display(), %failure, "no checkpoint was taken");
+            contained(|| {
+                tracing::warn!(path = %self.engine.path().display(), %failure, "no checkpoint was taken");
+            });
         }
         if let Ok(mut last) = self.checkpoint_failure.lock() {
             *last = failure.map(Arc::new);

@@ -5,12 +5,12 @@
 mod waiters_tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
+use crate::callers_code::contained;
 use crate::engine::{LockWait, SHORT_WAIT, SetEngine, Waiting};
 use crate::shm::wake::wake_list::TicketPosition;
 
@@ -392,7 +392,7 @@ impl Waiters {
 
 /// Drops a waker, which runs the caller's code: a panic there must not interrupt what is being done for a future.
 fn discard(waker: Option<Waker>) {
-    let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(waker)));
+    contained(|| drop(waker));
 }
 
 /// Locks, ignoring poison: a thread that panicked while holding one of these locks left nothing half changed.
