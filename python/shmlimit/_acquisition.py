@@ -27,8 +27,9 @@ class Acquisition:
         return self._acquire().__await__()
 
     async def __aenter__(self) -> _native.Permit:
+        task = current_task()
         permit = await self._acquire()
-        self._entered.append((current_task(), permit))
+        self._entered.append((task, permit))
         return permit
 
     async def __aexit__(
@@ -48,11 +49,18 @@ class Acquisition:
         await room.checkpoint()
         waiting = self._begin()
         number, place = room.enter()
+        permit = None
         try:
             # The last look and the return are one step of the task, so it cannot be cancelled between them.
             while (permit := waiting.look(room.wake_event, number)) is None:
                 await place.woken()
         finally:
-            room.leave(number)
+            # First the queue: leaving the room calls the loop, which may be of the program's own class, and raise.
             waiting.close()
+            try:
+                room.leave(number)
+            except BaseException:
+                if permit is not None:
+                    permit.release()
+                raise
         return permit

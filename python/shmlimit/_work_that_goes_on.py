@@ -34,7 +34,7 @@ def release_when_done(permit: _native.Permit, result: Any, function: object) -> 
         return _held_async(permit, result)
     if callable(getattr(result, "add_done_callback", None)):
         # A task or a future of any library. If it never calls back, the permit is released when it is collected.
-        result.add_done_callback(lambda done: permit.release(failed=_has_failed(done)))
+        result.add_done_callback(lambda done: _release_when(permit, done))
         return result
     advice = _why_not_done(result)
     if advice is not None:
@@ -96,6 +96,15 @@ def under_permit(
                 await inner.aclose()
 
     return wrapper
+
+
+def _release_when(permit: _native.Permit, done: Any) -> None:
+    failed = True
+    try:
+        # A future of any library, so asking it may raise.
+        failed = _has_failed(done)
+    finally:
+        permit.release(failed)
 
 
 def _has_failed(done: Any) -> bool:

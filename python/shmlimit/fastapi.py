@@ -89,9 +89,9 @@ class Limited:
         if isinstance(decision, Answer):
             raise LimitRefused(decision)
         admission = decision
-        for name, value in admission.fields:
-            response.headers.append(name, value)
         try:
+            for name, value in admission.fields:
+                response.headers.append(name, value)
             yield admission.permit
         except StarletteHTTPException as answered:
             await admission.note_status_async(answered.status_code)

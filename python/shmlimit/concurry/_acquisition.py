@@ -145,9 +145,12 @@ class LimitSetAcquisition:
     ) -> None:
         if self._released:
             return
-        missing = self._missing()
-        # Nobody releases after the block, so nothing may stay held, updated or not.
-        self._finish(failed=exception_type is not None)
+        missing = None
+        try:
+            missing = self._missing()
+        finally:
+            # Nobody releases after the block, so nothing may stay held, updated or not.
+            self._finish(failed=exception_type is not None)
         if missing is not None:
             raise missing
 
@@ -161,6 +164,11 @@ class LimitSetAcquisition:
         traceback: TracebackType | None,
     ) -> None:
         self.__exit__(exception_type, exception, traceback)
+
+    def _under(self, permit: shmlimit.Permit) -> Self:
+        """Puts an acquisition that was made before under its permit."""
+        self._permit = permit
+        return self
 
     def _warn_of(self, key: str) -> None:
         if key not in self._warned:
@@ -189,12 +197,13 @@ class LimitSetAcquisition:
         permit: shmlimit.Permit | None = vars(self).pop("_permit", None)
         if permit is None:
             return
-        usage = {
-            key: exact_cost(part.used, decimals(part.limit))
-            for key, part in self.acquisitions.items()
-            if part.used is not None and part._must_be_updated()
-        }
         try:
+            # Amounts may be of the program's own classes, and raise.
+            usage = {
+                key: exact_cost(part.used, decimals(part.limit))
+                for key, part in self.acquisitions.items()
+                if part.used is not None and part._must_be_updated()
+            }
             if usage:
                 permit.settle(usage)
         except shmlimit.InheritedPermit:

@@ -121,12 +121,14 @@ class ShmLimitSet(BaseLimitSet):
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
+        # Before anything is taken: this reads the configuration, which may be of the program's own class, and raise.
+        acquired = self._acquired(amounts)
         if not costs:
-            return self._acquired(amounts, None)
+            return acquired
         until = math.inf if timeout is None else time.monotonic() + max(timeout, 0)
         while True:
             try:
-                return self._acquired(amounts, self._handle().acquire(costs, timeout=_left(until)))
+                return acquired._under(self._handle().acquire(costs, timeout=_left(until)))
             except shmlimit.Refused as error:
                 self._check_waiting(error, until, timeout)
             time.sleep(_LINE_FULL_PAUSE)
@@ -150,8 +152,10 @@ class ShmLimitSet(BaseLimitSet):
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
+        # Before anything is taken: this reads the configuration, which may be of the program's own class, and raise.
+        acquired = self._acquired(amounts)
         if not costs:
-            return self._acquired(amounts, None)
+            return acquired
         until = math.inf if timeout is None else time.monotonic() + max(timeout, 0)
         while True:
             try:
@@ -159,7 +163,7 @@ class ShmLimitSet(BaseLimitSet):
             except shmlimit.Refused as error:
                 self._check_waiting(error, until, timeout)
             else:
-                return self._acquired(amounts, permit)
+                return acquired._under(permit)
             await _pause()
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
@@ -177,12 +181,13 @@ class ShmLimitSet(BaseLimitSet):
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
+        acquired = self._acquired(amounts)
         if not costs:
-            return self._acquired(amounts, None)
+            return acquired
         answer = self._handle().try_acquire(costs)
         if isinstance(answer, shmlimit.Permit):
-            return self._acquired(amounts, answer)
-        return self._acquired(amounts, None, successful=False)
+            return acquired._under(answer)
+        return self._acquired(amounts, successful=False)
 
     def release_limit_set_acquisition(self, acquisition: LimitSetAcquisition) -> None:
         """Releases an acquisition of this set."""
@@ -320,11 +325,9 @@ class ShmLimitSet(BaseLimitSet):
                 list(self._by_key),
             )
 
-    def _acquired(
-        self, amounts: Mapping[str, Amount], permit: shmlimit.Permit | None, *, successful: bool = True
-    ) -> LimitSetAcquisition:
+    def _acquired(self, amounts: Mapping[str, Amount], *, successful: bool = True) -> LimitSetAcquisition:
         parts = {key: Acquisition(self._by_key[key], amount, successful) for key, amount in amounts.items()}
-        return LimitSetAcquisition(self, parts, successful, self.config, permit)
+        return LimitSetAcquisition(self, parts, successful, self.config)
 
     def _check_waiting(self, error: shmlimit.Refused, until: float, timeout: float | None) -> None:
         """Returns if the queue was full and there is time for another try; otherwise raises."""

@@ -1,7 +1,7 @@
 //! Converts amounts: Python uses natural units, the library whole units.
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyString, PyType};
@@ -31,8 +31,14 @@ impl Amount {
         if let Ok(text) = object.cast::<PyString>() {
             return Ok(Self::Decimal(text.to_cow()?.into_owned()));
         }
-        if let Ok(whole) = object.extract::<u64>() {
-            return Ok(Self::Whole(whole));
+        match object.extract::<u64>() {
+            Ok(whole) => return Ok(Self::Whole(whole)),
+            // It is no whole number, or none that fits.
+            Err(error)
+                if error.is_instance_of::<PyTypeError>(object.py())
+                    || error.is_instance_of::<PyOverflowError>(object.py()) => {}
+            // Raised by the object, or an interruption.
+            Err(error) => return Err(error),
         }
         if object.is_instance_of::<PyInt>() {
             let message = format!("{object} is no amount: choose from 0 to {}", u64::MAX);

@@ -1,0 +1,1 @@
+"""Code of the program that raises, in every verb and integration."""
