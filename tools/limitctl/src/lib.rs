@@ -25,6 +25,7 @@ mod simulation;
 mod store;
 mod text;
 mod uninterrupted;
+mod verbs;
 mod web;
 mod whereabouts;
 
@@ -32,11 +33,11 @@ use std::ffi::OsString;
 
 use clap::Parser;
 
-use arguments::Arguments;
 pub use bounds::snapshot_with_bounds;
 use exit::{ExitCode, Failure};
 pub use job::note_signals;
 pub use live::exposition::{Format, exposition};
+use verbs::Arguments;
 
 /// Runs the program with these arguments, of which the first is its name, and returns the exit code.
 ///
@@ -44,7 +45,7 @@ pub use live::exposition::{Format, exposition};
 /// calls this, and so do the console scripts of packages that include it.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let outcome = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => command::run(arguments.verb),
+        Ok(arguments) => arguments.verb.run(),
         Err(answer) => answer_of_parser(&answer),
     };
     let code = outcome.unwrap_or_else(|failure| {

@@ -1,9 +1,8 @@
 //! `limitctl completions`.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::arguments::Arguments;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 
@@ -19,9 +18,9 @@ pub struct Completions {
 }
 
 impl Completions {
-    pub fn run(self) -> Result<ExitCode, Failure> {
+    pub fn run(self, command: &mut Command) -> Result<ExitCode, Failure> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Arguments::command(), "limitctl", &mut script);
+        clap_complete::generate(self.shell, command, "limitctl", &mut script);
         output::print_bytes(&script)?;
         Ok(ExitCode::Done)
     }

@@ -1,8 +1,7 @@
 //! `limitctl man`.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 
-use crate::arguments::Arguments;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 
@@ -19,8 +18,7 @@ pub struct Man {
 }
 
 impl Man {
-    pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut command = Arguments::command();
+    pub fn run(self, mut command: Command) -> Result<ExitCode, Failure> {
         command.build();
         for verb in self.verb {
             let Some(page) = command.find_subcommand(&verb) else {

@@ -14,40 +14,9 @@ use std::path::Path;
 
 use shmlimit::{HoldSnapshot, KeysSnapshot};
 
-use crate::arguments::Verb;
-use crate::exit::{ExitCode, Failure};
 use crate::text::human::{self, count};
 pub use crate::text::human::{amounts, as_text};
 use crate::text::{sanitise, style};
-
-/// Runs a verb.
-pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
-    match verb {
-        Verb::Create(create) => create.run(),
-        Verb::Exec(exec) => exec.run(),
-        Verb::List(list) => list.run(),
-        Verb::Inspect(inspect) => inspect.run(),
-        Verb::Keys(keys) => keys.run(),
-        Verb::Show(show) => show.run(),
-        Verb::Doctor(doctor) => doctor.run(),
-        Verb::Selftest(selftest) => selftest.run(),
-        Verb::Top(top) => top.run(),
-        Verb::Watch(watch) => watch.run(),
-        Verb::Export(export) => export.run(),
-        Verb::Serve(serve) => serve.run(),
-        Verb::Fleet(fleet) => fleet.run(),
-        Verb::Recover(recover) => recover.run(),
-        Verb::Reset(reset) => reset.run(),
-        Verb::Checkpoint(checkpoint) => checkpoint.run(),
-        Verb::Apply(apply) => apply.run(),
-        Verb::Edit(edit) => edit.run(),
-        Verb::Assign(assign) => assign.run(),
-        Verb::Remove(remove) => remove.run(),
-        Verb::Simulate(simulate) => simulate.run(),
-        Verb::Completions(completions) => completions.run(),
-        Verb::Man(man) => man.run(),
-    }
-}
 
 /// A path, safe to print.
 fn shown(path: &Path) -> String {

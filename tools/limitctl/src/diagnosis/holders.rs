@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SetSnapshot};
 
 use super::finding::{Finding, Severity};
+use super::look::Look;
 use super::remedy::Remedies;
-use super::segment::Look;
 use crate::text::{human, process};
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {

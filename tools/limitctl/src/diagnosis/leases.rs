@@ -5,7 +5,7 @@ use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot, StoreProblem};
 use shmlimit::{LimitSnapshot, SetSnapshot};
 
 use super::finding::{Finding, Severity};
-use super::segment::Look;
+use super::look::Look;
 use crate::text::{human, process, sanitise};
 
 /// How many leases in a row must expire unused before they are reported.

@@ -6,8 +6,8 @@ use shmlimit::{ProcessId, ShardDiagnosis, ShardPoison};
 
 use super::finding::{Finding, Severity};
 use super::host::process::{table_is_whole, thread_activity};
+use super::look::Look;
 use super::remedy::Remedies;
-use super::segment::Look;
 use crate::text::{human, process};
 
 /// No running process holds a lock for this long: it normally takes well under a microsecond.

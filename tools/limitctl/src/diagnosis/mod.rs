@@ -6,6 +6,7 @@ mod holders;
 mod host;
 mod leases;
 mod locks;
+mod look;
 mod place;
 mod queues;
 mod remedy;

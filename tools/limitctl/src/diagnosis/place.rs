@@ -12,8 +12,8 @@ use super::file::FileFacts;
 use super::finding::{Finding, Severity};
 use super::host::mounts::mount_of;
 use super::host::process::{user_elsewhere, users_of};
+use super::look::Look;
 use super::remedy::{Remedies, end, quoted};
-use super::segment::Look;
 use crate::exit::Failure;
 
 /// The finding for an error that keeps processes from the segment; `metadata` is the file's, and the snapshot has

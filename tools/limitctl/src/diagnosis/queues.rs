@@ -6,8 +6,8 @@ use shmlimit::{KeyLabel, ProcessId, SetSnapshot, TicketSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::locks::NEVER_SO_LONG;
+use super::look::Look;
 use super::remedy::Remedies;
-use super::segment::Look;
 use crate::text::{human, process};
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {

@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shmlimit::{Diagnosis, Error, OpenError, ProcessId, SegmentReader, SegmentSnapshot};
+use shmlimit::{Error, OpenError, SegmentReader};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};
-use super::host::process::{activity, id_here};
+use super::look::{Look, Usage};
 use super::remedy::Remedies;
 use super::{holders, leases, locks, place, queues};
-use crate::text::process;
-use crate::whereabouts::Whereabouts;
 
 /// The pause between two looks at something that may be transient.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -28,105 +26,6 @@ pub struct SegmentReport {
     #[serde(flatten)]
     pub usage: Option<Usage>,
     pub findings: Vec<Finding>,
-}
-
-/// Who uses a segment.
-#[derive(Debug, Serialize)]
-pub struct Usage {
-    pub sets: usize,
-    pub alive: usize,
-    pub dead: usize,
-    pub participant_capacity: u64,
-    /// By its inode; zero if the kernel does not say.
-    pub pid_namespace: u64,
-    pub time_namespace: u64,
-    /// Whether processes that open it here read the processor's counter instead of the system's clock.
-    pub reads_counter: bool,
-    /// The live processes visible from here, by their ids in this namespace.
-    pub pids: Vec<u64>,
-}
-
-/// A segment at one instant, or nearly.
-#[derive(Debug)]
-pub struct Look {
-    pub snapshot: SegmentSnapshot,
-    pub diagnosis: Diagnosis,
-}
-
-impl Look {
-    fn at(reader: &SegmentReader) -> Result<Self, Error> {
-        Ok(Self {
-            snapshot: reader.snapshot()?,
-            diagnosis: reader.diagnose()?,
-        })
-    }
-
-    /// A process's id and, if the segment knows it, its name.
-    pub fn process(&self, process: ProcessId) -> String {
-        let mut participants = self.snapshot.participants.iter();
-        let known = participants.find(|it| process::attached(it) == process);
-        known.map_or_else(
-            || format!("process {process}"),
-            |it| format!("process {process} ({})", it.name),
-        )
-    }
-
-    /// If a process does not run until another lets it: how, and the command that makes it continue.
-    pub fn standstill_of(&self, process: ProcessId) -> Option<(&'static str, String)> {
-        let pid = self.id_here(process)?;
-        activity(pid)?.standstill(pid)
-    }
-
-    /// A process's id in this process's namespace; `None` if it cannot be seen from here.
-    fn id_here(&self, process: ProcessId) -> Option<u64> {
-        let place = &self.diagnosis.place;
-        // A copy, or a file from another boot, names other processes.
-        let is_known = place.same_boot && place.same_file;
-        let own = place.own_pid_namespace;
-        let namespace = match process.namespace {
-            None if place.any_pid_namespace => own,
-            None => place.pid_namespace,
-            Some(namespace) => namespace,
-        };
-        if namespace == own {
-            return is_known.then_some(process.pid);
-        }
-        id_here(process.pid, namespace).filter(|_| is_known)
-    }
-
-    /// Whether its locks and owners are void, because the next process that opens it starts it cold.
-    pub fn is_void(&self) -> bool {
-        Whereabouts::of(&self.snapshot) == Whereabouts::Nowhere
-    }
-
-    /// What is wrong according to this look alone.
-    fn findings(&self, remedies: &Remedies) -> Vec<Finding> {
-        let mut findings = locks::findings(self, remedies);
-        findings.extend(place::origin(self, remedies));
-        if !self.is_void() {
-            findings.extend(holders::findings(self, remedies));
-            findings.extend(queues::findings(self, remedies));
-            findings.extend(leases::findings(self));
-        }
-        findings
-    }
-
-    fn usage(&self) -> Usage {
-        let participants = &self.snapshot.participants;
-        let alive = participants.iter().filter(|it| it.alive);
-        Usage {
-            sets: self.snapshot.sets.len(),
-            alive: alive.clone().count(),
-            dead: participants.len() - alive.clone().count(),
-            participant_capacity: self.snapshot.participant_capacity,
-            pid_namespace: self.diagnosis.place.pid_namespace,
-            time_namespace: self.diagnosis.place.time_namespace,
-            reads_counter: self.diagnosis.reads_counter,
-            pids: alive
-                .filter_map(|it| self.id_here(process::attached(it)))
-                .collect(),
-        }
-    }
 }
 
 /// Examines whatever is at a path.
@@ -168,23 +67,35 @@ fn look_until_certain(reader: &SegmentReader, path: &Path) -> Result<(Look, Vec<
     let remedies = Remedies::of(path);
     let begun = Instant::now();
     let mut look = Look::at(reader)?;
-    let mut findings = look.findings(&remedies);
+    let mut found = findings(&look, &remedies);
     loop {
-        let longest = findings
+        let longest = found
             .iter()
             .map(|finding| finding.min_age)
             .max()
             .unwrap_or_default();
         let left = longest.saturating_sub(begun.elapsed());
         if left.is_zero() {
-            return Ok((look, findings));
+            return Ok((look, found));
         }
         std::thread::sleep(left.min(PAUSE));
         look = Look::at(reader)?;
-        let mut again = look.findings(&remedies);
-        again.retain(|finding| findings.iter().any(|before| before.is_still(finding)));
-        findings = again;
+        let mut again = findings(&look, &remedies);
+        again.retain(|finding| found.iter().any(|before| before.is_still(finding)));
+        found = again;
     }
+}
+
+/// What is wrong according to one look alone.
+fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
+    let mut findings = locks::findings(look, remedies);
+    findings.extend(place::origin(look, remedies));
+    if !look.is_void() {
+        findings.extend(holders::findings(look, remedies));
+        findings.extend(queues::findings(look, remedies));
+        findings.extend(leases::findings(look));
+    }
+    findings
 }
 
 impl SegmentReport {

@@ -6,8 +6,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use shmlimit::{KeyLimitSnapshot, KeySnapshot};
 
+use super::cells::{FAINT, TITLE, WARNING, pad};
 use super::state::Screen;
-use super::{FAINT, TITLE, WARNING, pad};
 use crate::text::human::{self, count};
 use crate::text::{key, sanitise};
 

@@ -7,8 +7,8 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 use shmlimit::{HoldSnapshot, KeyLabel, SetSnapshot, TicketSnapshot};
 
+use super::cells::{BAD, FAINT, SELECTED, pad, visible};
 use super::state::{List, Screen};
-use super::{BAD, FAINT, SELECTED, pad, visible};
 use crate::text::human::{self, amounts, count};
 use crate::text::{key, process, sanitise};
 

@@ -1,6 +1,7 @@
 //! The full-screen view of a segment: its pages, and how it reacts to keys. It only knows the frame that it draws into;
 //! `terminal.rs` knows the terminal.
 
+mod cells;
 mod key_page;
 mod lists;
 mod overview;
@@ -13,7 +14,6 @@ mod tests;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use unicode_width::UnicodeWidthChar;
@@ -21,17 +21,9 @@ use unicode_width::UnicodeWidthChar;
 use crate::live::sampler::State;
 use crate::text::human::{self, count};
 use crate::text::sanitise;
+use cells::{FAINT, GOOD, TITLE, WARNING, fit};
 pub use signs::Signs;
 use state::{Page, Screen};
-
-const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
-const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
-const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
-const GOOD: Style = Style::new().fg(ratatui::style::Color::Green);
-const WARNING: Style = Style::new().fg(ratatui::style::Color::Yellow);
-const BAD: Style = Style::new()
-    .fg(ratatui::style::Color::Red)
-    .add_modifier(Modifier::BOLD);
 
 /// The smallest terminal in which the view makes sense.
 const MIN_WIDTH: u16 = 40;
@@ -130,28 +122,4 @@ fn footer(screen: &Screen) -> Line<'static> {
         Page::Processes => "q quit  esc back  / filter  p pause",
     };
     Line::styled(text, FAINT)
-}
-
-/// The text in at most this many columns.
-fn fit(text: &str, columns: usize) -> String {
-    let mut used = 0;
-    let is_inside = |character: &char| {
-        used += character.width().unwrap_or(0);
-        used <= columns
-    };
-    text.chars().take_while(is_inside).collect()
-}
-
-/// The text in exactly this many columns.
-fn pad(text: &str, columns: usize) -> String {
-    let fitting = fit(text, columns);
-    let width: usize = fitting.chars().filter_map(UnicodeWidthChar::width).sum();
-    format!("{fitting}{}", " ".repeat(columns - width))
-}
-
-/// The lines of a list that fit, including the selected one.
-fn visible(lines: Vec<Line<'static>>, selected: Option<usize>, height: u16) -> Vec<Line<'static>> {
-    let height = usize::from(height);
-    let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(height));
-    lines.into_iter().skip(first).take(height).collect()
 }

@@ -6,9 +6,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use shmlimit::{LimitSnapshot, SetSnapshot};
 
+use super::cells::{BAD, FAINT, SELECTED, TITLE, WARNING, pad, visible};
 use super::signs::Signs;
 use super::state::Screen;
-use super::{BAD, FAINT, SELECTED, TITLE, WARNING, pad, visible};
 use crate::live::activity::{Rates, SetActivity};
 use crate::live::standing::{self, Usage};
 use crate::text::human::{self, count};

@@ -6,8 +6,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use shmlimit::SetSnapshot;
 
+use super::cells::{FAINT, TITLE};
 use super::state::{List, Screen};
-use super::{FAINT, TITLE, lists, overview};
+use super::{lists, overview};
 use crate::live::activity::{Rates, SetActivity};
 use crate::text::human::{self, count};
 

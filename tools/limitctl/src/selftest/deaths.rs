@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::act::{Act, CAPACITY};
 use super::check::Seen;
 use super::child::{Child, DEADLINE, Part, eventually, now, wrong};
-use super::stage::{Act, CAPACITY};
 use crate::exit::Failure;
 use crate::text::human;
 

@@ -1,6 +1,7 @@
 //! Tries out on a file system and a kernel what limits across processes rely on, with its own processes, which it
 //! kills.
 
+mod act;
 mod check;
 mod child;
 mod deaths;

@@ -1,25 +1,19 @@
-//! The test's own segments, in the directory under test, and what the checks do with them.
+//! The checks, each on a segment of its own in the directory under test.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use shmlimit::{
-    ClockCheck, Declaration, Error, Limit, LimitSet, OpenError, Permit, Segment, SegmentReader,
-    SetDeclaration,
-};
+use shmlimit::{ClockCheck, Error, OpenError, Segment};
 use tempfile::TempDir;
 
+use super::act::{Act, declaration};
 use super::check::{Check, Seen};
-use super::child::{Child, Part, wrong};
+use super::child::wrong;
 use super::{deaths, wakes};
 use crate::exit::Failure;
 use crate::text::human;
 use crate::uninterrupted::Uninterrupted;
 
-/// The set that the checks use.
-const SET: &str = "selftest";
-/// The capacity of its only limit.
-pub const CAPACITY: u64 = 2;
 /// For how long the clocks are compared.
 const CLOCKS: Duration = Duration::from_millis(100);
 
@@ -111,63 +105,6 @@ impl Stage {
         let path = self.directory.path().to_owned();
         let removed = self.directory.close();
         removed.map_err(|error| Failure::of_system(&error, format_args!("cannot remove {}", path.display())))
-    }
-}
-
-fn declaration() -> Declaration {
-    let limit = Limit::concurrency("places", CAPACITY);
-    let set = SetDeclaration::new(SET).waiters(16).add_limit(limit);
-    Declaration::new().participants(16).add_set(set)
-}
-
-/// The segment of one check.
-pub struct Act {
-    path: PathBuf,
-    pub segment: Segment,
-    pub set: LimitSet,
-}
-
-impl Act {
-    fn new(path: PathBuf) -> Result<Self, Failure> {
-        let segment = Segment::create(&path, &declaration()).map_err(Failure::while_creating)?;
-        let set = segment.set(SET)?;
-        Ok(Self { path, segment, set })
-    }
-
-    pub fn reader(&self) -> Result<SegmentReader, Failure> {
-        Ok(SegmentReader::open(&self.path)?)
-    }
-
-    /// Takes this many places at once; `None` if they are not available.
-    pub fn take(&self, places: u64) -> Result<Option<Permit<'_>>, Failure> {
-        let request = self.set.request().with("places", places)?;
-        Ok(self.set.try_acquire(&request)?.into_result().ok())
-    }
-
-    /// Takes all places, which must be available.
-    pub fn take_all(&self, when: &str) -> Result<Permit<'_>, Failure> {
-        self.take(CAPACITY)?
-            .ok_or_else(|| wrong(format!("not all places are to be had {when}")))
-    }
-
-    /// Starts a child that takes all places, reports it, and holds them until it is killed or told to go on.
-    pub fn start_holder(&self) -> Result<Child, Failure> {
-        let mut holder = Child::start(|part: &mut Part| {
-            let held = self.take_all("in a child")?;
-            part.report(0)?;
-            part.wait_for_order()?;
-            drop(held);
-            Ok(())
-        })?;
-        holder.report()?;
-        Ok(holder)
-    }
-
-    /// Whether the attached process counts as alive; `None` if it is not attached.
-    pub fn is_alive(&self, reader: &SegmentReader, child: &Child) -> Result<Option<bool>, Failure> {
-        let snapshot = reader.snapshot()?;
-        let participant = snapshot.participants.iter().find(|it| it.pid == child.pid());
-        Ok(participant.map(|it| it.alive))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::act::{Act, CAPACITY};
 use super::check::{Seen, Times};
 use super::child::{Child, Part, eventually, now};
-use super::stage::{Act, CAPACITY};
 use crate::exit::Failure;
 
 /// How often each is measured.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shmlimit::Segment;
 
-use super::{Part, Shared};
+use super::part::{Part, Shared};
 use crate::arguments::{Access, duration};
 use crate::command::shown;
 use crate::exit::{ExitCode, Failure};

@@ -1,21 +1,22 @@
 //! `limitctl fleet`.
 
 mod drain;
+mod part;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
-use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
-use shmlimit::{Kind, SegmentReader, SegmentSnapshot};
+use shmlimit::fleet::LeaseSnapshot;
+use shmlimit::{SegmentReader, SegmentSnapshot};
 
-use crate::command::{aligned, as_text, shown};
+use crate::command::{aligned, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{fleet, sanitise, style};
 use drain::Drain;
+use part::{Part, Shared};
 
 /// Show what is leased of the limits that hosts share
 ///
@@ -48,25 +49,6 @@ enum Action {
     Drain(Drain),
 }
 
-/// A segment's part in a fleet.
-#[derive(Debug, Serialize)]
-pub struct Part<'a> {
-    path: PathBuf,
-    #[serde(flatten)]
-    pub fleet: &'a FleetSnapshot,
-    pub limits: Vec<Shared<'a>>,
-}
-
-/// A limit that hosts share.
-#[derive(Debug, Serialize)]
-pub struct Shared<'a> {
-    pub set: &'a str,
-    pub limit: &'a str,
-    kind: Kind,
-    #[serde(flatten)]
-    pub lease: &'a LeaseSnapshot,
-}
-
 impl Fleet {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if let Some(Action::Drain(drain)) = self.action {
@@ -78,68 +60,37 @@ impl Fleet {
         if self.json {
             output::print_json(&part)?;
         } else {
-            output::print(&part.text(&snapshot))?;
+            output::print(&text(&part, &snapshot))?;
         }
         Ok(ExitCode::Done)
     }
 }
 
-impl<'a> Part<'a> {
-    /// The part of the segment at `path`, which must be declared with a fleet.
-    pub fn of(path: &Path, snapshot: &'a SegmentSnapshot) -> Result<Self, Failure> {
-        let limits = snapshot.sets.iter().flat_map(|set| {
-            let shared = set.limits.iter().filter_map(|limit| {
-                Some(Shared {
-                    set: &set.name,
-                    limit: &limit.name,
-                    kind: limit.kind,
-                    lease: limit.lease.as_ref()?,
-                })
-            });
-            shared.collect::<Vec<_>>()
-        });
-        let Some(fleet) = &snapshot.fleet else {
-            let path = shown(path);
-            return Err(Failure::new(
-                ExitCode::Usage,
-                format!("{path} was declared without [fleet]: no limit of it is shared with other hosts"),
-            ));
-        };
-        Ok(Self {
-            path: as_text(path),
-            fleet,
-            limits: limits.collect(),
-        })
+fn text(part: &Part<'_>, snapshot: &SegmentSnapshot) -> String {
+    let Part {
+        path,
+        fleet: part,
+        limits,
+    } = part;
+    let mut host = format!("{:016x}", part.host);
+    if let Some(name) = &part.host_name {
+        host.push_str(&format!(", named {}", sanitise::line(name)));
     }
-}
-
-impl Part<'_> {
-    fn text(&self, snapshot: &SegmentSnapshot) -> String {
-        let Self {
-            path,
-            fleet: part,
-            limits,
-        } = self;
-        let mut host = format!("{:016x}", part.host);
-        if let Some(name) = &part.host_name {
-            host.push_str(&format!(", named {}", sanitise::line(name)));
-        }
-        let facts = [
-            ("store", sanitise::line(&part.url)),
-            ("host", host),
-            ("duty", fleet::duty(snapshot, part)),
-        ];
-        let mut text = format!("{}\n{}", style::paint(style::TITLE, shown(path)), aligned(&facts));
-        text.push('\n');
-        if limits.is_empty() {
-            text.push_str("  no limit is shared\n");
-            return text;
-        }
-        text.push_str(&leases(limits).render(2));
-        text.push('\n');
-        text.push_str(&counts(limits).render(2));
-        text
+    let facts = [
+        ("store", sanitise::line(&part.url)),
+        ("host", host),
+        ("duty", fleet::duty(snapshot, part)),
+    ];
+    let mut text = format!("{}\n{}", style::paint(style::TITLE, shown(path)), aligned(&facts));
+    text.push('\n');
+    if limits.is_empty() {
+        text.push_str("  no limit is shared\n");
+        return text;
     }
+    text.push_str(&leases(limits).render(2));
+    text.push('\n');
+    text.push_str(&counts(limits).render(2));
+    text
 }
 
 /// What is leased, and the store's answers.

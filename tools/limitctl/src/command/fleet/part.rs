@@ -1,0 +1,58 @@
+//! What a segment shares with other hosts.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
+use shmlimit::{Kind, SegmentSnapshot};
+
+use crate::command::{as_text, shown};
+use crate::exit::{ExitCode, Failure};
+
+/// A segment's part in a fleet.
+#[derive(Debug, Serialize)]
+pub struct Part<'a> {
+    pub path: PathBuf,
+    #[serde(flatten)]
+    pub fleet: &'a FleetSnapshot,
+    pub limits: Vec<Shared<'a>>,
+}
+
+/// A limit that hosts share.
+#[derive(Debug, Serialize)]
+pub struct Shared<'a> {
+    pub set: &'a str,
+    pub limit: &'a str,
+    kind: Kind,
+    #[serde(flatten)]
+    pub lease: &'a LeaseSnapshot,
+}
+
+impl<'a> Part<'a> {
+    /// The part of the segment at `path`, which must be declared with a fleet.
+    pub fn of(path: &Path, snapshot: &'a SegmentSnapshot) -> Result<Self, Failure> {
+        let limits = snapshot.sets.iter().flat_map(|set| {
+            let shared = set.limits.iter().filter_map(|limit| {
+                Some(Shared {
+                    set: &set.name,
+                    limit: &limit.name,
+                    kind: limit.kind,
+                    lease: limit.lease.as_ref()?,
+                })
+            });
+            shared.collect::<Vec<_>>()
+        });
+        let Some(fleet) = &snapshot.fleet else {
+            let path = shown(path);
+            return Err(Failure::new(
+                ExitCode::Usage,
+                format!("{path} was declared without [fleet]: no limit of it is shared with other hosts"),
+            ));
+        };
+        Ok(Self {
+            path: as_text(path),
+            fleet,
+            limits: limits.collect(),
+        })
+    }
+}
