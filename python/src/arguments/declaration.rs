@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
 use crate::interpreter::error::{OrRaise, exception};
+use crate::interpreter::json::json;
 
 /// A validated declaration of what a segment holds.
 #[pyclass(frozen, module = "shmlimit._native")]
@@ -60,7 +61,7 @@ impl Declaration {
 
     /// The declaration as JSON with the fields of the TOML.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        crate::segments::segment::json(py, &self.declaration)
+        json(py, &self.declaration)
     }
 
     /// The path of the segment's file, if declared.

@@ -3,6 +3,7 @@
 pub(crate) mod call;
 pub(crate) mod error;
 pub(crate) mod interruption;
+pub(crate) mod json;
 pub(crate) mod log;
 pub(crate) mod object;
 pub(crate) mod once;

@@ -13,6 +13,7 @@ use crate::arguments::key;
 use crate::handle::fleet_thread::{self, FleetThread};
 use crate::handle::request_log::RequestLog;
 use crate::interpreter::error::{OrRaise, chosen, exception, raised, raised_saying};
+use crate::interpreter::json::json;
 use crate::interpreter::log;
 use crate::interpreter::seconds;
 use crate::segments::clock::VirtualClock;
@@ -310,9 +311,4 @@ pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
         }
         _ => raised(py, &error),
     })
-}
-
-/// A value as JSON, which the package reads into plain dictionaries.
-pub fn json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
-    serde_json::to_string(value).map_err(|error| exception(py, "SegmentError", error.to_string()))
 }
