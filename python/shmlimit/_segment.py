@@ -261,14 +261,14 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
 
 # Mismatches already logged: a program may open a segment in many places.
-_policy_headers: set[tuple[str, str]] = set()
+_already_logged: set[tuple[str, str]] = set()
 
 
 def _tell(path: str, mismatch: dict[str, Any]) -> None:
     """Logs, once per process, how a segment differed from the declaration that it was opened with."""
-    if (path, mismatch["message"]) in _policy_headers:
+    if (path, mismatch["message"]) in _already_logged:
         return
-    _policy_headers.add((path, mismatch["message"]))
+    _already_logged.add((path, mismatch["message"]))
     # A change by a higher version is intended.
     level = logging.INFO if mismatch["outcome"] == "upgraded" else logging.WARNING
     fields = {name: value for name, value in mismatch.items() if name not in ("message", "set")}

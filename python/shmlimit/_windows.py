@@ -101,7 +101,7 @@ class WindowDirectory:
         self._shape = keys if when_full == "evict_least_used" else f"{keys}.{when_full}"
         # No lock, which a fork could leave locked forever: opening a file twice does no harm.
         self._opened: dict[str, Table] = {}
-        self._policy_headers: set[str] = set()
+        self._already_logged: set[str] = set()
         if self.path.exists():
             self._require_private()
 
@@ -150,8 +150,8 @@ class WindowDirectory:
     def tell(self, file: str, usage: dict[str, int]) -> None:
         """Warns, once per process each, that a table is nearly full and that one has begun to evict keys in use."""
         rows, used = usage.get("rows", 0), usage.get("used", 0)
-        if used >= _NEARLY_FULL * rows > 0 and "full" not in self._policy_headers:
-            self._policy_headers.add("full")
+        if used >= _NEARLY_FULL * rows > 0 and "full" not in self._already_logged:
+            self._already_logged.add("full")
             _log.warning(
                 "%s: %d of %d rows are in use. There is one for each client, endpoint and limit: declare max_keys=%d",
                 file,
@@ -159,8 +159,8 @@ class WindowDirectory:
                 rows,
                 2 * rows,
             )
-        if usage.get("evicted_in_use", 0) > 0 and "evicted" not in self._policy_headers:
-            self._policy_headers.add("evicted")
+        if usage.get("evicted_in_use", 0) > 0 and "evicted" not in self._already_logged:
+            self._already_logged.add("evicted")
             _log.warning(
                 "%s: the table is full, and %d keys that had something used were evicted (%s). What they had used is "
                 "forgotten: declare max_keys=%d",

@@ -335,7 +335,7 @@ impl<'a> Permit<'a> {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let jobs = segment.set("jobs")?;
     /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("no other process holds any");
-    /// for _shard_of_the_work in 0..3 {
+    /// for _ in 0..3 {
     ///     permit.heartbeat()?; // an error if it came too late and others hold the place now
     /// }
     /// assert!(!permit.reclaimed());

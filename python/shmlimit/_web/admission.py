@@ -17,7 +17,8 @@ from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
 from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._event_loops import in_thread
 from shmlimit._web.client_address import AddressWatch, ClientAddress
-from shmlimit._web.keys import Head, Header, KeyFinder, Request, check_key
+from shmlimit._web.head import Head, Request
+from shmlimit._web.keys import Header, KeyFinder, check_key
 from shmlimit._web.options import Advertise, OnError
 
 _log = logging.getLogger("shmlimit")

@@ -6,12 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 from shmlimit._by_arguments import Key
-
-if TYPE_CHECKING:
-    from shmlimit._web.keys import Head, Request
+from shmlimit._web.head import Head, Request
 
 _log = logging.getLogger("shmlimit")
 

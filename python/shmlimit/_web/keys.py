@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from shmlimit._by_arguments import Key
 from shmlimit._web.client_address import ClientAddress
-
-Request = TypeVar("Request")
-OfFramework = TypeVar("OfFramework", covariant=True)
-
-
-class Head(Protocol[OfFramework]):
-    """What the limits read from a request, independent of the framework."""
-
-    @property
-    def request(self) -> OfFramework:
-        """The framework's own request object, passed to callables."""
-
-    @property
-    def client_address(self) -> str | None:
-        """The address of the other end of the connection; None if it has none, as with Unix sockets."""
-
-    def header_values(self, name: str) -> list[str]:
-        """The values of a header, one for each line that the server keeps separate."""
+from shmlimit._web.head import Head, Request
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
 from shmlimit._by_arguments import Capacities, Costs
-from shmlimit._web.keys import KeyFinder, Request
+from shmlimit._web.head import Request
+from shmlimit._web.keys import KeyFinder
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -16,8 +16,7 @@ The documentation's page on Concurry lists what differs, and why.
 import importlib
 from typing import Any
 
-from ._acquisition import Acquisition, LimitSetAcquisition
-from ._base import BaseLimitSet
+from ._acquisition import Acquisition, BaseLimitSet, LimitSetAcquisition
 from ._constants import (
     ExecutionMode,
     LoadBalancingAlgorithm,
@@ -35,8 +34,9 @@ from ._limit_set import (
     ShmLimitSet,
 )
 from ._limits import CallLimit, FrozenError, Limit, RateLimit, ResourceLimit
+from ._limits_of_workers import pool_for_worker
 from ._settings import global_config, temp_config
-from ._workers import connect_workers
+from ._workers import connect_workers, take_in_workers
 
 __all__ = [
     "Acquisition",
@@ -64,6 +64,7 @@ __all__ = [
     "temp_config",
 ]
 
+take_in_workers(ShmLimitSet, pool_for_worker)
 connect_workers()
 
 

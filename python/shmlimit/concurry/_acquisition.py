@@ -1,8 +1,9 @@
-"""Acquisitions: what a request holds, and reports of how much of it was used."""
+"""Acquisitions, which hold what was requested, and the interface of the sets that give them."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import shmlimit
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ._limit_set import ShmLimitSet
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class LimitSetAcquisition:
 
     def __init__(
         self,
-        limit_set: ShmLimitSet,
+        limit_set: BaseLimitSet,
         acquisitions: Mapping[str, Acquisition],
         successful: bool = True,
         config: Mapping[str, Any] | None = None,
@@ -211,3 +211,37 @@ class LimitSetAcquisition:
             return
         finally:
             permit.release(failed)
+
+
+class BaseLimitSet(ABC):
+    """What a `LimitPool` needs of its sets. Any class with these methods counts as a subclass."""
+
+    @abstractmethod
+    def acquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> LimitSetAcquisition:
+        """Takes what is requested, waiting if need be."""
+
+    @abstractmethod
+    async def async_acquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> LimitSetAcquisition:
+        """Takes what is requested, waiting in a task of an event loop."""
+
+    @abstractmethod
+    def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
+        """Takes what is requested if that is possible at once."""
+
+    @abstractmethod
+    def release_limit_set_acquisition(self, acquisition: LimitSetAcquisition) -> None:
+        """Releases an acquisition of this set."""
+
+    @abstractmethod
+    def get_stats(self) -> dict[str, Any]:
+        """How full each limit is."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        if cls is not BaseLimitSet:
+            return NotImplemented
+        return all(callable(getattr(other, name, None)) for name in BaseLimitSet.__abstractmethods__)

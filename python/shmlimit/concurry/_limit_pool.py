@@ -7,7 +7,7 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ._base import BaseLimitSet
+from ._acquisition import BaseLimitSet, LimitSetAcquisition
 from ._constants import LoadBalancingAlgorithm
 from ._limits import Amount, FrozenError
 from ._settings import global_config
@@ -15,8 +15,6 @@ from ._workers import connect_workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ._acquisition import LimitSetAcquisition
 
 
 # Attributes of a pool that are not pickled.

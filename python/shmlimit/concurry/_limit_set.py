@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import shmlimit
 
 from . import _home
-from ._acquisition import Acquisition, LimitSetAcquisition
+from ._acquisition import Acquisition, BaseLimitSet, LimitSetAcquisition
 from ._amounts import check_number, exact_cost
-from ._base import BaseLimitSet
 from ._constants import ExecutionMode, PollingAlgorithm
 from ._limits import Amount, CallLimit, Limit, RateLimit, ResourceLimit
 from ._workers import connect_workers
