@@ -47,7 +47,7 @@ pub(crate) struct LimitRules {
     pub(crate) shadow: bool,
     near: NearThreshold,
     near_percent: u8,
-    /// How another capacity changes the rule; `None` if keys cannot have one.
+    /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
     pub(in crate::engine) terms: Option<CapacityTerms>,
     /// The word of a row's state that holds the key's own capacity; `None` if keys cannot have one.
     pub(in crate::engine) override_word: Option<usize>,

@@ -19,8 +19,8 @@ use crate::shm::lock::store::Direct;
 /// Units that a look leaves out, for each limit of a set.
 pub(crate) type OfDead = [u64; MAX_LIMITS];
 
-/// The holds of a shard from which a reclaim would take something back: their owners are dead or have given them back
-/// without the lock, or their lease or that of this host has expired.
+/// The holds of a shard from which a reclaim would take something back: their owners are dead or gave them back without
+/// the lock, a lease of theirs has expired, or their places are no longer leased to this host.
 #[derive(Debug)]
 pub(crate) struct DeadHolds {
     owners: HashSet<u64>,

@@ -122,8 +122,9 @@ impl SegmentEngine {
         outcome
     }
 
-    /// Gives back everything in the shard whose owner is dead, whose lease has expired, or that is no longer leased to this
-    /// host; also tickets whose time is up, and grants that have lapsed. Returns how many holds of dead owners there were.
+    /// Gives back everything in the shard whose owner is dead, whose lease has expired, or that is no longer leased to
+    /// this host; also tickets whose time is up, and grants that have lapsed. Returns how many holds of dead owners
+    /// there were.
     pub(crate) fn reclaim(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
         let mut reclaimed = 0;
         for owner in shard.owners() {
