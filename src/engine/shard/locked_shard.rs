@@ -103,8 +103,8 @@ pub(crate) struct AfterUnlock<'a> {
     pub(in crate::engine) futex: Cell<Option<PendingWake<'a>>>,
     /// Whether the process on duty has to look whether to ask for more.
     pub(in crate::engine) wakes_duty: Cell<bool>,
-    /// The latest time it may take until, on the boot-time clock; zero if the lock was free and no time has been spent
-    /// yet.
+    /// Until when it may take at most, on the boot-time clock; or [`NOTHING_MORE`]. Zero unless the lock was only had
+    /// after a [brief](LockWait::Briefly) wait.
     pub(super) deadline: u64,
     /// For the subscriber, which is the program's code and must not run under the lock.
     #[cfg(feature = "tracing")]
