@@ -1,4 +1,4 @@
-//! Limits by the rule that most are by, with no more around it than a decision reads.
+//! Limits with the most common rule, reduced to what a decision reads.
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,12 +9,12 @@ use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOper
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::lock::journal::Transaction;
 
-/// A [plain](LimitRules::is_plain) limit by GCRA, a token bucket or a leaky bucket, of which nothing is held.
+/// A [plain](LimitRules::is_plain) GCRA, token bucket or leaky bucket limit. Nothing of it is held.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct BacklogLimit {
     rule: Backlog,
     near: NearThreshold,
-    /// Where its state begins, of the words of a row.
+    /// The index of its first word in a row's state.
     first_word: usize,
 }
 
@@ -30,14 +30,15 @@ impl BacklogLimit {
         }
     }
 
-    /// The words of a row that are its state.
+    /// The two words of `states` that are its state.
     #[inline(always)]
     pub(in crate::engine) fn words<'a>(&self, states: &'a [AtomicU64]) -> Option<&'a [AtomicU64; 2]> {
         let (_, words) = states.split_at_checked(self.first_word)?;
         words.first_chunk()
     }
 
-    /// As [`LimitRules::take`], from the states of a row.
+    /// Takes the cost if the limit admits it, and returns how the limit then stands: [`LimitRules::take`] on the states
+    /// of a row.
     #[inline(always)]
     pub(in crate::engine) fn take(
         &self,
@@ -50,7 +51,7 @@ impl BacklogLimit {
         self.rule.take_if_admitted(state, now.within_proven_range(), cost)
     }
 
-    /// How the limit stands once a cost is charged, where it admits that.
+    /// How the limit stands once `cost` is charged, if it admits that.
     #[inline(always)]
     pub(in crate::engine) fn mark_if_admitted(
         &self,
@@ -62,13 +63,13 @@ impl BacklogLimit {
         self.rule.mark_if_admitted(state, now.within_proven_range(), cost)
     }
 
-    /// The state of a limit that was admitted to stand so.
+    /// The state of a limit that stands at `mark` after an admission.
     #[inline(always)]
     pub(in crate::engine) fn state_at(&self, now: Now, mark: Mark) -> [u64; 2] {
         self.rule.state_at(now.within_proven_range(), mark)
     }
 
-    /// What the limit says to a cost, and how it stands.
+    /// The limit's answer to `cost`, and how it stands.
     #[inline(always)]
     pub(in crate::engine) fn assess(
         &self,
@@ -80,17 +81,17 @@ impl BacklogLimit {
         Some(self.rule.assess_and_mark(state, now.within_proven_range(), cost))
     }
 
-    /// As [`LimitRules::is_near`].
+    /// See [`LimitRules::is_near`].
     #[inline(always)]
     pub(in crate::engine) fn is_near(&self, mark: Mark) -> bool {
         self.rule.is_near(mark, self.near)
     }
 }
 
-/// Those of a set, each in its place.
+/// The backlog limits of a set, each at its position.
 #[derive(Clone, Debug, Default)]
 pub(in crate::engine) struct BacklogLimits {
-    /// As many as a set can have limits, so that it need not be asked how many there are.
+    /// One place for each limit a set can have, so that nothing needs to know how many it has.
     limits: Box<[Option<BacklogLimit>; MAX_LIMITS]>,
     mask: LimitMask,
 }
@@ -107,7 +108,7 @@ impl BacklogLimits {
         }
     }
 
-    /// Whether all that are asked for are among them.
+    /// Whether all of `asked` are among them.
     #[inline(always)]
     pub(in crate::engine) fn have_all(&self, asked: LimitMask) -> bool {
         asked.0 & !self.mask.0 == 0

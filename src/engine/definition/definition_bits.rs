@@ -1,10 +1,10 @@
-//! By which definition something was decided, and in which tier.
+//! The definition and the tier that a decision was made by.
 
-/// A tier by its position in the declaration plus one; zero is `default`.
+/// A tier: its position in the declaration plus one, or zero for `default`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TierIndex(pub(crate) u8);
 
-/// Which definition a decision was made by, as the lowest bits of its generation, and for a key of which tier.
+/// The definition a decision was made by, as the lowest bits of its generation, and the key's tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DefinitionBits {
     pub(in crate::engine) generation: u8,
@@ -12,7 +12,7 @@ pub(crate) struct DefinitionBits {
 }
 
 impl DefinitionBits {
-    /// The definition of that generation, for a key of the tier `default`.
+    /// The definition of `generation`, for a key in the tier `default`.
     #[inline(always)]
     pub(in crate::engine) fn of_default(generation: u64) -> Self {
         Self {
@@ -21,7 +21,7 @@ impl DefinitionBits {
         }
     }
 
-    /// Whether it is the definition of that generation.
+    /// Whether this may be the definition of `generation`: only the lowest bits are compared.
     #[inline(always)]
     pub(in crate::engine) fn is_of(self, generation: u64) -> bool {
         self.generation == generation as u8

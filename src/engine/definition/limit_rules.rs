@@ -1,4 +1,4 @@
-//! One limit of a set: its rule, and how the rule is put to the words of a row.
+//! One limit of a set: its rule, and how the rule is applied to the words of a row.
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,16 +17,16 @@ use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 use crate::shm::lock::store::{Direct, Store};
 
-/// Where a limit stands in its set, and its state in a row.
+/// Where a limit stands in its set, and where its state starts in a row.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct LimitPlace {
     /// Its position in the set.
     pub(in crate::engine) index: usize,
-    /// Which of the set's prefix lengths it counts networks of.
+    /// Which of the set's prefix lengths it counts networks of; zero if it counts none.
     pub(in crate::engine) level: usize,
-    /// Of those of the row's state.
+    /// The index of its first word in a row's state.
     pub(in crate::engine) first_word: usize,
-    /// The word that says which capacity the key has of its own.
+    /// The word of a row's state that holds the key's own capacity; `None` if keys cannot have one.
     pub(in crate::engine) override_word: Option<usize>,
 }
 
@@ -37,29 +37,29 @@ pub(crate) struct LimitRules {
     pub(crate) index: usize,
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
-    /// A cost above this can never be met.
+    /// A cost above this can never be admitted.
     pub(crate) burst: u64,
-    /// Whether what was charged and not used is given back.
+    /// Whether what was charged and not used is refunded.
     pub(crate) refunds: bool,
     pub(crate) lease: Option<u64>,
     pub(crate) credit: Option<CreditPlan>,
-    /// Whether it decides and counts, and never refuses.
+    /// Whether it decides and counts, but never refuses.
     pub(crate) shadow: bool,
     near: NearThreshold,
     near_percent: u8,
-    /// What another capacity means for the rule.
+    /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
     pub(in crate::engine) terms: Option<CapacityTerms>,
-    /// Which word of a row's state says what capacity its key has of its own; none where it can have none.
+    /// The word of a row's state that holds the key's own capacity; `None` if keys cannot have one.
     pub(in crate::engine) override_word: Option<usize>,
-    /// Whether its capacity moves.
+    /// Whether its capacity adapts to how the work goes.
     pub(in crate::engine) adapts: bool,
-    /// Whether its capacity may be another for each key.
+    /// Whether its capacity can differ from key to key.
     differs_by_row: bool,
-    /// Which of the set's prefix lengths it counts networks of.
+    /// Which of the set's prefix lengths it counts networks of; zero if it counts none.
     pub(in crate::engine) level: usize,
     first_word: usize,
     words: usize,
-    /// Whether its last words are the room for a lease.
+    /// Whether its last words are room for a lease.
     has_lease_room: bool,
 }
 
@@ -87,7 +87,7 @@ impl LimitRules {
         }
     }
 
-    /// The limit by another rule of as many words.
+    /// The same limit with another rule, which has as many words.
     pub(in crate::engine) fn by_rule(&self, rule: Rule) -> Self {
         Self {
             rule,
@@ -97,13 +97,13 @@ impl LimitRules {
         }
     }
 
-    /// Whether to take of it, and to hold it where it is held, is all that a request that it admits does: it is not drawn in
-    /// batches, counts no networks, and does not admit in spite of a refusal.
+    /// Whether admitting a request only takes from the limit, and fills a hold if the limit is held: it is not drawn in
+    /// batches, never admits in shadow, and is decided on the request's first row.
     pub(in crate::engine) fn is_plain(&self) -> bool {
         !self.shadow && self.credit.is_none() && self.level == 0
     }
 
-    /// Which of them are so.
+    /// The limits for which `is_so` holds.
     pub(in crate::engine) fn mask(limits: &[Self], is_so: impl Fn(&Self) -> bool) -> LimitMask {
         let mut mask = LimitMask::default();
         let indexes = limits
@@ -118,7 +118,7 @@ impl LimitRules {
         self.near
     }
 
-    /// The word of a row's states at which its own begins.
+    /// The index of its first word in a row's state.
     pub(in crate::engine) fn first_word(&self) -> usize {
         self.first_word
     }
@@ -128,7 +128,7 @@ impl LimitRules {
         row.state(self.first_word, self.words)
     }
 
-    /// What an amount of a hold says is held of the limit.
+    /// The units that a word of a hold's amounts stands for. With credit the word is packed.
     pub(crate) fn held(&self, amount: u64) -> u64 {
         match self.credit {
             None => amount,
@@ -136,11 +136,11 @@ impl LimitRules {
         }
     }
 
-    /// The amount of a hold in which nothing is held.
+    /// What the word of a hold's amounts becomes when nothing is held.
     pub(crate) fn nothing_held(&self, amount: u64) -> u64 {
         match self.credit {
             None => 0,
-            // A free hold keeps the tag of its latest batch, so that the next one has another.
+            // A free hold keeps the tag of its latest batch, so that the next batch gets another.
             Some(_) => CreditWord::from_word(amount)
                 .without_requests()
                 .emptied()
@@ -148,7 +148,7 @@ impl LimitRules {
         }
     }
 
-    /// The word that says how much of a concurrency limit is in use.
+    /// The word that says how much of a concurrency limit is in use; `None` for other limits.
     pub(crate) fn in_use<'a>(&self, row: Row<'a>) -> Option<&'a AtomicU64> {
         if self.kind == Kind::Concurrency {
             self.state(row).first()
@@ -157,25 +157,25 @@ impl LimitRules {
         }
     }
 
-    /// Whether what is held under a lease that counts from then has run out.
+    /// Whether a lease that runs from `counts_from` has expired.
     pub(in crate::engine) fn has_expired(&self, counts_from: u64, now: Now) -> bool {
         self.lease
             .is_some_and(|lease| counts_from.saturating_add(lease) <= now.monotonic)
     }
 
-    /// What the limit would say to the cost, in shadow or not.
+    /// The limit's answer to `cost`, in shadow or not.
     #[inline]
     pub(crate) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
         self.rule.assess(&StateWords::reading(self.state(row)), now, cost)
     }
 
-    /// What the limit says to the cost: one in shadow admits whatever it thinks of it.
+    /// The limit's answer to `cost`. In shadow it always admits.
     #[inline]
     pub(crate) fn verdict(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
         self.verdict_and_mark(row, now, cost).0
     }
 
-    /// As [`verdict`](Self::verdict), and how the limit stands.
+    /// The [`verdict`](Self::verdict), and how the limit stands.
     #[inline]
     pub(crate) fn verdict_and_mark(&self, row: Row<'_>, now: Now, cost: u64) -> (Assessment, Mark) {
         let state = StateWords::reading(self.state(row));
@@ -186,13 +186,13 @@ impl LimitRules {
         (assessment, mark)
     }
 
-    /// Nanoseconds before which so many units cannot all have been taken, in whatever portions.
+    /// A lower bound, in nanoseconds, on when all of `amount` units can have been taken, in whatever portions.
     pub(in crate::engine) fn earliest(&self, row: Row<'_>, now: Now, amount: u64) -> u64 {
         self.rule
             .earliest(&StateWords::reading(self.state(row)), now, amount)
     }
 
-    /// Whether a limit that stands so is near its capacity.
+    /// Whether a limit that stands at `mark` is near its capacity.
     #[inline]
     pub(crate) fn is_near(&self, mark: Mark) -> bool {
         self.rule.is_near(mark, self.near)
@@ -203,7 +203,7 @@ impl LimitRules {
         self.rule.mark(&StateWords::reading(self.state(row)), now)
     }
 
-    /// Takes the cost if the limit admits it, and says how the limit stands then.
+    /// Takes the cost if the limit admits it. Returns how the limit then stands, or else the assessment.
     #[inline(always)]
     pub(crate) fn take(
         &self,
@@ -217,14 +217,14 @@ impl LimitRules {
             .take(&mut StateWords::changing(words, transaction), now, cost)
     }
 
-    /// Charges usage that has already happened, whatever the limit says to it.
+    /// Charges usage that has already happened, whatever the limit says.
     pub(crate) fn charge(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, cost: u64) {
         let words = self.state(row);
         self.rule
             .charge(&mut StateWords::changing(words, transaction), now, cost);
     }
 
-    /// Charges, to a row of which nothing is used, usage that happened before `next` came in place of this limit.
+    /// Charges usage that happened before `next` replaced this limit. Nothing of the row may be used yet.
     pub(in crate::engine) fn charge_before(
         &self,
         next: &Self,
@@ -263,7 +263,7 @@ impl LimitRules {
             .charge_ahead(&mut StateWords::changing(words, transaction), now, delay, cost);
     }
 
-    /// Gives back `unused` units of a charge by this rule; answers the units really given back.
+    /// Refunds `unused` units of a charge by this rule. Returns the units actually refunded.
     pub(crate) fn refund(
         &self,
         row: Row<'_>,
@@ -277,7 +277,7 @@ impl LimitRules {
             .refund(&mut StateWords::changing(words, transaction), now, unused, charge)
     }
 
-    /// Tells a limit whose capacity moves how a piece of work went that is about to be given back.
+    /// Tells an adaptive limit how the work went whose units are about to be given back.
     #[inline]
     pub(crate) fn observe(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, sample: Sample) {
         if self.adapts {
@@ -294,8 +294,7 @@ impl LimitRules {
             .give_back(&mut StateWords::changing(words, store), amount);
     }
 
-    /// Forgets what a limit whose capacity moves has learnt, and the capacity of its own that a key has: another key starts
-    /// as declared.
+    /// Forgets the key's own capacity, or what an adaptive limit has learnt: another key starts as declared.
     pub(crate) fn forget(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
         if !self.differs_by_row {
             return;
@@ -321,18 +320,18 @@ impl LimitRules {
         matches!(self.rule, Rule::Leased(_))
     }
 
-    /// Before which of the limit's words there is room for a lease.
+    /// The first of the limit's words that is room for a lease.
     fn lease_room(&self) -> Option<usize> {
         self.has_lease_room
             .then(|| self.words.saturating_sub(LEASE_WORDS))
     }
 
-    /// The word of a row's states at which the room for a lease begins.
+    /// The index, in a row's state, of the first word that is room for a lease.
     pub(in crate::engine) fn lease_word(&self) -> Option<usize> {
         Some(self.first_word + self.lease_room()?)
     }
 
-    /// The rule of a lease, where hosts share the limit.
+    /// The rule of the lease, if hosts share the limit.
     fn leased(&self) -> Option<&Leased> {
         match &self.rule {
             Rule::Leased(leased) => Some(leased),
@@ -340,31 +339,33 @@ impl LimitRules {
         }
     }
 
-    /// Whether a refusal by a limit that stood so is for want of a lease.
+    /// Whether a refusal that left the limit at `mark` is for want of a lease.
     pub(in crate::engine) fn wants_lease(&self, mark: Mark) -> bool {
         self.leased().is_some_and(|leased| leased.wants_lease(mark))
     }
 
-    /// What a record of a lease says, for readers.
+    /// The words of the lease record, for readers.
     pub(in crate::engine) fn lease_words<'a>(&self, row: Row<'a>) -> Option<&'a [AtomicU64]> {
         self.state(row).get(self.lease_room()?..)
     }
 
-    /// How many places are held above what is leased of a concurrency limit that hosts share.
+    /// How many places of a concurrency limit that hosts share are held beyond what is leased.
     pub(in crate::engine) fn places_above_lease(&self, row: Row<'_>, now: Now) -> u64 {
         let state = StateWords::reading(self.state(row));
-        // Until the store has answered for this key, what was held before is what is asked for first.
+        // Until the store has answered for this key, nothing exceeds the lease: what is already held is asked for
+        // first.
         let leased = self.leased().filter(|leased| leased.was_answered(&state));
         let places = leased.and_then(|leased| leased.places(&state, now));
         places.map_or(0, |places| state.load(0).saturating_sub(places))
     }
 
-    /// The fencing number of an admission that left the limit so, where hosts share it and it is held.
+    /// The fencing number of an admission that left the limit at `mark`; `None` unless hosts share the limit and it is
+    /// held.
     pub(in crate::engine) fn fencing_number(&self, mark: Mark) -> Option<u64> {
         self.leased()?.fencing_number_of(mark)
     }
 
-    /// What is leased, where hosts share the limit.
+    /// The state of the lease, if hosts share the limit.
     pub(crate) fn lease_state(&self, row: Row<'_>, now: Now) -> Option<LeaseState> {
         Some(
             self.leased()?
@@ -372,14 +373,15 @@ impl LimitRules {
         )
     }
 
-    /// Notes that the lease is nearly spent; returns whether the process that asks for more is to be woken. A hint, which is
-    /// not undone.
+    /// Notes that the lease is nearly spent. Returns whether to wake the process on duty. The note is only a hint and
+    /// need not be undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
         let mut state = StateWords::changing(self.state(row), Direct);
         self.leased().is_some_and(|leased| leased.alert(&mut state))
     }
 
-    /// Notes that so much was asked for and not had, as [`note_low`](Self::note_low).
+    /// Notes that `cost` units were asked for and missing: a hint, like [`note_low`](Self::note_low). Returns whether
+    /// to wake the process on duty.
     pub(in crate::engine) fn note_unmet(&self, row: Row<'_>, cost: u64) -> bool {
         let mut state = StateWords::changing(self.state(row), Direct);
         self.leased()
@@ -391,7 +393,7 @@ impl LimitRules {
         self.leased()?.due_at(&StateWords::reading(self.state(row)), now)
     }
 
-    /// The request that is to be sent now, kept in the state.
+    /// The request to send to the store now, if one is due. It is recorded in the state.
     pub(in crate::engine) fn ask_lease(
         &self,
         row: Row<'_>,
@@ -403,7 +405,7 @@ impl LimitRules {
             .ask(&mut StateWords::changing(words, transaction), now)
     }
 
-    /// Brings an answer of the store into force.
+    /// Applies an answer of the store.
     pub(in crate::engine) fn install_lease(
         &self,
         row: Row<'_>,
@@ -417,7 +419,7 @@ impl LimitRules {
         self.leased()?.install(state, now, attempt_at, answer)
     }
 
-    /// Notes that the store was asked in vain.
+    /// Notes that a request to the store failed.
     pub(in crate::engine) fn fail_lease(
         &self,
         row: Row<'_>,
@@ -434,7 +436,7 @@ impl LimitRules {
         }
     }
 
-    /// Has everything given back that is leased, or ends that.
+    /// Starts giving back everything that is leased, or stops that.
     pub(in crate::engine) fn set_draining(
         &self,
         row: Row<'_>,
@@ -447,7 +449,8 @@ impl LimitRules {
         }
     }
 
-    /// Forgets what was reported to the store of this host, which is another one from now on. Not journalled: it can be repeated.
+    /// Forgets everything reported to the store, because this is another host now. Not journalled, as it can be
+    /// repeated.
     pub(in crate::engine) fn begin_as_another_host(&self, row: Row<'_>) {
         if let Some(local_words) = self.lease_room() {
             let mut state = StateWords::changing(self.state(row), Direct);
@@ -455,24 +458,24 @@ impl LimitRules {
         }
     }
 
-    /// Takes over the state of a limit whose parameters these replace.
+    /// Carries the state over from `old`, the limit that this one replaces.
     pub(crate) fn migrate(&self, old: &Self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now) {
         let words = self.state(row);
         self.rule
             .migrate(&old.rule, &mut StateWords::changing(words, transaction), now);
     }
 
-    /// Replenishes the limit. Not journalled: it can be repeated.
+    /// Replenishes the limit. Not journalled, as it can be repeated.
     pub(crate) fn reset(&self, row: Row<'_>) {
         self.rule
             .reset(&mut StateWords::changing(self.state(row), Direct));
     }
 }
 
-/// What a limit's state will be after several steps, of which only the outcome goes through the journal.
+/// A limit's state in the middle of several steps, of which only the outcome is journalled.
 struct StateBetween<'a> {
     words: &'a [AtomicU64],
-    /// A charge stores four words at most, and a migration 62.
+    /// A charge stores at most 4 words, a migration 62.
     changed: SmallVec<[(usize, u64); 96]>,
 }
 

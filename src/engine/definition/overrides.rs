@@ -1,7 +1,8 @@
-//! Capacities that single keys have of their own, in place of those that the definition says.
+//! Capacities that single keys have of their own, in place of the declared ones.
 //!
-//! Each is a word of the row, zero where the key has none. So the rule of a limit may be another for each row, and is
-//! worked out whenever it is put to the row: [`LimitRules::of`]. A set whose keys can have such has no tiers.
+//! Each is a word of the row, zero if the key has none. So a limit's rule can differ from row to row, and
+//! [`LimitRules::of`] works it out whenever it is applied to one. A set whose keys can have such capacities has no
+//! tiers.
 
 use std::num::NonZeroU64;
 use std::ops::Deref;
@@ -18,16 +19,16 @@ use crate::limit::{InvalidLimit, Mark, Now, RuleOperations};
 use crate::shm::layout::places::TicketPlace;
 use crate::shm::layout::row::{Row, RowReference};
 
-/// A limit as the key of a row has it.
+/// A limit as it applies to the key of a row.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "lives on the stack, where nothing is allocated under the lock"
 )]
 pub(crate) enum RowLimit<'a> {
-    /// As the definition or the tier of the key has it.
+    /// As declared, or as in the key's tier.
     Shared(&'a LimitRules),
-    /// With a capacity of its own.
+    /// With the key's own capacity.
     Own(LimitRules),
 }
 
@@ -44,7 +45,7 @@ impl Deref for RowLimit<'_> {
 }
 
 impl LimitRules {
-    /// The limit as the key of a row has it.
+    /// The limit as it applies to the key of a row.
     #[inline(always)]
     pub(crate) fn of(&self, row: Row<'_>) -> RowLimit<'_> {
         if self.override_word.is_none() {
@@ -53,7 +54,7 @@ impl LimitRules {
         self.by_capacity(self.own_capacity(row))
     }
 
-    /// As [`of`](Self::of), for a request that may name capacities: a key that has no row yet would begin with those.
+    /// The limit as it applies to a request, which may name capacities: a key without a row would start with those.
     #[inline(always)]
     pub(crate) fn of_request(&self, row: Row<'_>, costs: &Costs) -> RowLimit<'_> {
         if self.override_word.is_none() {
@@ -62,7 +63,7 @@ impl LimitRules {
         self.by_capacity(self.requested_capacity(row, costs))
     }
 
-    /// The capacity of its own that the key of a row has, or would begin with by a request.
+    /// The capacity of its own that the key of a row has, or would start with through this request.
     fn requested_capacity(&self, row: Row<'_>, costs: &Costs) -> Option<NonZeroU64> {
         match &costs.own_capacities {
             Some(named) if row.is_absent() => named.of_limit(self.index).flatten(),
@@ -70,15 +71,15 @@ impl LimitRules {
         }
     }
 
-    /// The limit with a capacity of a key's own, where it has one. One that cannot be counted with exactly, which is
-    /// damage or was declared otherwise when it was set, is as none.
+    /// The limit with the key's own capacity, if it has one. A capacity that cannot be counted with exactly counts as
+    /// none: it is damage, or was set under another definition.
     #[inline(never)]
     pub(crate) fn by_capacity(&self, capacity: Option<NonZeroU64>) -> RowLimit<'_> {
         let own = capacity.and_then(|capacity| self.with_capacity(capacity.get()).ok()?);
         own.map_or(RowLimit::Shared(self), RowLimit::Own)
     }
 
-    /// The limit with another capacity; none where no key can have a capacity of its own.
+    /// The limit with another capacity; `None` if keys cannot have their own.
     pub(crate) fn with_capacity(&self, capacity: u64) -> Result<Option<Self>, InvalidLimit> {
         let Some(terms) = self.terms.filter(|_| self.override_word.is_some()) else {
             return Ok(None);
@@ -87,17 +88,17 @@ impl LimitRules {
         Ok(Some(self.by_rule(rule)))
     }
 
-    /// Whether keys can have capacities of their own of it.
+    /// Whether keys can have their own capacity for this limit.
     pub(in crate::engine) fn is_overridable(&self) -> bool {
         self.override_word.is_some()
     }
 
-    /// The capacity that the key of a row has of its own.
+    /// The key's own capacity for this limit, if it has one.
     pub(crate) fn own_capacity(&self, row: Row<'_>) -> Option<NonZeroU64> {
         NonZeroU64::new(self.capacity_word(row)?.load(Ordering::Relaxed))
     }
 
-    /// The word that says so.
+    /// The word of the row that holds it.
     pub(in crate::engine) fn capacity_word<'a>(&self, row: Row<'a>) -> Option<&'a AtomicU64> {
         row.state(self.override_word?, 1).first()
     }
@@ -109,8 +110,8 @@ impl RuledShard<'_> {
         self.limits.iter().any(|limit| limit.own_capacity(row).is_some())
     }
 
-    /// Notes of a decision, when everything else is noted, with which capacities of its own the key of its row was decided
-    /// on, where it has some. There is room for it.
+    /// Adds to a decision, once everything else is noted, the capacities of its own that the key of the row was decided
+    /// with, if it has any. There is room for it.
     pub(in crate::engine) fn note_own_capacities(
         &self,
         row: Row<'_>,
@@ -124,22 +125,22 @@ impl RuledShard<'_> {
     }
 }
 
-/// What a granted ticket says to its owner.
+/// What a granted ticket tells its owner.
 pub(in crate::engine) struct RecordedGrant<'a> {
     shard: RuledShard<'a>,
     ticket: TicketPlace<'a>,
-    /// The row, where it tells how the limits stand, and when.
+    /// The row and the instant, if they tell how the limits stand in place of the ticket.
     present: Option<(Row<'a>, Now)>,
-    /// By which definition the marks are.
+    /// The definition the marks belong to.
     pub(in crate::engine) definition: DefinitionBits,
-    /// The row that was decided on.
+    /// The row the request was granted on.
     pub(in crate::engine) row: RowReference,
 }
 
 impl<'a> RuledShard<'a> {
-    /// What a granted ticket says, of a key whose row this is. With which capacities of the key's own it was granted is not
-    /// noted: where they may be others by now, the answer says how the limits stand now, and nothing of the grant is
-    /// refunded.
+    /// What a granted ticket of the key in `row` tells its owner. The ticket does not say with which capacities of the
+    /// key's own it was granted. If these may have changed since, the answer says how the limits stand now, and nothing
+    /// of the grant is refunded.
     pub(in crate::engine) fn recorded_grant(
         self,
         row: Row<'a>,
@@ -152,7 +153,7 @@ impl<'a> RuledShard<'a> {
                 shard: self,
                 ticket,
                 present: None,
-                // Which may be an earlier one than the shard is of by now.
+                // May be older than the shard's present one.
                 definition: ticket.definition(),
                 row: granted,
             };
@@ -162,7 +163,7 @@ impl<'a> RuledShard<'a> {
             ticket,
             present: Some((row, now)),
             definition: self.definition(),
-            // Two before that of the row at least, of which nothing is known.
+            // At least two before the row's present generation, so that nothing of the grant can be refunded.
             row: RowReference {
                 generation: granted.generation.wrapping_sub(1),
                 ..granted
@@ -172,7 +173,7 @@ impl<'a> RuledShard<'a> {
 }
 
 impl RecordedGrant<'_> {
-    /// How a limit stood.
+    /// How a limit stood at the grant, or stands now.
     pub(in crate::engine) fn mark(&self, index: usize) -> Mark {
         let limit = self.shard.limits.get(index);
         match (self.present, limit) {
@@ -186,7 +187,7 @@ impl RecordedGrant<'_> {
 }
 
 impl SegmentEngine {
-    /// The capacity of each limit that a key has of its own, with the limit's position.
+    /// The capacities that a key has of its own, each with its limit's position.
     pub(crate) fn own_capacities(
         &self,
         shard: Shard<'_>,

@@ -1,4 +1,4 @@
-//! Capacities that a request or an operator gives a key of its own.
+//! Capacities that a request or an operator gives to a single key.
 
 use std::num::NonZeroU64;
 
@@ -23,13 +23,13 @@ impl LimitMask {
         })
     }
 
-    /// The only one, where there is one and no more.
+    /// The only limit in the mask, if there is exactly one.
     #[inline(always)]
     pub(in crate::engine) fn only(self) -> Option<usize> {
         (self.0 != 0 && self.0 & self.0.wrapping_sub(1) == 0).then(|| self.0.trailing_zeros() as usize)
     }
 
-    /// Whether there are more than `N`. Many processors count bits by no instruction of their own that all have.
+    /// Whether there are more than `N`. Not by counting bits: not every processor has an instruction for that.
     #[inline(always)]
     pub(crate) fn is_more_than<const N: usize>(self) -> bool {
         let rest = (0..N).fold(self.0, |rest, _| rest & rest.wrapping_sub(1));
@@ -47,7 +47,8 @@ impl LimitMask {
     }
 }
 
-/// Capacities that a key is to have of its own of some limits, or none where it is to have what is declared.
+/// The capacities a key is to have of its own, for some of the limits; `None` for a limit that goes back to its
+/// declared one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnCapacities {
     limits: LimitMask,
@@ -68,7 +69,7 @@ impl OwnCapacities {
         }
     }
 
-    /// What is said of a limit, if anything is.
+    /// What is said about a limit, if anything.
     pub(in crate::engine) fn of_limit(&self, limit: usize) -> Option<Option<NonZeroU64>> {
         let is_named = self.limits.contains(limit % MAX_LIMITS);
         self.capacities.get(limit).copied().filter(|_| is_named)
@@ -79,7 +80,7 @@ impl OwnCapacities {
         limits.map(|limit| (limit, self.capacities[limit % MAX_LIMITS]))
     }
 
-    /// Whether the key is to have any.
+    /// Whether the key is to have any capacity of its own.
     pub(in crate::engine) fn are_any(&self) -> bool {
         self.iter().any(|(_, capacity)| capacity.is_some())
     }
@@ -90,9 +91,9 @@ impl OwnCapacities {
 pub(in crate::engine) struct RefusedCapacity {
     pub(in crate::engine) limit: usize,
     pub(in crate::engine) capacity: u64,
-    /// By which definition.
+    /// The definition that refused it.
     pub(in crate::engine) definition: DefinitionBits,
-    /// What the key could hold at once, where there are too few holds for that; zero where the limit itself cannot count
+    /// How much the key could hold at once, if there are too few holds for that; zero if the limit itself cannot count
     /// with the capacity.
     pub(in crate::engine) concurrency: u64,
 }

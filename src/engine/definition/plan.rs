@@ -18,7 +18,7 @@ pub(crate) struct KeyedPlan {
     pub(crate) overrides: bool,
 }
 
-/// Which networks a limit counts where the key is an address: how many leading bits of it count.
+/// Which networks a limit counts if keys are addresses: how many leading bits matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PrefixLengths {
     /// At most 32.
@@ -35,16 +35,16 @@ pub(crate) const MAX_BATCH: u64 = (1 << 20) - 1;
 pub(crate) enum BatchSize {
     /// From 1 to [`MAX_BATCH`].
     Fixed(u64),
-    /// By what remains of the limit, and how many processes have batches of it.
+    /// Depends on what remains of the limit, and on how many processes have batches of it.
     Auto,
 }
 
-/// All batches of a limit whose batches are sized automatically are at most this part of what remains, where the number of
-/// processes does not change.
+/// With automatic sizes, all batches of a limit together are at most one part in this many of what remains, as long as
+/// the number of processes does not change.
 const AUTO_SHARE: u64 = 16;
 
 impl BatchSize {
-    /// Whether a request of that cost may be admitted from a batch.
+    /// Whether a request of this cost may be admitted from a batch.
     #[inline]
     pub(crate) fn is_for(self, cost: u64) -> bool {
         let batch = match self {
@@ -54,7 +54,7 @@ impl BatchSize {
         (1..batch).contains(&cost)
     }
 
-    /// How many units to draw where so much remains and so many processes, this one included, have batches.
+    /// How many units to draw if `remaining` are left and `processes`, this one included, have batches.
     #[inline]
     pub(crate) fn units(self, remaining: u64, processes: u64) -> u64 {
         match self {
@@ -66,7 +66,7 @@ impl BatchSize {
         }
     }
 
-    /// How much of a batch of `drawn` units is left at most, once the request for which it was drawn has its own.
+    /// The most that can be left of a batch of `drawn` units, once the request it was drawn for has taken its own.
     #[inline]
     pub(crate) fn max_left(self, drawn: u64) -> u64 {
         match self {
@@ -75,7 +75,7 @@ impl BatchSize {
         }
     }
 
-    /// How much each process may have left of a limit that admits so much at once.
+    /// The most that each process can have left over, of a limit that admits `burst` at once.
     pub(crate) fn max_left_of(self, burst: u64) -> u64 {
         match self {
             Self::Fixed(units) => units.saturating_sub(1),
@@ -88,7 +88,7 @@ impl BatchSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CreditPlan {
     pub(crate) batch: BatchSize,
-    /// Whether a batch ends with its window. For fixed windows only.
+    /// Whether a batch ends with its window. Only for fixed windows.
     pub(crate) window_coupled: bool,
 }
 
@@ -98,28 +98,28 @@ pub(crate) struct LimitPlan {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) rule: Rule,
-    /// What another capacity of a key means for the rule; none where the capacity moves by itself or is no bound.
+    /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
     pub(crate) terms: Option<CapacityTerms>,
-    /// Whether what was charged and not used is given back.
+    /// Whether what was charged and not used is refunded.
     pub(crate) refunds: bool,
-    /// For how long a hold lasts that is not renewed, in nanoseconds.
+    /// How long a hold lasts without being renewed, in nanoseconds.
     pub(crate) lease: Option<u64>,
-    /// Whether it decides and counts, and never refuses.
+    /// Whether it decides and counts, but never refuses.
     pub(crate) shadow: bool,
-    /// From which percentage of its capacity on an admission counts as near the limit: 1 to 100.
+    /// From which percentage of its capacity an admission counts as near the limit: 1 to 100.
     pub(crate) near_percent: u8,
-    /// For limits of a keyed set: all of a set's limits have one, or none.
+    /// Only in keyed sets, and then for all of their limits or for none.
     pub(crate) prefix: Option<PrefixLengths>,
-    /// For the only limit of its set.
+    /// Only for a limit that is alone in its set.
     pub(crate) credit: Option<CreditPlan>,
-    /// Whether there is room for a lease, whether or not hosts share the limit now.
+    /// Whether there is room for a lease, even if hosts do not share the limit now.
     pub(crate) has_lease_room: bool,
-    /// Under which key of the store hosts share the limit, where they do.
+    /// The key in the store under which hosts share the limit, if they do.
     pub(crate) fleet_key: Option<Arc<str>>,
 }
 
 impl LimitPlan {
-    /// The words of state of the limit in a row.
+    /// How many words of state the limit has in a row.
     pub(crate) fn state_words(&self) -> usize {
         let words = self.rule.state_words();
         match self.rule {
@@ -130,24 +130,23 @@ impl LimitPlan {
     }
 }
 
-/// The most words of a row that a key's change of tier, and of capacities of its own with it, may rewrite: its states and
-/// those capacities.
+/// The most words of a row that a key's change of tier may rewrite. A change of its own capacities rewrites fewer.
 pub(crate) const MAX_MIGRATED_WORDS: usize = 158;
 
-/// The most words of state that another capacity of a limit rewrites.
+/// The most words of a limit's state that a change of capacity rewrites.
 pub(crate) const MAX_WORDS_BY_CAPACITY: usize = 4;
 
-/// Of the words that one transaction may change, those for what a set's limits give back all at once. The others are for
-/// the hold, the ticket and the queue.
+/// Of the words that one transaction may change, those reserved for all that a set's limits give back at once. The
+/// others are for the hold, the ticket and the queue.
 const REFUND_WORDS: usize = 128;
 
-/// The most words that a limit stores when it is charged or gives something back, a sliding window aside.
+/// The most words that a limit stores when it is charged or gives something back, except for sliding windows.
 const WORDS_OF_A_CHARGE: usize = 4;
 
 const _: () = assert!(REFUND_WORDS + 32 <= JOURNAL_ENTRIES && WORDS_OF_A_CHARGE * MAX_LIMITS < REFUND_WORDS);
 
-/// Says to each sliding window of a set how many words it may store to give something back, so that all limits of the set
-/// can do so in one transaction.
+/// Tells each sliding window of a set how many words it may store to give something back, so that all limits of the set
+/// fit into one transaction.
 pub(crate) fn share_refund_words(limits: &mut [LimitPlan]) {
     let logs = limits
         .iter()
@@ -156,17 +155,17 @@ pub(crate) fn share_refund_words(limits: &mut [LimitPlan]) {
     let words = REFUND_WORDS.saturating_sub(WORDS_OF_A_CHARGE * (limits.len() - logs));
     for limit in limits {
         if let Rule::SlidingWindow(rule) = limit.rule {
-            // As many as there are of them: not none.
+            // `logs` counts this one, so it is not zero.
             limit.rule = rule.refunding_within((words / logs.max(1)) as u32).into();
         }
     }
 }
 
-/// What keys of a tier are limited by.
+/// What keys in a tier are limited by.
 #[derive(Clone, Debug)]
 pub(crate) struct TierPlan {
     pub(crate) name: String,
-    /// As many as the set has, in declaration order. Only rules differ from those of the set.
+    /// One for each limit of the set, in declaration order. Only the rules differ from the set's.
     pub(crate) limits: Vec<LimitPlan>,
 }
 
@@ -175,22 +174,22 @@ pub(crate) struct TierPlan {
 pub(crate) struct SetPlan {
     pub(crate) name: String,
     pub(crate) limits: Vec<LimitPlan>,
-    /// Of a keyed set, in declaration order, and without the one that the limits themselves are.
+    /// In a keyed set, in declaration order. `default` is left out: its limits are those above.
     pub(crate) tiers: Vec<TierPlan>,
     pub(crate) metadata: Arc<BTreeMap<String, String>>,
-    /// Where every key has a state of its own.
+    /// Present if every key has a state of its own.
     pub(crate) keyed: Option<KeyedPlan>,
-    /// How many permits with something to give back may be out at once, in each shard of a keyed set; zero where no
-    /// limit gives back.
+    /// How many permits with something to give back may be out at once, per shard of a keyed set; zero if no limit
+    /// gives back.
     pub(crate) hold_capacity: u32,
-    /// Whether each hold says what its request was labelled with.
+    /// Whether each hold keeps the label of its request.
     pub(crate) labels: bool,
-    /// For how long a grant is kept for its owner while others wait, in nanoseconds.
+    /// How long a grant is kept for its owner while others wait, in nanoseconds.
     pub(crate) collect_within: u64,
-    /// How many requests may wait at once, in each shard of a keyed set.
+    /// How many requests may wait at once, per shard of a keyed set.
     pub(crate) waiters: u32,
-    /// The version of the declaration that it comes from, if that has one.
+    /// The version of the declaration it was compiled from, if that has one.
     pub(crate) version: Option<u64>,
-    /// Whether an operator has made it what it is.
+    /// Whether an operator has edited the declaration.
     pub(crate) is_edited: bool,
 }

@@ -1,8 +1,8 @@
-//! Which tier of its set a key is in: by which rules its row decides.
+//! Which tier of its set a key is in, and thus by which rules its row decides.
 //!
-//! The tier is in the word `generation` of the row, of which the lower half alone is the generation. A
-//! [change](super::change::row_change) of tier, or of capacities of the key's own, begins a generation, because what was
-//! reserved before was reserved by other rules, and nothing of it is [refunded](crate::engine::settle::refund).
+//! The tier is in the row's word `generation`, of which only the lower half is the generation. A
+//! [change](super::change::row_change) of tier, or of the key's own capacities, starts a new generation, because what
+//! was reserved before was reserved by other rules: none of it is [refunded](crate::engine::settle::refund).
 
 use std::sync::atomic::Ordering;
 
@@ -60,14 +60,14 @@ impl Row<'_> {
         })
     }
 
-    /// What the word `generation` becomes in another generation of the row, in which its key stays in its tier.
+    /// The value of the word `generation` in another generation of the row, with the key in the same tier.
     pub(in crate::engine) fn generation_word(self, generation: u32) -> u64 {
         self.tier().to_word(generation)
     }
 }
 
 impl SetRules {
-    /// The rules of a tier; those of `default` where there is no such.
+    /// The rules of a tier, or those of `default` if there is no such tier.
     #[inline]
     pub(crate) fn of_tier(&self, tier: TierIndex) -> &SetRules {
         let position = usize::from(tier.0).checked_sub(1);
@@ -91,16 +91,16 @@ impl SetRules {
         self.plan.tiers.get(position).map(|tier| tier.name.as_str())
     }
 
-    /// The tier of that name, `default` left out.
+    /// The tier with this name. `default` is not among those that are searched.
     pub(crate) fn find_tier(&self, name: &str) -> Option<TierIndex> {
         let position = self.plan.tiers.iter().position(|tier| tier.name == *name)?;
-        // A set has at most 255.
+        // A set has at most 255 tiers.
         Some(TierIndex(position as u8 + 1))
     }
 }
 
 impl<'a> RuledShard<'a> {
-    /// The shard by the rules of a row's tier. A shard that is by those already stays as it is.
+    /// The shard with the rules of a row's tier. A shard that already has a tier's rules stays as it is.
     #[inline(always)]
     pub(crate) fn of(self, row: Row<'_>) -> Self {
         if self.rules.tiers.is_empty() {
@@ -109,7 +109,7 @@ impl<'a> RuledShard<'a> {
         self.unruled().by(self.rules.of_row(row))
     }
 
-    /// As [`of`](Self::of), for a request that may name a tier: a key that has no row yet would begin in that.
+    /// The shard with the rules for a request, which may name a tier: a key without a row would start in that.
     #[inline(always)]
     pub(crate) fn of_request(self, row: Row<'_>, costs: &Costs) -> Self {
         if self.rules.tiers.is_empty() {
@@ -123,7 +123,7 @@ impl<'a> RuledShard<'a> {
 }
 
 impl SegmentEngine {
-    /// The tier that a key is in.
+    /// The tier a key is in.
     pub(crate) fn tier_of(&self, target: Target<'_>) -> Result<TierIndex, Box<Error>> {
         let locked = self.lock_to_look(target.shard())?;
         Ok(target.row_in(locked.shard).tier().tier)

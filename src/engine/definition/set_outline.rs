@@ -1,4 +1,4 @@
-//! What all definitions of a set agree in: what may be known of it before its lock is held.
+//! What all definitions of a set agree on, and therefore what may be known of it without holding its lock.
 
 use super::plan::{KeyedPlan, PrefixLengths, SetPlan};
 use crate::choices::Kind;
@@ -6,7 +6,7 @@ use crate::engine::admit::decision::notes_of_overrides;
 use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
 
-/// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.
+/// A set as every definition has it. Whatever a change may bring, which includes every rule, is not here.
 #[derive(Clone, Debug)]
 pub(crate) struct SetOutline {
     pub(crate) name: String,
@@ -18,16 +18,16 @@ pub(crate) struct SetOutline {
     pub(crate) held_mask: u32,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
-    /// Whether a capacity moves with how the work goes.
+    /// Whether any capacity adapts to how the work goes.
     pub(in crate::engine) adapts: bool,
     pub(in crate::engine) reads_utc: bool,
-    /// The prefix lengths whose networks the limits count, the shortest first; none where keys are any bytes.
+    /// The prefix lengths whose networks the limits count, shortest first; empty if keys are any bytes.
     pub(crate) levels: Vec<PrefixLengths>,
     has_tiers: bool,
     has_overrides: bool,
-    /// Whether any limit has room for a lease, whether or not hosts share it now.
+    /// Whether any limit has room for a lease, even if hosts do not share it now.
     pub(in crate::engine) has_lease_room: bool,
-    /// What a decision may note beside what it says of each limit.
+    /// How much a decision may note besides what it says of each limit.
     pub(crate) notes_beside: usize,
 }
 
@@ -67,7 +67,7 @@ impl SetOutline {
         }
     }
 
-    /// Whether keys can be in other tiers than `default`.
+    /// Whether keys can be in tiers other than `default`.
     pub(crate) fn has_tiers(&self) -> bool {
         self.has_tiers
     }
@@ -77,7 +77,7 @@ impl SetOutline {
         self.has_overrides
     }
 
-    /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
+    /// Whether keys can have other limits than the declared ones, through tiers or capacities of their own.
     #[inline]
     pub(in crate::engine) fn differs_by_key(&self) -> bool {
         self.has_tiers || self.has_overrides

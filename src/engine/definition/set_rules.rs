@@ -1,4 +1,4 @@
-//! What a set decides by, ready to be put to its rows.
+//! What a set decides by, ready to be applied to its rows.
 
 use super::backlog_limit::BacklogLimits;
 use super::limit_rules::{LimitPlace, LimitRules};
@@ -10,38 +10,39 @@ use crate::limit::RuleOperations;
 use crate::shm::layout::geometry::SetShape;
 use crate::table;
 
-/// Words kept of each key for people: its length, and its first bytes.
+/// Words kept of each key for people to read: its length and its first bytes.
 pub(crate) const NAME_WORDS: u64 = 6;
 
-/// The limits of a set, by one of its definitions.
+/// The limits of a set under one of its definitions.
 #[derive(Debug)]
 pub(crate) struct SetRules {
-    /// Which of the set's definitions.
+    /// The generation of that definition.
     pub(crate) generation: u64,
-    /// Of which tier of it.
+    /// The tier of the definition that these limits are for.
     pub(in crate::engine) tier: TierIndex,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
-    /// Those of them of which requests take in the short way; none where keys can have other limits than these.
+    /// The [plain](LimitRules::is_plain) limits; none if keys can have other limits than these.
     pub(in crate::engine) plain: LimitMask,
-    /// Those of the latter that are by the rule that most are by.
+    /// The plain limits with the most common rule.
     pub(in crate::engine) backlogs: BacklogLimits,
-    /// Those that hosts share.
+    /// The limits that hosts share.
     pub(in crate::engine) leased: LimitMask,
-    /// For each word of a hold's amounts, the limit it belongs to.
+    /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,
-    /// The limits that are in shadow, as a bit mask.
+    /// The limits in shadow, as a bit mask.
     pub(in crate::engine) shadow_mask: u32,
-    /// Whether holds can run out, or be taken back because places are not leased any more.
+    /// Whether holds can expire, or be taken back because their places are no longer leased.
     pub(crate) has_leases: bool,
     /// Whether keys can have other limits than these.
     pub(in crate::engine) differs_by_key: bool,
-    /// By what keys of other tiers are limited, in the order of the definition.
+    /// The rules for keys of the other tiers, in the order of the definition.
     pub(in crate::engine) tiers: Vec<SetRules>,
 }
 
 impl SetPlan {
-    /// For each word of a hold's amounts, the limit it belongs to: those that give back when the holder is gone.
+    /// The index of the limit that each word of a hold's amounts belongs to: the limits that give back when the holder
+    /// is gone.
     pub(crate) fn held_limits(&self) -> Vec<usize> {
         (0..self.limits.len())
             .filter(|index| {
@@ -51,8 +52,8 @@ impl SetPlan {
             .collect()
     }
 
-    /// The most permits of one unit each that the concurrency limits of the set allow at once: of one key, where it is
-    /// keyed, in whatever tier. What is unlimited does not count.
+    /// The most permits of one unit each that the set's concurrency limits allow at once: for one key if the set is
+    /// keyed, and in whichever tier allows most. Unlimited ones do not count.
     pub(crate) fn max_held(&self) -> u64 {
         let held = |limits: &[LimitPlan]| {
             limits
@@ -66,7 +67,7 @@ impl SetPlan {
         of_tiers.fold(held(&self.limits), u64::max)
     }
 
-    /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
+    /// Whether keys can have other limits than the declared ones, through tiers or capacities of their own.
     pub(in crate::engine) fn differs_by_key(&self) -> bool {
         !self.tiers.is_empty() || self.has_overrides()
     }
@@ -80,8 +81,8 @@ impl SetPlan {
         self.limits.iter().map(LimitPlan::state_words).sum()
     }
 
-    /// Where a row says which capacity its key has of its own: behind the words of the limits, one for each limit that can
-    /// have such, in their order.
+    /// Where a row holds its key's own capacities: after the words of the limits, in their order, one word for each
+    /// limit that can have one.
     fn override_words(&self) -> impl Iterator<Item = Option<usize>> {
         let mut next = self.words_of_limits();
         let has_overrides = self.has_overrides();
@@ -100,7 +101,7 @@ impl SetPlan {
         levels
     }
 
-    /// What the set needs in a segment, given the room for each of its definition texts.
+    /// The room the set needs in a segment, with `definition_room` bytes for each definition text.
     pub(crate) fn shape(&self, definition_room: u64) -> SetShape {
         let (shards, buckets, name_words) = match self.keyed {
             None => (1, 0, 0),

@@ -1,7 +1,8 @@
-//! Which process of the host asks the store: the one whose owner word stands in the first record of the segment.
+//! Which process of the host asks the store: the one whose owner word is in the segment's first lease record. It is on
+//! duty.
 //!
-//! It keeps duty until a deadline, and moves that on with each step. Where it is stopped, or hangs, another takes duty over:
-//! what the first answers later is no answer.
+//! It stays on duty until a deadline, and moves that on with each step. If it is stopped or hangs, another process
+//! takes duty over, and answers that the first one gets later no longer count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,44 +20,44 @@ use crate::shm::wake::death_watch::{Watched, wake_on_death};
 use crate::shm::wake::futex;
 use crate::units::NANOS_PER_SECOND;
 
-/// How long it is waited, in nanoseconds, before duty is looked at again that a dead process has: its file lock is released
-/// a moment after its descriptor says that it is dead.
+/// How long to wait before looking again at the duty of a dead process, in nanoseconds: its file lock is released a
+/// moment after its descriptor reports the death.
 const DYING: u64 = 1_000_000;
 
-/// How often duty is looked at where the kernel does not say that a process died, in nanoseconds.
+/// How often to look at duty if the kernel does not report deaths, in nanoseconds.
 const UNWATCHED: u64 = 20_000_000;
 
-/// For how long a process keeps the duty when it takes it or asks, in nanoseconds: enough for one exchange with the store.
+/// How long a process stays on duty when it takes duty or asks the store, in nanoseconds: enough for one exchange.
 pub(crate) const EXCHANGE: u64 = 3 * NANOS_PER_SECOND;
 
-/// For how long after a sleep.
+/// How much longer than a sleep it stays on duty.
 const GRACE: u64 = NANOS_PER_SECOND;
 
-/// How long its owner sleeps at most: a process that is stopped in its sleep is replaced this much later.
+/// The longest sleep of the process on duty, so that it is replaced soon if it is stopped while it sleeps.
 const LONGEST_SLEEP: u64 = NANOS_PER_SECOND;
 
-/// For how long it can be kept at most.
+/// The longest that duty can be kept in one step.
 const LONGEST: u64 = 60 * NANOS_PER_SECOND;
 
-/// Duty as a process took it.
+/// Duty, as a process took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TakenDuty {
     /// The participant that has it.
     owner: u64,
-    /// How many times it had been taken by then.
+    /// How many times duty had been taken by then, this time included.
     number: u64,
 }
 
-/// Who has duty in a segment, as its words say.
+/// Who is on duty in a segment, as its words say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SeenDuty {
     pub(crate) owner: u64,
-    /// Until when that has it, on the segment clock.
+    /// Until when that process is on duty, on the segment clock.
     pub(crate) until: u64,
     pub(crate) takeovers: u64,
 }
 
-/// Who has duty in a segment; none where no limit has room for a lease.
+/// Who is on duty in a segment; `None` if no limit has room for a lease.
 pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<SeenDuty> {
     sets.iter().find_map(|set| {
         let row = set.shard(0).memory.only_row();
@@ -75,17 +76,17 @@ pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<SeenDuty> {
 }
 
 impl SegmentEngine {
-    /// The words of the segment that say who has duty; none where no limit has room for a lease.
+    /// The words of the segment that say who is on duty; `None` if no limit has room for a lease.
     pub(in crate::engine) fn duty_words(&self) -> Option<&DutyWords> {
         self.duty.as_ref()
     }
 
-    /// The owner word of the process that has duty; zero where none has.
+    /// The owner word of the process on duty; zero if there is none.
     pub(crate) fn duty_owner(&self) -> u64 {
         self.duty_words().map_or(0, |words| load_acquire(words.duty()))
     }
 
-    /// Whether this process has the duty that it took so.
+    /// Whether this process still has the duty that it took.
     pub(crate) fn has_duty(&self, taken: TakenDuty) -> bool {
         self.membership.is_current(taken.owner)
             && self.duty_owner() == taken.owner
@@ -94,7 +95,7 @@ impl SegmentEngine {
                 .is_some_and(|words| load_acquire(words.duty_taken()) == taken.number)
     }
 
-    /// Takes duty where no live process has it, or one that has kept it for too long.
+    /// Takes duty if nobody is on duty, or only a process that is dead or has stayed for too long.
     pub(crate) fn try_take_duty(&self) -> Result<Option<TakenDuty>, Box<Error>> {
         let Some(words) = self.duty_words() else {
             return Ok(None);
@@ -105,8 +106,8 @@ impl SegmentEngine {
         if found != 0 && self.duty_left(until) > 0 && self.is_owner_alive(found) {
             return Ok(None);
         }
-        // Of several that find it so, one takes it. The deadline first: where it is overdue, those that come to look before
-        // the owner's word is another find that it is being taken.
+        // Of several processes that get here, one takes duty. The deadline comes first: if it had passed, those that
+        // look before the owner word changes find that duty is being taken.
         let next = self.system_nanos().saturating_add(EXCHANGE);
         let swap = |word: &AtomicU64, old: u64, new: u64| {
             word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
@@ -122,25 +123,26 @@ impl SegmentEngine {
         Ok(Some(TakenDuty { owner, number }))
     }
 
-    /// For how many nanoseconds an owner that lives still has duty.
+    /// For how many more nanoseconds a live owner is on duty.
     fn duty_left(&self, until: u64) -> u64 {
         // More than any owner can have asked for is damage.
         let left = until.saturating_sub(self.system_nanos());
         if left > LONGEST + EXCHANGE { 0 } else { left }
     }
 
-    /// Keeps duty for so long from now on, at most a minute, where it was not lost; answers whether it was not.
+    /// Stays on duty for `nanos` from now on, at most a minute, unless duty was lost. Returns whether it was not.
     pub(crate) fn keep_duty(&self, taken: TakenDuty, nanos: u64) -> bool {
         let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return false;
         };
-        // Where another has taken it meanwhile, it keeps it for longer than it would have.
+        // If another process has just taken duty, this only lets it stay for longer.
         let until = self.system_nanos().saturating_add(nanos.min(LONGEST));
         words.duty_until().store(until, Ordering::Release);
         true
     }
 
-    /// As [`try_take_duty`](Self::try_take_duty), waiting for it until it is free or its owner dies, at most so long.
+    /// Waits until duty is free or its owner dies, at most as long as `timeout`, and takes it: see
+    /// [`try_take_duty`](Self::try_take_duty).
     pub(crate) fn wait_for_duty(&self, timeout: Duration) -> Result<Option<TakenDuty>, Box<Error>> {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline = boot_nanos().saturating_add(timeout);
@@ -163,13 +165,14 @@ impl SegmentEngine {
             futex::wait(words.duty_free(), seen, Duration::from_nanos(left.min(slice)));
             drop(watch);
             if futex::value(words.duty_free()) != seen {
-                // A wake is for one sleeper, and each process that watches wakes one: it may not have been its own.
+                // A wake reaches one sleeper, and the watch of each process wakes one, which may be another process's.
+                // Pass it on.
                 futex::wake(words.duty_free());
             }
         }
     }
 
-    /// Asks to be woken when the process that has duty dies, and for how long to sleep at most.
+    /// Asks to be woken when the process on duty dies. Also returns how long to sleep at most, in nanoseconds.
     fn watch_duty(&self, words: &DutyWords) -> (Option<Watched>, u64) {
         let owner = load_acquire(words.duty());
         let Some(id) = ParticipantId::from_word(owner) else {
@@ -193,7 +196,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Gives duty up, where it was not lost, and wakes one that would take it.
+    /// Gives up duty, unless it was lost, and wakes a process that wants it.
     pub(crate) fn give_up_duty(&self, taken: TakenDuty) {
         let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return;
@@ -207,7 +210,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Sleeps until a request may be due, at most so long and no longer than a second; keeps duty meanwhile.
+    /// Sleeps until a request may be due, at most as long as `timeout` and no longer than a second. Stays on duty
+    /// meanwhile.
     pub(crate) fn wait_for_shortage(&self, taken: TakenDuty, timeout: Duration) {
         let timeout = timeout.min(Duration::from_nanos(LONGEST_SLEEP));
         let Some(words) = self.duty_words() else {

@@ -1,4 +1,4 @@
-//! Where it stands in a segment which process asks the store.
+//! Where a segment says which process asks the store.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -7,7 +7,7 @@ use crate::engine::shard::set_engine::SetEngine;
 use crate::limit::{LEASE_WORDS, LeaseWord};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region};
 
-/// The first record of a lease in a segment, whose last words are of the segment as a whole.
+/// The first lease record of a segment, whose last words concern the segment as a whole.
 #[derive(Debug)]
 pub(in crate::engine) struct DutyWords {
     region: Arc<Region>,
@@ -16,7 +16,7 @@ pub(in crate::engine) struct DutyWords {
 }
 
 impl DutyWords {
-    /// Those of the segment; none where no limit has room for a lease.
+    /// The words of this segment; `None` if no limit has room for a lease.
     pub(in crate::engine) fn locate(
         region: &Arc<Region>,
         sets: &[SetEngine],
@@ -42,27 +42,27 @@ impl DutyWords {
         &self.words[word as usize]
     }
 
-    /// Who has duty.
+    /// The owner word of the process on duty.
     pub(in crate::engine) fn duty(&self) -> &AtomicU64 {
         self.word(LeaseWord::Duty)
     }
 
-    /// What the process that has duty sleeps by.
+    /// The futex on which the process on duty sleeps.
     pub(in crate::engine) fn duty_futex(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyFutex)
     }
 
-    /// What those sleep by that would take duty.
+    /// The futex on which processes sleep that want duty.
     pub(super) fn duty_free(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyFree)
     }
 
-    /// When duty may be taken from an owner that lives, on the segment clock.
+    /// From when on duty may be taken from a live owner, on the segment clock.
     pub(super) fn duty_until(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyUntil)
     }
 
-    /// How often duty was taken: what a process still has of an earlier time is not what it has now.
+    /// How often duty was taken: what a process took earlier is not what it has now.
     pub(super) fn duty_taken(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyTaken)
     }
@@ -71,7 +71,7 @@ impl DutyWords {
         self.word(LeaseWord::Takeovers)
     }
 
-    /// The same futex, for a caller that may outlive this.
+    /// The futex of [`duty_free`](Self::duty_free), for a caller that may outlive `self`.
     pub(super) fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
         let offset = self.offset + 8 * LeaseWord::DutyFree as u64;
         self.region.mapped_words(offset, 1)

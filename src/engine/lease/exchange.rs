@@ -1,4 +1,4 @@
-//! What is asked of the store, and what becomes of its answers.
+//! What the store is asked, and what becomes of its answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,20 +14,20 @@ use crate::shm::layout::records::Header;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 
-/// A limit of a set that hosts share.
+/// Where a limit is that hosts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeasePlace {
-    /// Of the set in the segment.
+    /// The position of the set in the segment.
     pub(crate) set: usize,
-    /// Of the limit in the set.
+    /// The position of the limit in the set.
     pub(crate) limit: usize,
 }
 
-/// What is to be sent to the store.
+/// A request to send to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedLease {
     pub(crate) place: LeasePlace,
-    /// Of the definition that the limit is of.
+    /// The generation of the definition that the limit is from.
     pub(crate) generation: u64,
     /// When it was handed out, on the segment clock.
     pub(crate) attempt_at: u64,
@@ -35,7 +35,7 @@ pub(crate) struct AskedLease {
 }
 
 impl SetEngine {
-    /// The fencing number of an admission, of the first limit that is held and that hosts share.
+    /// The fencing number of an admission: that of its first limit that is held and shared by hosts.
     pub(crate) fn fleet_fencing_number(&self, decision: &Details) -> Option<u64> {
         if !self.has_lease_room {
             return None;
@@ -49,8 +49,8 @@ impl SetEngine {
     }
 }
 
-/// What the store knows the host of a segment by: of this file, and another number after each cold start, so also in another
-/// boot. A copy of the file, wherever it is, has another one, because it is another file.
+/// The number by which the store knows the host of a segment. It belongs to this file, and changes with each cold
+/// start, so also with each boot. A copy of the file has another number, wherever it is, because it is another file.
 pub(crate) fn host_number(header: &Header) -> u64 {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let [first, second] = [0, 1].map(|half: usize| load(&header.hash_key[half]));
@@ -58,7 +58,7 @@ pub(crate) fn host_number(header: &Header) -> u64 {
         load(&header.device),
         load(&header.inode),
         load(&header.cold_starts),
-        // Another one each time that a segment is created from a checkpoint.
+        // Changes each time a segment is created from a checkpoint.
         load(&header.created_utc),
     ];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -79,13 +79,13 @@ impl SegmentEngine {
         })
     }
 
-    /// What the store knows this host by.
+    /// The number by which the store knows this host.
     pub(crate) fn host_number(&self) -> u64 {
         host_number(self.header())
     }
 
-    /// Every request that is due, each kept in the segment before it is answered here. Those of sets that cannot be locked
-    /// now come later; the first reason is answered if there is nothing else.
+    /// Every request that is due. Each is recorded in the segment before it is returned. Sets that cannot be locked now
+    /// are asked about later; the first error is returned only if nothing else is.
     pub(crate) fn ask_leases(&self) -> Result<Vec<AskedLease>, Box<Error>> {
         let mut asked = Vec::new();
         let mut failure = None;
@@ -117,7 +117,7 @@ impl SegmentEngine {
         for limit in &shard.limits {
             let mut transaction = shard.memory.journal().begin();
             let Some(ask) = limit.ask_lease(row, &mut transaction, now) else {
-                // What was found to be over stays that.
+                // The end of an expired lease was noted, and stands.
                 shard.commit(&mut transaction)?;
                 continue;
             };
@@ -135,7 +135,7 @@ impl SegmentEngine {
         Ok(())
     }
 
-    /// How many nanoseconds it is until the next request is due, by what can be seen without a lock.
+    /// How many nanoseconds until the next request is due, as far as can be seen without a lock.
     pub(crate) fn lease_due_in(&self) -> Option<u64> {
         self.lease_sets()
             .filter_map(|(_, set)| {
@@ -156,14 +156,14 @@ impl SegmentEngine {
         due.min().map(|due| due.saturating_sub(now.monotonic))
     }
 
-    /// Brings an answer into force, and serves those who wait for it.
+    /// Applies an answer of the store, and serves those who were waiting for it.
     pub(crate) fn install_lease(&self, asked: &AskedLease, answer: Answer) -> Result<(), Box<Error>> {
         self.change_lease(asked.place, |limit, row, transaction, now| {
             limit.install_lease(row, transaction, now, asked.attempt_at, answer)
         })
     }
 
-    /// Notes that an attempt came to nothing, and serves those that are admitted by that.
+    /// Notes that an attempt failed, and serves those who are admitted because of that.
     pub(crate) fn fail_lease(
         &self,
         asked: &AskedLease,
@@ -176,7 +176,7 @@ impl SegmentEngine {
         })
     }
 
-    /// Has every limit give back what is leased of it, or ends that.
+    /// Makes every limit give back what is leased, or stops that.
     pub(crate) fn set_draining(&self, draining: bool) -> Result<(), Box<Error>> {
         let places: Vec<LeasePlace> = self
             .lease_sets()
@@ -209,7 +209,7 @@ impl SegmentEngine {
         let mut transaction = shard.memory.journal().begin();
         change(limit, shard.only_row(), &mut transaction, now);
         shard.commit(&mut transaction)?;
-        // It stands, whatever is wrong with the queue: the next operation says that.
+        // The change stands, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_every_queue();
         Ok(())
     }

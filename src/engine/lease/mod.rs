@@ -1,4 +1,4 @@
-//! Limits that hosts share: asking for leases, bringing answers into force, and which process does so.
+//! Limits that hosts share: asking for leases, applying the answers, and which process does so.
 
 pub(super) mod duty;
 pub(super) mod duty_words;

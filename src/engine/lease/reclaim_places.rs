@@ -1,7 +1,8 @@
-//! Taking places back that are held and not leased any more: other hosts may be given them.
+//! Takes back places that are held but no longer leased, because other hosts may be given them.
 //!
-//! Which they are is decided by what the segment says at an instant and by nothing else, so any process finds the same,
-//! whether or not one has duty: those of the youngest holds, until no more is held than is leased.
+//! Which places these are follows from what the segment says at an instant and from nothing else, so every process
+//! finds the same ones, whether or not anyone is on duty: those of the youngest holds, until no more is held than is
+//! leased.
 
 use std::sync::atomic::Ordering;
 
@@ -15,13 +16,13 @@ use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 
-/// Looks without the lock that are tried where the shard changes meanwhile.
+/// How often to look without the lock while the shard keeps changing.
 pub(in crate::engine) const LOOKS: usize = 100;
 
-/// The age of a hold: the youngest is the greatest.
+/// The age of a hold: when it was taken, and its index. The youngest is the greatest.
 type Age = (u64, u64);
 
-/// A hold, and of which limits its places are not leased, as a bit mask.
+/// A hold, and the limits whose places in it are not leased, as a bit mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct UnleasedHold {
     pub(in crate::engine) index: u64,
@@ -29,12 +30,12 @@ pub(in crate::engine) struct UnleasedHold {
 }
 
 impl<'a> RuledShard<'a> {
-    /// Whether more is held of any limit than is leased of it.
+    /// Whether more of any limit is held than leased.
     pub(in crate::engine) fn has_unleased_places(&self, now: Now) -> bool {
         self.set.has_lease_room && self.limits_above_lease(now).next().is_some()
     }
 
-    /// Each limit of which more is held than is leased, where its amount stands in a hold, and by how much.
+    /// Each limit of which more is held than leased, with the position of its amount in a hold and the excess.
     fn limits_above_lease(&self, now: Now) -> impl Iterator<Item = (&'a LimitRules, usize, u64)> {
         let (rules, row) = (self.rules, self.memory.only_row());
         rules
@@ -44,7 +45,7 @@ impl<'a> RuledShard<'a> {
             .filter(|(_, _, above)| *above > 0)
     }
 
-    /// What is in use of holds, with their ages.
+    /// The holds in use, with their ages.
     fn holds_by_age(&self) -> impl Iterator<Item = (Age, HoldPlace<'a>)> {
         let memory = self.memory;
         (0..memory.touched_holds())
@@ -66,7 +67,7 @@ impl<'a> RuledShard<'a> {
         })
     }
 
-    /// The holds of which places are not leased, once everything that `is_given_back` says is given back.
+    /// The holds whose places are not leased, once everything for which `is_given_back` holds is given back.
     pub(in crate::engine) fn unleased_holds(
         &self,
         now: Now,
@@ -104,8 +105,9 @@ fn amount(hold: HoldPlace<'_>, position: usize) -> u64 {
 }
 
 impl SegmentEngine {
-    /// Whether places in a permit's place are leased to this host no more. Looks without the lock, as long as nothing is
-    /// changed meanwhile: in the middle of a renewal it would look as if nothing were leased.
+    /// Whether places of the hold in a permit's place are no longer leased to this host. Looks without the lock, and
+    /// believes it only if nothing changed in the meantime: in the middle of a renewal, nothing would seem to be
+    /// leased.
     pub(in crate::engine) fn is_unleased(&self, shard: Shard<'_>, hold: HoldReference) -> bool {
         if !shard.set.has_lease_room {
             return false;
@@ -114,15 +116,15 @@ impl SegmentEngine {
         let by_rules = shard.by_its_definition();
         match by_rules.read_consistently(LOOKS, || by_rules.is_unleased(hold.index, now)) {
             Some(is_unleased) => is_unleased,
-            // A permit is whole as far as is known.
+            // If the lock cannot be had either, the permit counts as whole.
             None => self
                 .lock_timeless(shard, LockWait::Briefly)
                 .is_ok_and(|locked| locked.shard.is_unleased(hold.index, locked.shard.instant(now))),
         }
     }
 
-    /// Takes back, of each concurrency limit that hosts share, what is held above what is leased, the youngest holds first;
-    /// answers of how many holds.
+    /// Takes back what is held beyond the lease, of each concurrency limit that hosts share, from the youngest holds
+    /// first. Returns from how many holds.
     pub(in crate::engine) fn reclaim_places(
         &self,
         shard: Shard<'_>,
@@ -132,7 +134,7 @@ impl SegmentEngine {
         if !seen.has_unleased_places(seen.instant(self.now(shard))) {
             return Ok(0);
         }
-        // Found without the lock, and looked at again under it.
+        // Found without the lock, and checked again under it.
         let mut holds: Vec<Age> = seen.holds_by_age().map(|(age, _)| age).collect();
         holds.sort_unstable_by(|first, second| second.cmp(first));
         let mut done = 0;
@@ -149,8 +151,8 @@ impl SegmentEngine {
         Ok(done)
     }
 
-    /// Takes the lock of a shard in which no more is held than is leased: before what is leased is changed, so that what was
-    /// given to other hosts is not held here again.
+    /// Takes the lock of a shard in which no more is held than leased. Whoever changes a lease starts with this, so
+    /// that what was given to other hosts is not held here again.
     pub(super) fn lock_leased<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
         loop {
             let locked = self.lock(shard)?;
@@ -159,7 +161,7 @@ impl SegmentEngine {
             }
             drop(locked);
             if self.reclaim_places(shard, LockWait::Timeout)? == 0 {
-                // What is in use is in no hold: the counts are damaged, and repaired by the process that finds that.
+                // What is in use is in no hold: the counts are damaged, and whoever finds that repairs them.
                 return self.lock(shard);
             }
         }
@@ -167,8 +169,8 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Takes back what a hold has of limits of which more is held than is leased, if it is the same hold still; its permit
-    /// finds that it was reclaimed. Answers whether anything was.
+    /// Takes back what a hold has of limits of which more is held than leased, if it is still the same hold. Its permit
+    /// finds out that it was reclaimed. Returns whether there was anything to take.
     fn take_places_back(&self, (taken_at, index): Age) -> Result<bool, Box<Error>> {
         let shard = self.shard;
         if !shard.has_unleased_places(self.now) || self.finish_if_marked(index)? {

@@ -1,4 +1,4 @@
-//! Noting that too little is leased, and waking the process that asks for more.
+//! Notes that too little is leased, and wakes the process that asks for more.
 
 use crate::engine::admit::decision::Costs;
 use crate::engine::definition::limit_rules::LimitRules;
@@ -9,7 +9,7 @@ use crate::shm::layout::row::Row;
 use crate::shm::wake::futex;
 
 impl LockedShard<'_> {
-    /// Notes, of each limit that refuses its cost for want of a lease, how much was asked for.
+    /// Notes how much was asked for, for each limit that refuses its cost for want of a lease.
     #[cold]
     pub(in crate::engine) fn note_unmet(&self, row: Row<'_>, costs: &Costs) {
         for (index, cost) in costs.iter() {
@@ -24,7 +24,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Has more asked for of a limit whose lease is nearly spent.
+    /// Lets more be asked for, of a limit whose lease is nearly spent.
     #[cold]
     pub(in crate::engine) fn note_low(&self, limit: &LimitRules, row: Row<'_>) {
         if limit.note_low(row) {
@@ -34,8 +34,8 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Has the process that has duty look. Where none has, or it is dead, the one that takes it looks first of all. Not under a
-    /// lock: it is a system call.
+    /// Wakes the process on duty to look. If there is none, or it is dead, whoever takes duty looks first of all. This
+    /// is a system call, so it is not made under a lock.
     #[cold]
     pub(in crate::engine) fn wake_duty(&self) {
         if let Some(words) = self.duty_words() {

@@ -1,4 +1,4 @@
-//! What can be wrong with a shard, looked at without its lock: whether it moves, whether its counts agree, and who waits
+//! What can be wrong with a shard, seen without its lock: whether it moves on, whether its counts agree, and who waits
 //! although nothing is missing.
 
 use std::sync::atomic::Ordering;
@@ -12,28 +12,29 @@ use crate::shm::layout::places::TicketPlace;
 use crate::shm::layout::records::is_poison;
 use crate::shm::lock::journal::JournalState;
 
-/// Looks before one is given up because the shard kept changing.
+/// How often to look before giving up because the shard keeps changing.
 const ATTEMPTS: usize = 100;
 
-/// What is known of a shard beside what it holds.
+/// What is known of a shard besides what it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardFindings {
-    /// Moves on with each change, and with each instant at which the lock was taken: two looks that find the same saw no
-    /// operation come to its end.
+    /// Moves on with each change, and with each instant at which the lock was taken. If two looks find the same value,
+    /// no operation has ended in between.
     pub(crate) changes: u64,
     pub(crate) is_half_done: bool,
     /// Nanoseconds since something was decided.
     pub(crate) decided_before: u64,
     pub(crate) poison: Option<ShardPoison>,
-    /// Whether the counts agree with the holds and tickets; none where it kept changing, or an operation is half done.
+    /// Whether the counts agree with the holds and tickets; `None` if the shard kept changing, or an operation is half
+    /// done.
     pub(crate) adds_up: Option<bool>,
-    /// Whether something was given back without the lock, and nothing has finished that.
+    /// Whether something may have been given back without the lock and not been finished.
     pub(crate) is_marked: bool,
-    /// Tickets, by their numbers, that are first in their queues and that the limits would admit now.
+    /// The numbers of tickets that are first in their queues although the limits would admit them now.
     pub(crate) admissible_heads: Vec<u64>,
 }
 
-/// Looks at what guards a shard. Neither locks nor writes.
+/// Looks for what is wrong with a shard. Neither locks nor writes.
 pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardFindings {
     let control = shard.memory.control();
     let ruled = shard.by_its_definition();
@@ -61,7 +62,7 @@ pub(crate) fn diagnose_shard(shard: Shard<'_>, now: Now) -> ShardFindings {
 }
 
 impl ShardAt<'_> {
-    /// The tickets that are first in their queues, by their numbers, as far as the limits would admit them.
+    /// The numbers of tickets that are first in their queues although the limits would admit them.
     fn admissible_heads(&self) -> Vec<u64> {
         let memory = self.shard.memory;
         (0..memory.touched_tickets())

@@ -10,22 +10,24 @@ use crate::shm::file::segment_file::damaged;
 use crate::shm::file::verified::{Verified, verify};
 use crate::shm::layout::records::Header;
 
-/// Images that are begun before one is given up because definitions come into force all the time.
+/// How many images to begin before giving up because definitions keep coming into force.
 const ATTEMPTS: usize = 100;
 
-/// The most of what no lock guards that is copied at once, in bytes.
+/// How many bytes to copy at once of what no lock guards.
 const CHUNK: u64 = 1 << 20;
 
 impl SegmentEngine {
-    /// Gives out the segment's image in pieces, each with where it lies in the file. A file of that content is started cold by
-    /// the process that opens it, whatever it was used by before. What lies before the shards comes last; where an image has to be
-    /// copied again, it begins with the same piece. What changes meanwhile is in it or not, shard by shard.
+    /// Passes the segment's image to `write` in pieces, each with its offset in the file. A process that opens a file
+    /// with this content starts it cold, whatever it was used by before. What lies before the shards comes last. If the
+    /// image has to be copied again, it begins with the same piece. What changes in the meantime is in the image or
+    /// not, shard by shard.
     ///
-    /// The lock of each shard is held while that shard is copied in memory, and never while a piece is given out.
+    /// Each shard's lock is held while that shard is copied in memory, and never while a piece is passed on.
     ///
     /// # Errors
     ///
-    /// [`SegmentError::LockStuck`], [`SegmentError::Poisoned`], [`SegmentError::Removed`], and what `write` answers.
+    /// [`SegmentError::LockStuck`], [`SegmentError::Poisoned`], [`SegmentError::Removed`], and whatever `write`
+    /// returns.
     pub(crate) fn copy_image(
         &self,
         mut write: impl FnMut(u64, &[u8]) -> Result<(), Error>,
@@ -38,7 +40,7 @@ impl SegmentEngine {
             if now == generations {
                 return self.ensure_there();
             }
-            // A definition came into force on the way, so its text may be of one and shards of the other.
+            // A definition came into force on the way, so texts and shards may be of different ones.
             generations = now;
         }
         Err(Error::Segment(SegmentError::Damaged {
@@ -61,7 +63,7 @@ impl SegmentEngine {
         verify(Arc::clone(self.region()), self.path())
     }
 
-    /// Of the definitions in force.
+    /// The generations of the definitions in force.
     fn generations(&self) -> Result<Vec<u64>, Error> {
         let definitions = self.verified()?.definitions;
         Ok(definitions
@@ -78,7 +80,7 @@ impl SegmentEngine {
         for shard in self.shards() {
             let geometry = &shard.memory.geometry;
             self.copy_unguarded(copied, geometry.extent_offset, &mut buffer, write)?;
-            // Stored to before the lock is taken, so that no page of it is looked for under the lock.
+            // Written to before the lock is taken, so that no page fault happens under the lock.
             buffer.clear();
             buffer.resize(geometry.extent_size as usize, 1);
             let locked = self
@@ -91,8 +93,8 @@ impl SegmentEngine {
             copied = geometry.extent_offset + geometry.extent_size;
         }
         self.copy_unguarded(copied, self.region().size(), &mut buffer, write)?;
-        // The table of processes last: of each slot it then has a life as late as any that owns something in a shard, and the
-        // lives that follow a cold start are later ones.
+        // The table of processes comes last: each of its slots then has a life at least as late as that of any owner in
+        // a shard, and the lives after a cold start are later still.
         self.copy_unguarded(0, front, &mut buffer, write)
     }
 
@@ -112,7 +114,7 @@ impl SegmentEngine {
                 .load_bytes(from, buffer)
                 .map_err(|place| damaged(self.path(), place))?;
             if from == 0 {
-                // Of no boot: its locks and processes are no one's.
+                // Of no boot, so that its locks and processes belong to nobody.
                 let boot_id = offset_of!(Header, boot_id);
                 buffer[boot_id..boot_id + size_of::<u64>()].fill(0);
             }

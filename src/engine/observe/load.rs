@@ -9,18 +9,18 @@ use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::layout::row::Row;
 use crate::units::{Rounding, divide, saturate};
 
-/// How busy a set is. Of two sets the smaller one is less so.
+/// How busy a set is. The smaller of two is the less busy set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Load {
-    /// What of the limit that has the smallest share left is not available now, in parts of 2^32.
+    /// How much is taken now of the limit with the smallest share left, in parts of 2^32.
     taken: u64,
     /// Requests that wait in the queue.
     queued: u64,
 }
 
 impl SegmentEngine {
-    /// How busy a shard is, and in it the limits of a row. Neither locks nor writes; what others change meanwhile may
-    /// be seen in part.
+    /// How busy a shard is, and in it the limits of a row. Neither locks nor writes; what changes meanwhile may be seen
+    /// in part.
     pub(crate) fn load(&self, shard: Shard<'_>, row: Row<'_>) -> Load {
         let now = self.now(shard);
         let shard = shard.by_its_definition();
@@ -38,9 +38,9 @@ impl SegmentEngine {
 }
 
 impl LimitRules {
-    /// What of the limit is not available now, in parts of 2^32.
+    /// How much of the limit is taken now, in parts of 2^32.
     fn taken_share(&self, row: Row<'_>, now: Now) -> u64 {
-        // What no process has used is marked by zeros.
+        // A limit that was never used has a mark of zeros.
         let full = self.rule.standing(Mark::default()).remaining;
         if full == 0 {
             return 0;

@@ -1,8 +1,9 @@
-//! Looking at keys without a lock and without a copy: row by row, each consistent in itself or said not to be.
+//! Looks at keys without a lock and without a copy of the shard: row by row, each consistent in itself or said not to
+//! be.
 //!
-//! A whole part of a busy set changes while it is copied. A row is read in far less time than lies between two
-//! operations, and what it says is worked out before the journal is asked whether it still counts: until then it may be
-//! anything, which the rules of limits bear.
+//! A shard of a busy set changes while it is copied. A row is read in far less time than passes between two operations.
+//! What it says is worked out before the journal is asked whether it still counts. Until then it may be anything, which
+//! the rules can cope with.
 
 use std::hint::spin_loop;
 use std::num::NonZeroU64;
@@ -26,41 +27,41 @@ use crate::shm::layout::row_references::RowReferences;
 use crate::table::{Fingerprint, Table};
 use crate::units::BUCKET_ROWS;
 
-/// Looks that are taken before one is believed that may be torn.
+/// How often to look before a look is believed that may be torn.
 const ATTEMPTS: usize = 100;
 
-/// The first bytes of a key, and how many it has.
+/// The first bytes of a key, and its length.
 pub(crate) type KeptName = (Vec<u8>, u64);
 
-/// A row that is some key's, as its words say.
+/// A row that has a key, as its words say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedKey {
     /// Whether the row changed during every look: the values may be from different moments.
     pub(crate) torn: bool,
     pub(crate) fingerprint: Fingerprint,
-    /// Where they are kept.
+    /// Present if names are kept.
     pub(crate) name: Option<KeptName>,
     pub(crate) counts: KeyCounts,
     /// Nanoseconds from its last decision to the instant of the look.
     pub(crate) unused_for: u64,
-    /// Nanoseconds for which it is throttled.
+    /// For how many nanoseconds it is throttled.
     pub(crate) throttled_for: u64,
-    /// What it is limited by.
+    /// Its tier, and how it was given its tier or capacities.
     pub(crate) tier: RowTier,
     pub(crate) is_replenished: bool,
-    /// Holds, without those of dead processes, and tickets that were granted and not claimed.
+    /// Holds, except those of dead processes, and tickets that were granted or passed over and not collected.
     pub(crate) pins: u64,
     pub(crate) pins_of_dead: u64,
     pub(crate) waiting: u64,
-    /// Whether it is found in the second of its two buckets only.
+    /// Whether it is only found in the second of its two buckets.
     pub(crate) is_in_second_bucket: bool,
-    /// The limits that the row has, as a bit mask: all of them but where they count networks.
+    /// The limits that the row has, as a bit mask: all of them, unless they count networks.
     pub(crate) limits: u32,
-    /// How each limit stands without what dead processes hold of concurrency, in the order of the set's.
+    /// How each limit stands without what dead processes hold of concurrency, in the set's order.
     pub(crate) marks: Vec<Mark>,
-    /// And which capacity of its own the key has of it.
+    /// The key's own capacity for each limit.
     pub(crate) own_capacities: Vec<Option<NonZeroU64>>,
-    /// How much that is.
+    /// How much dead processes hold of each limit.
     pub(crate) of_dead: OfDead,
 }
 
@@ -68,18 +69,19 @@ pub(crate) struct ObservedKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableUsage {
-    /// Rows there are.
+    /// All rows of the table.
     pub rows: u64,
-    /// Rows whose key has something used, held or waited for. The others are as good as free.
+    /// Rows that are not free: their keys use, hold or wait for something, are throttled, or were given a tier or a
+    /// capacity by name.
     pub used: u64,
-    /// Rows that were given to another key when the former one had nothing used any more.
+    /// Rows that were given to another key once the former key used nothing any more.
     pub evicted_unused: u64,
-    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    /// Rows that were given to another key while the former key still used something, which is forgotten.
     pub evicted_in_use: u64,
 }
 
 impl SegmentEngine {
-    /// How full the table of a keyed set is now. Takes no lock, so of what changes meanwhile some may be missed.
+    /// How full the table of a keyed set is now. Takes no lock, so it may miss some of what changes meanwhile.
     pub(crate) fn table_usage(&self, set: &SetEngine) -> TableUsage {
         let mut usage = TableUsage::default();
         for shard in set.shards() {
@@ -102,13 +104,13 @@ pub(crate) struct RowLooker<'a> {
     now: Now,
     dead: DeadHolds,
     copy: RowCopy,
-    /// One where the last row would not hold still: an operation that its process left half-done never ends by itself.
+    /// One if the last row would not hold still: an operation that its process left half done never ends by itself.
     attempts: usize,
     pub(crate) seen: ObservedKey,
 }
 
 impl<'a> RowLooker<'a> {
-    /// For looks at one instant, before which `is_alive` is asked of each owner of a hold.
+    /// Prepares looks at one instant. Asks `is_alive` once of each owner.
     pub(crate) fn new(shard: RuledShard<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
         let dead = DeadHolds::find(
             ShardAt {
@@ -127,19 +129,19 @@ impl<'a> RowLooker<'a> {
         }
     }
 
-    /// Looks at the row at `index`; answers whether it is some key's.
+    /// Looks at the row at `index`. Returns whether it has a key.
     pub(crate) fn look_at(&mut self, index: u64) -> bool {
         let shard = self.shard;
         self.look(|| shard.memory.row(index))
     }
 
-    /// Looks for the row of a key; answers whether there is one.
+    /// Looks for the row of a key. Returns whether there is one.
     pub(crate) fn look_for(&mut self, key: &KeyIdentity) -> bool {
         let shard = self.shard;
         self.look(|| shard.find_row(Some(key)))
     }
 
-    /// Looks for the row of a network; answers whether there is one.
+    /// Looks for the row of a network. Returns whether there is one.
     pub(crate) fn look_for_network(&mut self, network: &Network) -> bool {
         let shard = self.shard;
         let is_there = self.look(|| shard.find_row_of(network.fingerprint()));
@@ -203,10 +205,10 @@ impl<'a> RowLooker<'a> {
 }
 
 impl SegmentEngine {
-    /// Shows `read` the row of a key; and where dead processes hold something of the limits that are asked about, once
-    /// more as it would be without that. Answers how much that is. Changes nothing.
+    /// Shows the row of a key to `read`. If dead processes hold something of `limits`, then shows it again as it would
+    /// be without that. Returns how much that is. Changes nothing.
     ///
-    /// Whether the holders live is asked outside of the lock, of each holder once.
+    /// Whether the owners are alive is asked outside of the lock, once of each.
     pub(in crate::engine) fn look_at_row(
         &self,
         target: Target<'_>,
@@ -243,7 +245,7 @@ impl SegmentEngine {
 }
 
 impl RuledShard<'_> {
-    /// What `read` makes of the shard while nothing changes in it; none where something did each time.
+    /// What `read` makes of the shard while nothing changes in it; `None` if something did each time.
     pub(in crate::engine) fn read_consistently<T>(
         &self,
         attempts: usize,
@@ -263,7 +265,7 @@ impl RuledShard<'_> {
         None
     }
 
-    /// Whether anything is held of a row: of its key, or where the set is not keyed, at all.
+    /// Whether anything is held of a row. In a set without keys, whether anything is held at all.
     pub(in crate::engine) fn is_held(&self, row: Row<'_>) -> bool {
         match row.row_references() {
             Some(row_references) => RowReferences(row_references.load(Ordering::Relaxed)).pins() > 0,
@@ -271,15 +273,15 @@ impl RuledShard<'_> {
         }
     }
 
-    /// Whether the shard is of the definition that it is read by.
+    /// Whether the shard is still on the definition that it is read by.
     fn is_of_its_definition(&self) -> bool {
         self.memory.control().generation.load(Ordering::Relaxed) == self.rules.generation
     }
 }
 
 impl RuledShard<'_> {
-    /// The limits that the row of a key has, as a bit mask. Where they count networks, the name says which; of
-    /// one that is not kept, or not whole, it may be any of them.
+    /// The limits that the row of a key has, as a bit mask. If they count networks, the key's name says which ones. If
+    /// the name is not kept, or not kept whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
             .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)
@@ -294,7 +296,7 @@ impl RuledShard<'_> {
         })
     }
 
-    /// The limits that count networks of such lengths, as a bit mask.
+    /// The limits that count networks of prefix lengths for which `is_such` holds, as a bit mask.
     fn limits_of_networks(&self, is_such: impl Fn(PrefixLengths) -> bool) -> u32 {
         self.limits
             .iter()
@@ -307,7 +309,7 @@ impl RuledShard<'_> {
             .fold(0, |mask, limit| mask | 1 << limit.index)
     }
 
-    /// What is kept of the key of a row: its first bytes, and how many it has.
+    /// What is kept of the name of a row's key: its first bytes, and its length.
     pub(crate) fn key_name(&self, row: u64) -> Option<KeptName> {
         let words: Vec<u64> = self
             .memory
@@ -315,17 +317,18 @@ impl RuledShard<'_> {
             .iter()
             .map(|word| word.load(Ordering::Relaxed))
             .collect();
-        // A row without a name was made by a recovery that could not know it.
+        // A row without a name was made to charge a permit that has lost its row: only the fingerprint of its key was
+        // known.
         KeyName::read(&words).filter(|(_, length)| *length > 0)
     }
 
-    /// Whose row it is; none where it is no one's.
+    /// The key of a row; `None` if it has none.
     pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<KeptName>)> {
         let fingerprint = self.memory.row(row)?.key();
         (fingerprint != Fingerprint::NONE).then(|| (fingerprint, self.key_name(row)))
     }
 
-    /// Tickets from `head`, a ticket's number plus one, to the end of its queue.
+    /// How many tickets there are from `head`, the index of a ticket plus one, to the end of its queue.
     fn length_of_queue(&self, head: u64) -> u64 {
         let mut length = 0;
         let mut next = head;

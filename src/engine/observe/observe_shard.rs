@@ -1,4 +1,4 @@
-//! Looking at a shard without its lock: a copy that is consistent, or says that it is not.
+//! Looks at a shard without its lock: makes a copy that is consistent, or says that it is not.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::shm::layout::records::{HoldLabel, LockArea};
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::JournalState;
 
-/// Copies that are tried before one is taken as it is.
+/// How often to copy before a copy is taken as it is.
 const ATTEMPTS: usize = 100;
 
 /// A copy of a shard, in private memory of the same layout.
@@ -23,7 +23,7 @@ pub(crate) struct ShardObservation<'a> {
     set: &'a SetEngine,
     memory: ShardMemory,
     rules: &'a SetRules,
-    /// The shard changed during every attempt: its pieces may not belong together.
+    /// Whether the shard changed during every attempt, so that its pieces may not belong together.
     pub(crate) torn: bool,
 }
 
@@ -59,8 +59,8 @@ impl ShardObservation<'_> {
         }
     }
 
-    /// How many words an operation that has not come to an end has changed; `None` where a reset or a rebuild is
-    /// under way or the journal is damaged.
+    /// How many words an unfinished operation has changed; `None` if a reset or a rebuild is under way, or the journal
+    /// is damaged.
     pub(crate) fn words_in_flight(&self) -> Option<usize> {
         match self.memory.journal().state() {
             JournalState::Idle => Some(0),
@@ -108,7 +108,7 @@ impl ShardObservation<'_> {
 }
 
 impl ShardObservation<'_> {
-    /// The tickets in use, in the order in which they came.
+    /// The tickets in use, in the order of arrival.
     pub(crate) fn tickets(&self) -> Vec<ObservedTicket> {
         let memory = &self.memory;
         let mut tickets: Vec<ObservedTicket> = (0..memory.touched_tickets())
@@ -132,25 +132,25 @@ impl ShardObservation<'_> {
     }
 }
 
-/// A hold that is in use, as its record says.
+/// A hold in use, as its record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedHold {
     pub(crate) index: u64,
     pub(crate) owner: u64,
     pub(crate) row: u64,
     pub(crate) serial: u64,
-    /// What its request was labelled with.
+    /// The label of its request.
     pub(crate) label: Option<String>,
     pub(crate) taken_at: u64,
-    /// When the first of its leases runs out, on the segment clock.
+    /// When the first of its leases expires, on the segment clock.
     pub(crate) expires_at: Option<u64>,
-    /// It was given back without the lock, and nothing has finished that yet.
+    /// Whether it was given back without the lock, and nobody has finished that yet.
     pub(crate) is_returned: bool,
     /// What is held of each limit that gives back.
     pub(crate) amounts: Vec<(usize, u64)>,
 }
 
-/// A ticket that is in use, as its record says.
+/// A ticket in use, as its record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedTicket {
     pub(crate) index: u64,
@@ -164,7 +164,7 @@ pub(crate) struct ObservedTicket {
     pub(crate) costs: Vec<(usize, u64)>,
 }
 
-/// Copies the shard and answers whether nothing changed meanwhile.
+/// Copies the shard, and returns whether nothing changed in the meantime.
 fn copy_consistently(region: &Region, target: &Region, shard: Shard<'_>) -> Result<bool, OutOfRegion> {
     let journal = shard.memory.journal();
     let Some(sequence) = journal.sequence_if_idle() else {
@@ -175,9 +175,9 @@ fn copy_consistently(region: &Region, target: &Region, shard: Shard<'_>) -> Resu
     Ok(journal.unchanged_since(sequence))
 }
 
-/// Copies the words of a shard: from behind its lock to its row, holds and tickets as far as they were ever touched. Of
-/// the rows of keys, which are too many to be copied at one instant, only whose they are, and only of those that a hold
-/// or a ticket names.
+/// Copies the words of a shard after its lock: the row, and holds and tickets as far as they were ever touched. The
+/// rows of a keyed set are too many to copy at one instant: of those that a hold or a ticket refers to, copies whose
+/// they are, and of the others nothing.
 fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), OutOfRegion> {
     let geometry = &shard.memory.geometry;
     let copy = |offset, size| copy_words(region, target, geometry, offset, size);
@@ -203,7 +203,7 @@ fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Copies the labels of holds, which are written outside of transactions: each by itself.
+/// Copies the labels of holds, each by itself, because they are written outside of transactions.
 fn copy_labels(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), OutOfRegion> {
     let geometry = &shard.memory.geometry;
     let count = shard.memory.touched_holds().min(geometry.shape.labels);
@@ -215,7 +215,7 @@ fn copy_labels(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(),
     Ok(())
 }
 
-/// The rows that holds and tickets name.
+/// The rows that holds and tickets refer to.
 fn named_rows(shard: Shard<'_>) -> impl Iterator<Item = u64> {
     let memory = shard.memory;
     let holds = (0..memory.touched_holds())

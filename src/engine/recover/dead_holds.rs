@@ -1,8 +1,8 @@
-//! What dead processes hold, for looks: it is left out of what a look answers, and stays where it is until the next
+//! What dead processes hold, for looks. A look leaves it out of what it reports; it stays where it is until the next
 //! request that needs it takes it back.
 //!
-//! Only what is held of concurrency is left out. What the dead were granted or had drawn of a rate counts as used until
-//! then.
+//! Only what is held of concurrency is left out. What the dead were granted of a rate, or had drawn, counts as used
+//! until then.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,21 +16,21 @@ use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::store::Direct;
 
-/// Units of each limit of a set that a look leaves out.
+/// Units that a look leaves out, for each limit of a set.
 pub(crate) type OfDead = [u64; MAX_LIMITS];
 
-/// The holds of a shard of which a reclaim would take something back: their owners are dead, or have given them back
-/// without the lock, or a lease of them or of their host has run out.
+/// The holds of a shard from which a reclaim would take something back: their owners are dead or gave them back without
+/// the lock, a lease of theirs has expired, or their places are no longer leased to this host.
 #[derive(Debug)]
 pub(crate) struct DeadHolds {
     owners: HashSet<u64>,
-    /// By their index.
+    /// Sorted by index.
     unleased: Vec<UnleasedHold>,
-    /// Each with its row before its index, in this order.
+    /// Row and index of each hold, sorted.
     holds: Vec<(u64, u64)>,
 }
 
-/// Room for a copy of the state of one row.
+/// Room for a copy of one row's state.
 #[derive(Debug)]
 pub(crate) struct RowCopy {
     state: Vec<AtomicU64>,
@@ -57,7 +57,7 @@ impl DeadHolds {
             holds: Vec::new(),
         };
         let memory = at.shard.memory;
-        // In the middle of a renewal it would look as if nothing were leased; then nothing is left out.
+        // In the middle of a renewal nothing would seem to be leased; nothing is left out then.
         let unleased = || at.shard.unleased_holds(at.now, |hold| dead.is_dead(hold));
         dead.unleased = at.shard.read_consistently(LOOKS, unleased).unwrap_or_default();
         dead.unleased.sort_unstable_by_key(|hold| hold.index);
@@ -110,19 +110,19 @@ impl DeadHolds {
         left_out
     }
 
-    /// Of which limits the places of the hold at `index` are not leased, as a bit mask.
+    /// The limits whose places in the hold at `index` are not leased, as a bit mask.
     fn unleased_of(&self, index: u64) -> u32 {
         let found = self.unleased.binary_search_by_key(&index, |hold| hold.index);
         let found = found.ok().and_then(|position| self.unleased.get(position));
         found.map_or(0, |hold| hold.limits)
     }
 
-    /// Whether all of the hold is free: its owner is dead, or gave it back.
+    /// Whether all of the hold is to be given back: its owner is dead, or gave it back.
     fn is_dead(&self, hold: HoldPlace<'_>) -> bool {
         self.owners.contains(&hold.owner().load(Ordering::Relaxed)) || hold.mark().is_some()
     }
 
-    /// Whether a reclaim would give anything of the hold back.
+    /// Whether a reclaim would give back anything of the hold.
     fn has_part_in(&self, at: ShardAt<'_>, index: u64, hold: HoldPlace<'_>) -> bool {
         hold.is_taken()
             && (self.is_dead(hold)
@@ -135,7 +135,7 @@ impl DeadHolds {
 }
 
 impl RowCopy {
-    /// For a row of the shard, if `dead` holds anything.
+    /// Room for a row of the shard, unless `dead` is empty.
     pub(crate) fn new(shard: RuledShard<'_>, dead: &DeadHolds) -> Self {
         let words = if dead.is_empty() {
             0
@@ -157,8 +157,8 @@ impl<'a> LeftOut<'a> {
         }
     }
 
-    /// Leaves out what the hold has of concurrency: all of it if it is dead, and otherwise that of limits whose lease has
-    /// run out or that are in the mask.
+    /// Leaves out what the hold has of concurrency: all of it if it is dead, otherwise that of limits whose lease has
+    /// expired or that are in `unleased`.
     fn add(&mut self, at: ShardAt<'_>, hold: HoldPlace<'_>, is_dead: bool, unleased: u32) {
         let counts_from = at.shard.leases_count_from(hold);
         let mut is_empty = true;
@@ -184,7 +184,7 @@ impl<'a> LeftOut<'a> {
     }
 }
 
-/// Those of one row, of what is in the order of the rows.
+/// The part about one row, of a list that is sorted by row.
 fn of_row(all: &[(u64, u64)], row: u64) -> &[(u64, u64)] {
     let start = all.partition_point(|(of, _)| *of < row);
     let end = all.partition_point(|(of, _)| *of <= row);

@@ -1,13 +1,13 @@
-//! Giving back without the lock. The process that cannot have the lock leaves a mark where it held something, and says
-//! beside the lock that there are marks; the process that has the lock next finishes what was begun.
+//! Giving back without the lock. A process that cannot have the lock leaves a mark at what it held, and says next to
+//! the lock that there are marks. Whoever has the lock next completes what was begun.
 //!
-//! A mark is a number that only grows: twice the serial number of the permit, so that it means nothing to a later one in
-//! the same place. It is in no journal, so undoing something else leaves it alone. A ticket that was given up has no
-//! owner.
+//! A mark is a number that only grows: twice the serial number of the permit, plus one if the work failed. So it means
+//! nothing to a later permit in the same place. No journal covers it, so undoing something else leaves it alone. A
+//! ticket that was given up has no owner.
 //!
-//! No process looks for marks unless it is said that there are some, and none is left alone: a process that leaves one
-//! says so and then tries the lock, and the holder of the lock releases it and then looks whether that was said. On processors that
-//! reorder these steps, too: `src/weak_memory/mark_order.rs` explores them, and is changed with them.
+//! Nobody looks for marks unless it is said that there are some, yet none is forgotten: whoever leaves one says so and
+//! then tries the lock, and whoever holds the lock releases it and then looks whether that was said. This holds on
+//! processors that reorder such steps, too: `src/weak_memory/mark_order.rs` explores them and must change with them.
 
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -22,18 +22,18 @@ use crate::queue::{self, Phase};
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::shard_memory::ShardMemory;
 
-/// In `marks`: something was marked since the search that is under way, if any, began. Above it: the places that it has
-/// still to search, from the last one down, the holds first and the tickets behind them.
+/// In `marks`: something was marked since the present search, if any, began. The other bits count the places that are
+/// left to search. Holds are numbered first, tickets after them, and the search goes from the last one down.
 const MARKED: u64 = 1;
 
 /// How many places are searched under one lock.
 const SEARCHED_AT_ONCE: u64 = 64;
 
-/// Orders an atomic change before what follows, for all that do the same: one of two sees the other.
+/// Orders an atomic change before what follows. Of two threads that do the same, one sees the other's change.
 #[inline(always)]
 fn fence_after_change() {
     if cfg!(target_arch = "x86_64") {
-        // No later load passes such an instruction there, so only the compiler is to be told.
+        // No later load passes such a change there, so only the compiler has to be told.
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -41,7 +41,7 @@ fn fence_after_change() {
 }
 
 impl HoldPlace<'_> {
-    /// Whether the permit that has this hold gave it back without the lock, and if so whether its work had failed.
+    /// Whether the permit of this hold gave it back without the lock, and if so, whether its work had failed.
     pub(crate) fn mark(self) -> Option<bool> {
         let mark = self.returned().load(Ordering::Relaxed);
         let is_marked = self.is_taken() && mark >> 1 == self.serial().load(Ordering::Relaxed);
@@ -63,8 +63,8 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.control().marks.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be marks, for a thread that has just released the lock: of the thread that releases it and the one
-    /// that left a mark, one sees the other.
+    /// Whether there may be marks, for a thread that has just released the lock: either it sees what another thread
+    /// marked, or that thread sees the lock free.
     #[inline(always)]
     pub(in crate::engine) fn was_marked_meanwhile(&self) -> bool {
         fence_after_change();
@@ -86,7 +86,7 @@ impl SegmentEngine {
         let Some(place) = shard.place_of(hold, owner) else {
             return Released::WasReclaimed;
         };
-        // Where it comes to be another's meanwhile, that one's serial is greater.
+        // If the hold becomes another's in the meantime, that one's serial is larger.
         let mark = 2 * hold.serial.get() + u64::from(failed);
         place.returned().fetch_max(mark, Ordering::SeqCst);
         self.finish_or_leave_marks(shard);
@@ -97,15 +97,16 @@ impl SegmentEngine {
         }
     }
 
-    /// After a mark was left: finishes it if the lock can be had, and leaves it to the process that has it otherwise.
+    /// After a mark was left: finishes it if the lock can be had, and otherwise leaves it to the process that has the
+    /// lock.
     pub(in crate::engine) fn finish_or_leave_marks(&self, shard: Shard<'_>) {
         shard.memory.search_for_marks();
         fence_after_change();
         self.finish_marks(shard);
     }
 
-    /// Finishes what others have begun to give back while the lock was held that has just been released, unless that is to
-    /// take no longer.
+    /// Finishes what others began to give back while the lock was held, just after it was released; does nothing if
+    /// `deadline` is [`NOTHING_MORE`].
     #[inline(always)]
     pub(in crate::engine) fn finish_marks_left_meanwhile(&self, shard: Shard<'_>, deadline: u64) {
         if shard.was_marked_meanwhile() && deadline != NOTHING_MORE {
@@ -113,11 +114,11 @@ impl SegmentEngine {
         }
     }
 
-    /// Finishes what others have begun to give back, as long as no process has the lock. The process that has it looks
-    /// for marks when it has released it.
+    /// Finishes what others began to give back, as long as no process has the lock. Whoever has it looks for marks
+    /// after releasing it.
     #[cold]
     pub(in crate::engine) fn finish_marks(&self, shard: Shard<'_>) {
-        // Each round searches further, and another search is only begun for marks that were left meanwhile.
+        // Each round searches further, and a new search begins only for marks that were left in the meantime.
         while shard.was_marked_meanwhile() && self.lock_for_marks(shard).is_ok() {}
     }
 }
@@ -136,19 +137,19 @@ impl LockedShard<'_> {
         let tickets_from = memory.hold_capacity();
         let end = tickets_from + memory.touched_tickets();
         let mut left = marks.load(Ordering::Relaxed) >> 1;
-        // What is marked was marked before this was said.
+        // Each mark was left before this was said.
         fence(Ordering::Acquire);
         // More than there is to search is damage.
         if left == 0 || left > end {
             left = end;
-            // Before the search: what is marked from now on, it may miss, and another one follows.
+            // Before the search: it may miss what is marked from now on, which then causes another search.
             marks.swap(left << 1, Ordering::AcqRel);
         }
         let begun_with = left;
         let mut searched = 0;
         while searched < SEARCHED_AT_ONCE {
             if left <= tickets_from {
-                // What lies between was never used.
+                // The holds in between were never used.
                 left = left.min(memory.touched_holds());
             }
             let Some(place) = left.checked_sub(1) else { break };
@@ -161,13 +162,13 @@ impl LockedShard<'_> {
             left = place;
             searched += 1;
         }
-        // The last: the process that comes after a death in the middle searches here again. Another may leave a mark
-        // meanwhile.
+        // Last, so that after a death in the middle the next process searches here again. Subtracted, because another
+        // process may leave a mark in the meantime.
         marks.fetch_sub((begun_with - left) << 1, Ordering::Release);
         Ok(())
     }
 
-    /// Frees the hold at `index` if its permit gave it back without the lock; answers whether it did.
+    /// Frees the hold at `index` if its permit gave it back without the lock. Returns whether it did.
     pub(in crate::engine) fn finish_if_marked(&self, index: u64) -> Result<bool, Box<Error>> {
         let memory = self.shard.memory;
         let Some(failed) = memory.hold(index).and_then(HoldPlace::mark) else {

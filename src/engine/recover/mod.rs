@@ -1,4 +1,4 @@
-//! After deaths and removals: repairing, reclaiming, leaving out what the dead held.
+//! After deaths and removals: repairing, reclaiming, and leaving out what the dead hold.
 
 pub(super) mod dead_holds;
 pub(super) mod marks;

@@ -1,4 +1,4 @@
-//! Giving back what dead processes held or waited for. Finding out which are dead happens outside the lock.
+//! Gives back what dead processes held or waited for. Which ones are dead is found out outside of the lock.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -15,16 +15,16 @@ use crate::shm::probes;
 use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 
-/// The shortest time between two looks for the dead by one process.
+/// The shortest time between two looks for the dead by one process, in nanoseconds.
 const SHORTEST_INTERVAL: u64 = 1_000_000;
 
-/// After this long another thread may look although the first has not come to an end.
+/// After this long another thread may look, even if the first one has not finished, in nanoseconds.
 const LONGEST_LOOK: u64 = 1_000_000_000;
 
 /// A process spends at most one part in this many of its time on looking.
 const SHARE_OF_TIME: u64 = 20;
 
-/// Holds or tickets given back under one hold of the lock.
+/// How many holds or tickets are given back under one lock.
 pub(in crate::engine) const BATCH: usize = 64;
 
 impl<Rules> Shard<'_, Rules> {
@@ -38,7 +38,7 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.next_probe.load(Ordering::Relaxed)
     }
 
-    /// Who holds something.
+    /// The owners of the holds in use.
     pub(in crate::engine) fn holders(&self) -> impl Iterator<Item = u64> {
         (0..self.memory.touched_holds())
             .filter_map(|index| self.memory.hold(index))
@@ -46,7 +46,7 @@ impl<Rules> Shard<'_, Rules> {
             .filter(|owner| *owner != 0)
     }
 
-    /// Who owns something: holds and tickets. Zero where a ticket was given up.
+    /// The owners of the holds and tickets in use. Zero stands for tickets that were given up.
     pub(in crate::engine) fn owners(&self) -> HashSet<u64> {
         let holders = self.holders();
         let waiters = (0..self.memory.touched_tickets())
@@ -58,7 +58,7 @@ impl<Rules> Shard<'_, Rules> {
         holders.chain(waiters).collect()
     }
 
-    /// Whether the hold at `index` is the owner's.
+    /// Whether the hold at `index` belongs to `owner`.
     fn is_hold_of(&self, index: u64, owner: u64) -> bool {
         owner != 0
             && self
@@ -67,7 +67,7 @@ impl<Rules> Shard<'_, Rules> {
                 .is_some_and(|hold| hold.owner().load(Ordering::Relaxed) == owner)
     }
 
-    /// Whether the ticket at `index` waits although its time was up at an instant of the segment clock.
+    /// Whether the ticket at `index` still waits although its time was up at `now`, on the segment clock.
     fn waits_in_vain(&self, index: u64, now: u64) -> bool {
         self.memory.ticket(index).is_some_and(|ticket| {
             TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase == Phase::Waiting
@@ -75,7 +75,7 @@ impl<Rules> Shard<'_, Rules> {
         })
     }
 
-    /// Whether the ticket at `index` is in use and the owner's.
+    /// Whether the ticket at `index` is in use and belongs to `owner`.
     fn is_ticket_of(&self, index: u64, owner: u64) -> bool {
         self.memory.ticket(index).is_some_and(|ticket| {
             TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free
@@ -85,19 +85,19 @@ impl<Rules> Shard<'_, Rules> {
 }
 
 impl SegmentEngine {
-    /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.
+    /// Reclaims, unless this process did so a moment ago. Returns how many holds of dead owners were given back.
     #[cold]
     pub(crate) fn reclaim_if_due(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
         let started = boot_nanos();
         let due = shard.memory.next_probe.load(Ordering::Relaxed);
-        // One thread looks; the others take its result as theirs.
+        // One thread looks. The others do not wait for it.
         let claimed = started >= due
             && shard
                 .memory
                 .next_probe
                 .compare_exchange(
                     due,
-                    // A child forked while this thread looks inherits the word: it must not wait for ever.
+                    // A child forked during this look inherits the word, and must not wait for ever.
                     started.saturating_add(LONGEST_LOOK),
                     Ordering::Relaxed,
                     Ordering::Relaxed,
@@ -112,7 +112,7 @@ impl SegmentEngine {
             .saturating_sub(started)
             .saturating_mul(SHARE_OF_TIME)
             .max(SHORTEST_INTERVAL);
-        // By a virtual clock, what a decision comes to must not depend on how fast this process runs.
+        // Under a virtual clock, no decision may depend on how fast this process runs.
         let next = if self.clock.is_virtual() {
             0
         } else {
@@ -122,8 +122,9 @@ impl SegmentEngine {
         outcome
     }
 
-    /// Gives back everything in the set whose owner is dead, whose lease has run out, or that is not leased to this host any
-    /// more; answers how many holds.
+    /// Gives back everything in the shard whose owner is dead, whose lease has expired, or that is no longer leased to
+    /// this host; also tickets whose time is up, and grants that have lapsed. Returns how many holds of dead owners
+    /// there were.
     pub(crate) fn reclaim(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
         let mut reclaimed = 0;
         for owner in shard.owners() {
@@ -145,7 +146,7 @@ impl SegmentEngine {
         Ok(reclaimed)
     }
 
-    /// Takes those out of the queues whose time is up: their owners may be stopped, and others want for tickets.
+    /// Takes tickets whose time is up out of the queues: their owners may be stopped, and others need the places.
     fn take_expired_tickets_back(&self, shard: Shard<'_>, wait: LockWait) -> Result<(), Box<Error>> {
         let now = self.now_without_lock(shard);
         let timed_out = &shard.memory.control().timed_out;
@@ -160,8 +161,8 @@ impl SegmentEngine {
         .map(drop)
     }
 
-    /// Gives back everything of one dead owner, and returns how many holds that were. Before each release of the lock,
-    /// `before_unlock` may look at what is about to happen.
+    /// Gives back everything of one dead owner. Returns how many holds that was. Before each unlock, `before_unlock`
+    /// may look at what is about to happen.
     pub(in crate::engine) fn reclaim_from<'a>(
         &'a self,
         shard: Shard<'a>,
@@ -169,7 +170,7 @@ impl SegmentEngine {
         wait: LockWait,
         mut before_unlock: impl FnMut(&LockedShard<'a>),
     ) -> Result<u64, Box<Error>> {
-        // What was granted and not claimed first: no process has used it, so all of it comes back, hold and reserved
+        // Grants that were not collected come first: nobody has used them, so all of each comes back, hold and reserved
         // cost.
         let tickets = shard.memory.touched_tickets();
         let waiters = self.in_batches(
@@ -210,15 +211,16 @@ impl SegmentEngine {
         Ok(holds)
     }
 
-    /// The process of a participant, by its number in its own PID namespace; 0 where its slot is no longer its own.
+    /// The PID of a participant's process in its own PID namespace; 0 if the slot no longer belongs to that
+    /// participant.
     pub(in crate::engine) fn pid_of(&self, owner: u64) -> u64 {
         ParticipantId::from_word(owner)
             .and_then(|id| self.membership.table().identity_of(id))
             .map_or(0, |identity| identity.pid)
     }
 
-    /// Does something to each index below `end` that is `wanted`: looked up without the lock, in portions, each looked
-    /// at again under it. Answers how many there were.
+    /// Acts on each index below `end` that is `wanted`. Looks for them without the lock, in batches, and checks each
+    /// again under it. Returns how many there were.
     pub(in crate::engine) fn in_batches<'a>(
         &'a self,
         shard: Shard<'a>,

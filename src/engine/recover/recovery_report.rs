@@ -1,4 +1,4 @@
-//! What a recovery says that it did.
+//! The report of a recovery.
 
 /// What a recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -6,18 +6,18 @@
 pub struct Repairs {
     /// The lock's owner had died.
     pub owner_died: bool,
-    /// Words that a half-done operation had changed and that were put back.
+    /// How many words a half-done operation had changed; they were put back.
     pub undone_words: usize,
-    /// A reset that had been begun was carried to its end.
+    /// A reset that had begun was completed.
     pub finished_reset: bool,
-    /// The counts did not agree with the holds and were counted again.
+    /// Everything that follows from the holds was counted again.
     pub rebuilt: bool,
     /// The set could not be repaired and is poisoned.
     pub poisoned: bool,
 }
 
 impl Repairs {
-    /// Of several shards of one set together.
+    /// Adds the repairs of another shard of the same set.
     pub(crate) fn add(&mut self, other: Self) {
         self.owner_died |= other.owner_died;
         self.undone_words += other.undone_words;

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::shm::time::segment_clock::SegmentClock;
 
-/// In place of the next look: the path leads to another segment.
+/// In place of the next look: another segment is at the path.
 pub(in crate::engine) const REPLACED: u64 = 0;
 
-/// In place of the next look where a virtual clock tells the time: such a segment is of one process only.
+/// In place of the next look under a virtual clock: such a segment belongs to one process only.
 const NEVER: u64 = u64::MAX;
 
 /// What this process knows of the removal of a segment.
@@ -20,7 +20,7 @@ pub(in crate::engine) struct RemovalWatch {
 
 impl RemovalWatch {
     pub(in crate::engine) fn new(clock: &SegmentClock) -> Self {
-        // The first operation finds it due.
+        // The first operation finds a look due.
         let next_look = if clock.is_virtual() { NEVER } else { 1 };
         Self {
             next_look: AtomicU64::new(next_look),

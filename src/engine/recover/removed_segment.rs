@@ -1,10 +1,10 @@
-//! Noticing that a segment was removed: retired, its file deleted, or another segment put at its path.
+//! Notices that a segment was removed: retired, its file deleted, or another segment put at its path.
 //!
-//! An operation that takes something and whose reading of the clock is a second later than the last look has a look first:
-//! two system calls, outside of the lock. A process that does nothing is not woken for it, and finds out before it is next
-//! admitted; what waits looks once a second in any case. What is admitted from a batch reads no clock: while the process
-//! has batches, its background worker looks. Giving back asks for none of this:
-//! what permits hold is settled and released in the file that they were taken from, whatever became of that.
+//! An operation that takes something looks first, if its reading of the clock is at least a second later than the last
+//! look: two system calls, outside of the lock. A process that does nothing is not woken to look, and finds out before
+//! its next admission. Waiters look once a second in any case. Admissions from a batch read no clock: while the process
+//! has batches, its background worker looks. Giving back needs none of this: what permits hold is settled and released
+//! in the file that it was taken from, whatever became of that.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ use crate::units::NANOS_PER_SECOND;
 const PAUSE: u64 = NANOS_PER_SECOND;
 
 impl SegmentEngine {
-    /// Marks the segment as no longer to be used; every later operation of any process says so.
+    /// Marks the segment as retired. Every later operation of any process reports that.
     pub(crate) fn retire(&self) {
         retire(self.header());
     }
@@ -34,14 +34,14 @@ impl SegmentEngine {
         })
     }
 
-    /// Looks if it is time: for a process that may admit from batches, and so would not look. What it finds is known to this
-    /// handle from then on.
+    /// Looks if it is time, for a process that may admit from batches and would not look otherwise. From then on this
+    /// handle knows the result.
     pub(crate) fn look_for_removal_if_due(&self) {
-        // The process that is refused for it gets the error.
+        // The caller that is refused because of it gets the error.
         let _ = self.refuse_if_removed(self.read_clocks(false));
     }
 
-    /// Whether this process knows that the segment was removed, without a look and without a clock: for what is admitted
+    /// Whether this process knows that the segment was removed, without looking and without a clock: for admissions
     /// from a batch.
     #[inline]
     pub(in crate::engine) fn is_known_to_be_removed(&self) -> bool {
@@ -49,7 +49,7 @@ impl SegmentEngine {
             || self.removal.next_look.load(Ordering::Relaxed) == REPLACED
     }
 
-    /// That nothing is taken from a segment that was removed.
+    /// Fails if the segment was removed. Looks whether it was, if it is time.
     #[inline(always)]
     pub(in crate::engine) fn refuse_if_removed(&self, now: Now) -> Result<(), Box<Error>> {
         let is_marked = self.header().retired.load(Ordering::Relaxed) != 0;
@@ -72,11 +72,11 @@ impl SegmentEngine {
                 .next_look
                 .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        // Where another thread was first, it has the look.
+        // If another thread came first, that one looks.
         if is_taken_on { self.look_now() } else { Ok(()) }
     }
 
-    /// Looks whatever the time is: something has gone wrong, and that the file is gone explains it better.
+    /// Looks whatever the time is: something went wrong, and that the file is gone explains it better.
     #[cold]
     pub(in crate::engine) fn explain(&self, error: Box<Error>) -> Box<Error> {
         match self.look_now() {

@@ -1,6 +1,6 @@
 //! What is done when the previous owner of a lock died with it.
 //!
-//! Everything here can be repeated: any number of recoverers may die on the way, and the lock says so to the next.
+//! Everything here can be repeated: any number of recoverers may die on the way, and the lock tells the next one.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -21,22 +21,22 @@ use crate::shm::lock::journal::JournalState;
 use crate::shm::lock::store::Direct;
 use crate::table;
 
-/// The holds could not be counted: counting them again may help.
+/// The holds could not be counted: a rebuild may help.
 pub(crate) const POISONED_BY_COUNTS: u64 = 1;
 
 /// The journal named words that no operation changes: what they were is lost, and only a reset helps.
 pub(crate) const POISONED_BY_JOURNAL: u64 = 2;
 
-/// How much of the table of keys is looked at.
+/// How much of the table of keys is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// The rows that the latest operation changed, and those that holds and tickets name.
+    /// The rows that the latest operation changed, and those that holds and tickets refer to.
     LatestOperation,
     Whole,
 }
 
 impl SegmentEngine {
-    /// Sets right what a dead owner left. The caller holds the lock.
+    /// Puts right what a dead owner left behind. The caller holds the lock.
     #[cold]
     pub(crate) fn recover(&self, shard: RuledShard<'_>, owner_died: bool) -> Repairs {
         let control = shard.memory.control();
@@ -47,7 +47,7 @@ impl SegmentEngine {
         };
         let found = journal.state();
         let journal_is_sound = match found {
-            // One word that is changed by one store is changed or not.
+            // One word changed by one store has either changed or not.
             JournalState::Idle | JournalState::Change => true,
             JournalState::Undo(count) => {
                 repairs.undone_words = count;
@@ -66,14 +66,15 @@ impl SegmentEngine {
             JournalState::Damaged(_) => false,
         };
         if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
-            // Behind the undoing, which may have brought a lease of the host before back; and before another word is stored
-            // there, so that the process that recovers after this recoverer's death does it as well.
+            // After undoing, which may have brought a lease of the former host back; and before the word is replaced,
+            // so that whoever recovers after this recoverer's death does it as well.
             for limit in &shard.limits {
                 limit.begin_as_another_host(shard.only_row());
             }
         }
         if !journal_is_sound {
-            // Said before the journal is closed: the process that recovers after this recoverer's death finds it idle.
+            // Stored before the journal is closed: if this recoverer dies after that, the next one finds the journal
+            // idle.
             control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
         }
         if journal.state() != JournalState::Idle {
@@ -90,8 +91,8 @@ impl SegmentEngine {
             );
         }
         let poisoned = &control.poisoned;
-        // An operation that was undone, and the reset of one row, leave the rest of the table as it was. After anything
-        // else, and where it is not known what happened, all of it is looked at.
+        // An operation that was undone, or the reset of one row, leaves the rest of the table as it was. After anything
+        // else, and if it is not known what happened, all of it is checked.
         let was_of_few_rows = match found {
             JournalState::Idle | JournalState::Change | JournalState::Undo(_) => true,
             JournalState::Reset => control.reset_row.load(Ordering::Relaxed) != 0,
@@ -108,7 +109,7 @@ impl SegmentEngine {
             self.rebuild(shard);
             is_consistent = shard.is_consistent(Extent::Whole);
         }
-        // What the journal lost is not to be forgotten over counts that can be made again.
+        // Counts that can be made again must not hide what the journal lost.
         match (poisoned.load(Ordering::Relaxed), is_consistent) {
             (word, false) if !is_poison(word) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
             (SET_UNCHECKED | SET_UNRECOVERED, true) => poisoned.store(0, Ordering::Relaxed),
@@ -118,9 +119,9 @@ impl SegmentEngine {
         repairs
     }
 
-    /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
-    /// and how many holds were given back. Counts everything again where the counts are wrong, and where `rebuilds`, in
-    /// any case.
+    /// Recovers a shard now: its lock, its counts, and what the dead hold. Counts everything again if the counts are
+    /// wrong, and in any case if `rebuilds`. Returns what was repaired under the lock, and how many holds of dead
+    /// owners were given back.
     pub(crate) fn repair(
         &self,
         shard: Shard<'_>,
@@ -145,20 +146,19 @@ impl SegmentEngine {
         Ok((repairs, self.reclaim(shard.unruled(), LockWait::Timeout)?))
     }
 
-    /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
-    /// many are active, which are free, and the order of each queue.
-    /// The caller holds the lock.
+    /// Counts everything again that follows from fingerprints, holds and tickets: which row has which key, what is in
+    /// use, how many holds are active and which are free, and the order of each queue. The caller holds the lock.
     #[cold]
     pub(crate) fn rebuild(&self, shard: RuledShard<'_>) {
         let memory = shard.memory;
         let control = memory.control();
         memory.journal().mark_rebuild();
-        // What is said of marks may be as wrong as what is counted again.
+        // What `marks` says may be as wrong as what is counted again.
         memory.search_for_marks();
         if memory.is_keyed() {
             shard.rebuild_rows();
         }
-        // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
+        // Found anew: a damaged word may point beyond the table, or before a hold in use.
         let is_taken = |index: &u64| memory.hold(*index).is_some_and(HoldPlace::is_taken);
         let touched = (0..memory.hold_capacity())
             .rev()
@@ -210,10 +210,10 @@ impl SegmentEngine {
     }
 }
 
-/// What holds and tickets say of one row.
+/// What holds and tickets say about one row.
 #[derive(Clone, Debug, Default)]
 struct Tally {
-    /// Holds, and tickets that were granted and not claimed.
+    /// Holds, and tickets that were granted or passed over and not collected.
     pins: u64,
     /// What is held of each limit that gives back, in the order of a hold's amounts.
     held: [u64; MAX_LIMITS],
@@ -233,9 +233,9 @@ impl<'a> RuledShard<'a> {
             .filter(|hold| hold.is_taken())
     }
 
-    /// What holds and tickets say of the rows that any of them names.
+    /// What holds and tickets say about each row that any of them refers to.
     fn tallies(&self) -> HashMap<u64, Tally> {
-        // Allocates under the lock, but after a death or damage only.
+        // Allocates under the lock, but only after a death or damage.
         let mut tallies: HashMap<u64, Tally> = HashMap::new();
         for hold in self.taken_holds(self.memory.touched_holds()) {
             let tally = tallies.entry(hold.row().index).or_default();
@@ -256,7 +256,7 @@ impl<'a> RuledShard<'a> {
         tallies
     }
 
-    /// Makes the table of keys again from the fingerprints, and rows that are no one's as if they had never been used.
+    /// Makes the table of keys again from the fingerprints, and resets rows without a key.
     fn rebuild_rows(&self) {
         table::rebuild(&mut TableWords::changing(self.memory, Direct));
         let mut keys = 0;
@@ -272,8 +272,8 @@ impl<'a> RuledShard<'a> {
         self.memory.control().keys.store(keys, Ordering::Relaxed);
     }
 
-    /// Whether the counts agree with the holds. Bounded by the size of the tables, whatever the links say; of the table of
-    /// keys only what `extent` says is looked at.
+    /// Whether the counts agree with the holds. Takes bounded time, whatever the links say. Of the table of keys,
+    /// checks only `extent`.
     pub(crate) fn is_consistent(&self, extent: Extent) -> bool {
         let control = self.memory.control();
         let touched = control.untouched_hold.load(Ordering::Relaxed);
@@ -315,7 +315,7 @@ impl<'a> RuledShard<'a> {
             && table::is_consistent(&table, 0..self.memory.row_count())
     }
 
-    /// Whether each row says what the holds and tickets say that name it.
+    /// Whether each row agrees with the holds and tickets that refer to it.
     fn counts_agree(&self, extent: Extent) -> bool {
         let tallies = self.tallies();
         let agrees = |row: Row<'_>| {

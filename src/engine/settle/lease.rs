@@ -16,23 +16,23 @@ use crate::shm::probes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Renewed,
-    /// A lease had run out, or the hold is another's: nothing was changed.
+    /// A lease had expired, or the hold is another's. Nothing was changed.
     WasReclaimed,
 }
 
-/// The shortest lease of what a hold has.
+/// The shortest lease of anything in a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShortestLease {
     /// In nanoseconds.
     Of(u64),
-    /// None of it has a lease.
+    /// Nothing in it has a lease.
     Endless,
-    /// The hold is its owner's no more.
+    /// The hold no longer belongs to its owner.
     Released,
 }
 
 impl SegmentEngine {
-    /// The shortest lease of what a hold has, by the definition in force: also where that came into force since it was taken.
+    /// The shortest lease of anything in a hold, by the definition in force, even if that is newer than the hold.
     pub(crate) fn shortest_lease(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> ShortestLease {
         self.definitions().keep_up(shard.set);
         let Some(place) = shard.place_of(hold, owner) else {
@@ -44,8 +44,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Lets the leases of a hold count anew from now. Takes no lock, unless the hold is being changed at this moment or
-    /// the shard is not sound; then it waits for it as long as `wait` says.
+    /// Lets the leases of a hold run anew from now. Takes no lock, unless the hold is being changed at this moment or
+    /// the shard is not sound; then it waits for the lock as long as `wait` says.
     pub(crate) fn heartbeat(
         &self,
         shard: Shard<'_>,
@@ -53,10 +53,10 @@ impl SegmentEngine {
         owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
-        // Read before the look at whose the hold is: where it comes to be another's after that look, the renewal is
-        // older than that one's beginning and changes nothing.
+        // Read before the check of whose hold it is: if it becomes another's after that check, this renewal is older
+        // than the other hold's beginning and changes nothing.
         let now = self.now_without_lock(shard);
-        // What other hosts may have been given is not renewed.
+        // What other hosts may have been given by now is not renewed.
         if self.is_unleased(shard, hold) {
             return Ok(Renewed::WasReclaimed);
         }
@@ -66,8 +66,9 @@ impl SegmentEngine {
             && shard.still_holds(hold, owner)
         {
             place.renewed_at().fetch_max(now, Ordering::SeqCst);
-            // Between this and the load below, and between the same two of the process that ends leases: one of the two sees
-            // the other. `src/weak_memory/renewal_order.rs` explores it, and is changed with it.
+            // Keeps this change before the load below, as the process that ends leases keeps its change before its
+            // load: one of the two sees the other. `src/weak_memory/renewal_order.rs` explores this and must change
+            // with it.
             fence(Ordering::SeqCst);
             if shard.still_holds(hold, owner) {
                 return Ok(Renewed::Renewed);
@@ -103,22 +104,22 @@ impl SegmentEngine {
         Ok(Renewed::Renewed)
     }
 
-    /// Whether a hold is its owner's no more, held for longer than its lease, or not leased to this host any more. Looks
-    /// without the lock.
+    /// Whether a hold no longer belongs to its owner, was held for longer than its lease, or is no longer leased to
+    /// this host. Looks without the lock.
     pub(crate) fn is_lost(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> bool {
-        // In this order: what expired may be the hold of another by then, and in that case this one is lost as well.
+        // In this order: what has expired may already be another's hold, and then this one is lost as well.
         self.has_expired(shard, hold) || self.is_unleased(shard, hold) || !shard.still_holds(hold, owner)
     }
 
-    /// Whether a lease of the hold in a permit's place has run out, which may be that of another by now. Looks without the
-    /// lock.
+    /// Whether a lease of the hold in a permit's place has expired. By now, that hold may be another's. Looks without
+    /// the lock.
     #[inline]
     pub(in crate::engine) fn has_expired(&self, shard: Shard<'_>, hold: HoldReference) -> bool {
         let shard_by_rules = shard.by_its_definition();
         shard_by_rules.has_leases && shard_by_rules.has_expired(hold.index, self.now_without_lock(shard))
     }
 
-    /// Gives back what was held for longer than its lease.
+    /// Gives back what was held for longer than its lease. Returns how many holds that concerned.
     pub(in crate::engine) fn expire(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
         let now = self.segment_nanos();
         let holds = shard.memory.touched_holds();
@@ -132,7 +133,7 @@ impl SegmentEngine {
         )
     }
 
-    /// When the next lease of the set runs out, on the boot-time clock.
+    /// When the next lease in the shard expires, on the boot-time clock; `u64::MAX` if there is none.
     pub(in crate::engine) fn earliest_expiry(&self, shard: RuledShard<'_>) -> u64 {
         (0..shard.memory.touched_holds())
             .filter_map(|index| shard.expiry_of(index))
@@ -142,23 +143,23 @@ impl SegmentEngine {
 }
 
 impl Shard<'_> {
-    /// The place of a hold, if it is its owner's still. Looks without the lock.
+    /// The place of a hold, if it still belongs to its owner. Looks without the lock.
     pub(in crate::engine) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
         self.memory.hold(hold.index).filter(|place| {
             let is_owned = place.owner().load(Ordering::Relaxed) == owner;
-            // In this order, and the other way round where it is taken: the next hold here has another serial.
+            // In this order, and in the opposite one where a hold is taken: the next hold here has another serial.
             fence(Ordering::Acquire);
             is_owned && place.serial().load(Ordering::Relaxed) == hold.serial.get()
         })
     }
 
-    /// Whether a hold is its owner's still, and whole. Looks without the lock.
+    /// Whether a hold still belongs to its owner, and is whole. Looks without the lock.
     pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
         self.place_of(hold, owner)
             .is_some_and(|place| place.expired().load(Ordering::Relaxed) == 0)
     }
 
-    /// What `read` answers, where nothing was changed meanwhile and nothing is half changed.
+    /// What `read` returns, if nothing changed in the meantime and nothing is half changed.
     fn read_if_idle<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
         let journal = self.memory.journal();
         let sequence = journal.sequence_if_idle()?;
@@ -168,23 +169,23 @@ impl Shard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a lease of the hold at `index` has run out.
+    /// Whether a lease of the hold at `index` has expired.
     fn has_expired(&self, index: u64, now: u64) -> bool {
         self.expiry_of(index).is_some_and(|expiry| expiry <= now)
     }
 
-    /// When the first lease of the hold at `index` runs out, on the segment clock.
+    /// When the first lease of the hold at `index` expires, on the segment clock.
     fn expiry_of(&self, index: u64) -> Option<u64> {
         self.expiry_of_hold(self.memory.hold(index).filter(|hold| hold.is_taken())?)
     }
 
-    /// When the first lease of a hold runs out, on the segment clock.
+    /// When the first lease of a hold expires, on the segment clock.
     pub(in crate::engine) fn expiry_of_hold(&self, hold: HoldPlace<'_>) -> Option<u64> {
         let counts_from = self.leases_count_from(hold);
         Some(counts_from.saturating_add(self.lease_of_hold(hold)?))
     }
 
-    /// The shortest lease of what a hold has.
+    /// The shortest lease of anything in a hold.
     fn lease_of_hold(&self, hold: HoldPlace<'_>) -> Option<u64> {
         self.held_limits()
             .zip(hold.amounts())
@@ -193,8 +194,8 @@ impl RuledShard<'_> {
             .min()
     }
 
-    /// From when on the leases of a hold count, on the segment clock. A hold from before a change of the limits is
-    /// given the time of the new leases from then on: it may have had none before.
+    /// When the leases of a hold started to run, on the segment clock. For a hold from before a change of the limits,
+    /// they run from that change on: it may have had none before.
     pub(in crate::engine) fn leases_count_from(&self, hold: HoldPlace<'_>) -> u64 {
         let applied_at = self.memory.control().applied_at.load(Ordering::Relaxed);
         hold.renewed_at().load(Ordering::Relaxed).max(applied_at)
@@ -202,7 +203,7 @@ impl RuledShard<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Gives back the amounts of a hold whose leases have run out, and frees it when nothing is left.
+    /// Gives back the amounts of a hold whose leases have expired, and frees it if nothing is left.
     fn expire_hold(&self, index: u64) -> Result<(), Box<Error>> {
         if self.finish_if_marked(index)? {
             return Ok(());
@@ -238,7 +239,8 @@ impl LockedShard<'_> {
         if is_empty {
             self.free_hold(&mut transaction, index, Ending::Undone);
         }
-        // As in a renewal: where it was first, what was done is undone here, and it stays renewed.
+        // The counterpart of the fence in a renewal: if the renewal came first, what was done here is undone, and the
+        // hold stays renewed.
         fence(Ordering::SeqCst);
         if self.shard.leases_count_from(hold) != counts_from {
             drop(transaction);

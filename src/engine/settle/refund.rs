@@ -1,7 +1,7 @@
 //! Refunds what was charged and not used.
 //!
-//! A reservation is refunded by the rule that charged it, or not at all. It says when, on which row and by which definition
-//! it was made ([`Origin`]):
+//! A reservation is refunded by the rule that charged it, or not at all. It says when, on which row and by which
+//! definition it was made ([`Origin`]):
 //!
 //! | made | refunded |
 //! |---|---|
@@ -107,8 +107,8 @@ impl ShardAt<'_> {
 
     /// Whether it was charged by the rule that decides on the row now.
     ///
-    /// The instants tell apart definitions whose generations share their lowest bits. Without those bits, a reservation made
-    /// at the very instant of a change counts as made before it.
+    /// The instants tell apart definitions whose generations share their lowest bits. Without those bits, a reservation
+    /// made at the very instant of a change counts as made before it.
     fn is_by_present_rule(&self, row: Row<'_>, origin: Origin) -> bool {
         if row.reference() != origin.row {
             return false;
@@ -125,8 +125,8 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Whether a reset of all rows has replenished it since; zero means that there was none. A reset of this row alone begins
-    /// a new generation of the row.
+    /// Whether a reset of all rows has replenished it since; zero means that there was none. A reset of this row alone
+    /// begins a new generation of the row.
     fn was_reset(&self, limit: &LimitRules, origin: Origin) -> bool {
         let reset_at = self.shard.counters(limit.index).reset_at.load(Ordering::Relaxed);
         reset_at > 0 && origin.instant <= reset_at

@@ -1,7 +1,7 @@
-//! Back to the beginning: limits replenished, counters zero. Holds stay with their holders.
+//! Back to the beginning: limits are replenished and counters zeroed. Holds stay with their holders.
 //!
-//! A reset changes more words than a journal holds, so it is not undone but carried to its end by the process that
-//! finds it begun: its scope is stored first, then a marker in the journal word, and every step can be repeated.
+//! A reset changes more words than a journal holds, so it is not undone, but completed by whoever finds it begun. Its
+//! scope is stored first, then a marker in the journal word, and every step can be repeated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::shm::layout::row::Row;
 /// What a reset covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResetScope {
-    /// Bit i says that limit i is replenished.
+    /// Bit i: limit i is replenished.
     pub(crate) limits: u32,
     pub(crate) counters: bool,
 }
@@ -37,7 +37,8 @@ impl ResetScope {
 }
 
 impl SegmentEngine {
-    /// Replenishes limits and zeroes counters.
+    /// Replenishes limits and zeroes counters. A poisoned shard takes only a reset of all limits, and is then sound
+    /// again if its counts agree.
     pub(crate) fn reset(&self, shard: Shard<'_>, scope: ResetScope) -> Result<(), Box<Error>> {
         let (mut locked, _) = self.lock_and_report(shard)?;
         let shard = locked.shard;
@@ -54,13 +55,13 @@ impl SegmentEngine {
             }
         }
         if poisoned.load(Ordering::Relaxed) == 0 {
-            // The reset is done, whatever is wrong with the queue: the next operation says that.
+            // The reset is done, whatever is wrong with the queue; the next operation reports that.
             let _ = locked.serve_every_queue();
         }
         Ok(())
     }
 
-    /// Replenishes limits of one key; answers whether it had a row.
+    /// Replenishes limits of one key. Returns whether it has a row.
     pub(crate) fn reset_key(
         &self,
         shard: Shard<'_>,
@@ -76,7 +77,7 @@ impl SegmentEngine {
             counters: false,
         };
         locked.begin_and_carry_out_reset(scope, row.index + 1);
-        // The reset is done, whatever is wrong with the queue: the next operation says that.
+        // The reset is done, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_next(row.index);
         Ok(true)
     }
@@ -92,12 +93,12 @@ impl LockedShard<'_> {
         self.begin_and_carry_out_reset(scope, index + 1);
     }
 
-    /// Replenishes limits of the row before `end_row`, or of all rows where that is zero.
+    /// Replenishes limits of the row before `end_row`, or of all rows if that is zero.
     pub(in crate::engine) fn begin_and_carry_out_reset(&self, scope: ResetScope, end_row: u64) {
         let control = self.shard.memory.control();
         control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
         control.reset_instant.store(self.now.monotonic, Ordering::Relaxed);
-        // With the generation that the row gets: done again after a death, it gets the same one.
+        // Stored with the generation that the row gets, so that a repetition after a death gives it the same one.
         let row = end_row.checked_sub(1).map(|index| self.shard.row(index));
         let generation = row
             .and_then(Row::next_generation)
@@ -111,7 +112,7 @@ impl LockedShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// Carries a reset that was begun to its end. The caller holds the lock.
+    /// Completes a reset that was begun. The caller holds the lock.
     pub(crate) fn carry_out_reset(&self) {
         let control = self.memory.control();
         let scope = ResetScope::from_word(control.reset_scope.load(Ordering::Relaxed));
@@ -140,7 +141,7 @@ impl RuledShard<'_> {
             None => {
                 for limit in limits() {
                     let reset_at = &self.counters(limit.index).reset_at;
-                    // Zero is no reset; what is decided at the instant is void, be it before the reset or after.
+                    // Zero means no reset. What was decided at this very instant is void, before the reset or after.
                     reset_at.store(instant.max(1), Ordering::Relaxed);
                     for row in self.memory.all_rows() {
                         limit.reset(row);

@@ -34,13 +34,13 @@ pub(crate) struct SettledLimit {
 struct Settling<'a> {
     /// The row of the permit's key.
     row: Row<'a>,
-    /// Whether the key has it for the sake of the settlement: it had lost its row.
+    /// Whether the key was given this row for the settlement, because it had lost its own.
     is_new: bool,
     permit: &'a Decision,
     index: usize,
 }
 
-/// Each limit that was settled.
+/// The limits that were settled.
 pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
 
 /// Whether a release gave back everything.
@@ -49,12 +49,13 @@ pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
 pub(crate) enum Released {
     /// The hold was the permit's and is free now.
     GivenBack,
-    /// The hold had been reclaimed before, or a lease of it had run out: what was left of it is free now.
+    /// The hold had been reclaimed, or one of its leases had expired. What was left of it is free now.
     WasReclaimed,
 }
 
 impl SegmentEngine {
-    /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
+    /// Replaces what was reserved by what was used, for all limits at once. `actual` names only limits that the permit
+    /// took.
     pub(crate) fn settle(
         &self,
         set: &SetEngine,
@@ -71,7 +72,7 @@ impl SegmentEngine {
             None if locked.charges_something(permit, actual) => locked.row_to_charge(permit)?,
             found => found,
         };
-        // Where no row is left for the key, there is no process to charge.
+        // If there is no row left for the key, there is nothing to charge.
         let row = row.unwrap_or(Row::ABSENT);
         let mut transaction = shard.memory.journal().begin();
         for (index, used) in actual {
@@ -87,13 +88,13 @@ impl SegmentEngine {
         }
         transaction.count(&shard.memory.control().settled, 1);
         shard.commit(&mut transaction)?;
-        // The settle stands, whatever is wrong with the queue: the next operation says that.
+        // The settlement stands, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_next(row.index);
         Ok(settled)
     }
 
-    /// Gives a hold back; `failed` says that the work under it failed. Where the lock is not to be had soon, a mark is
-    /// left, and the process that has the lock next finishes it.
+    /// Gives a hold back; `failed` says whether the work under it failed. If the lock cannot be had soon, leaves a mark
+    /// instead, and whoever has the lock next completes the release.
     pub(crate) fn release(
         &self,
         shard: Shard<'_>,
@@ -118,7 +119,7 @@ impl SegmentEngine {
         failed: bool,
     ) -> Result<Released, Box<Error>> {
         let has_expired = self.has_expired(shard, hold);
-        // The time matters to a capacity that moves and to what hosts share, and to nothing else.
+        // The time matters only to adaptive limits and to those that hosts share.
         let reads_clock = shard.set.adapts || shard.set.has_lease_room;
         let now = reads_clock.then(|| self.now(shard));
         let mut place = None;
@@ -134,7 +135,7 @@ impl SegmentEngine {
         let mut transaction = shard.memory.journal().begin();
         locked.free_place(&mut transaction, hold.index, place, Ending::Released { failed });
         shard.commit(&mut transaction)?;
-        // The hold is given back, whatever is wrong with the queue: the next operation says that.
+        // The hold is given back, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_after_release(row, is_last_hold);
         if has_lost_a_lease {
             return Ok(Released::WasReclaimed);
@@ -159,8 +160,8 @@ impl Shard<'_> {
 }
 
 impl<'a> LockedShard<'a> {
-    /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
-    /// evicted since, another row of the same key: what it used is charged to it all the same.
+    /// The row that a permit was taken from. If another key has that by now, because this one was replenished or
+    /// evicted, then another row of the same key, made if it has none: what was used is charged all the same.
     pub(in crate::engine) fn row_of(&self, permit: &Decision) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         match self.find_row_of(permit) {
             Some(row) => Ok(Ok(row)),
@@ -168,19 +169,19 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// A row for the key of a permit, which has lost its own, where it gets one.
+    /// A row for the key of a permit that has lost its own; `None` if it gets none.
     #[cold]
     fn row_to_charge(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
         let row = self.row_of(permit)?.ok();
         if let Some(row) = row.filter(|_| self.shard.differs_by_key) {
-            // What is as good as never used to the rules of `default` may be anything to those of the permit.
+            // A row that is as good as unused under the rules of `default` may mean anything to those of the permit.
             self.replenish_row(row.index);
         }
         Ok(row)
     }
 
-    /// Charges what was used above what was reserved. With the row that the key has lost went its tier and the capacities of
-    /// its own; so a new one is charged as if that one had been charged first, by the rules of the permit.
+    /// Charges what was used beyond what was reserved. A key that lost its row also lost its tier and its own
+    /// capacities, so a new row is charged as if the old one had been charged first, by the rules of the permit.
     fn charge_above(
         &self,
         transaction: &mut Transaction<'_>,
@@ -204,7 +205,7 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// As [`row_of`](Self::row_of), but makes no row, which might be at the cost of another key.
+    /// Finds the row as [`row_of`](Self::row_of) does, but makes none, which might cost another key its row.
     #[inline]
     fn find_row_of(&self, permit: &Decision) -> Option<Row<'a>> {
         if !self.shard.memory.is_keyed() {
@@ -216,14 +217,15 @@ impl<'a> LockedShard<'a> {
             return Some(Row::ABSENT);
         }
         let row = self.shard.row(row.index);
-        // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
+        // The time of the decision does not matter: a permit that took nothing leaves its row to others at that very
+        // instant.
         if row.is_of(fingerprint) {
             return Some(row);
         }
         self.shard.find_row_of(fingerprint)
     }
 
-    /// Whether a settle charges anything above what was reserved.
+    /// Whether a settlement charges anything beyond what was reserved.
     fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
         actual.iter().any(|(index, used)| {
             let reserved = permit.get(*index).map_or(0, |decided| decided.cost());
@@ -231,7 +233,7 @@ impl<'a> LockedShard<'a> {
         })
     }
 
-    /// Refunds what was not used of one limit, or charges what was used above.
+    /// Refunds what was not used of one limit, or charges what was used beyond the reservation.
     #[inline]
     fn settle_limit(
         &self,

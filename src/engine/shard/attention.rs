@@ -1,8 +1,8 @@
-//! What has to be done before an operation on a shard whose lock was just taken: bring a new definition into force, repair
-//! what a dead owner left unfinished, refuse a poisoned shard, finish marked releases.
+//! What has to be done before an operation on a shard whose lock was just taken: bring a new definition into force,
+//! repair what a dead owner left unfinished, refuse a poisoned shard, finish marked releases.
 //!
-//! **Nothing is parsed, compiled or allocated for a new definition under the lock.** If this process has not yet read the
-//! rules it needs, it releases the lock, reads them, and takes the lock again.
+//! **Nothing is parsed, compiled or allocated for a new definition under the lock.** If this process has not yet read
+//! the rules it needs, it releases the lock, reads them, and takes the lock again.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ use crate::shm::probes;
 const ROUNDS: usize = 16;
 
 impl LockedShard<'_> {
-    /// Whether a process died while it had the lock, and no other has recovered the shard since.
+    /// Whether a process died while it had the lock, and nobody has recovered the shard since.
     fn owner_died(&self) -> bool {
         self.guard.owner_died()
             || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNRECOVERED
@@ -37,8 +37,8 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Whether a locked shard needs anything done before it is used. Checks everything at once, because the answer is nearly
-    /// always no.
+    /// Whether a locked shard needs anything done before it is used. Checks everything at once, because the answer is
+    /// nearly always no.
     #[inline(always)]
     pub(super) fn needs_attention(&self, shard: RuledShard<'_>, guard: &Guard<'_>) -> bool {
         let control = shard.memory.control();
@@ -49,8 +49,8 @@ impl SegmentEngine {
         words != 0 || guard.owner_died()
     }
 
-    /// Does everything the shard needs, under a lock that was taken. If the lock has to be taken again, waits for it as long
-    /// as `wait` says.
+    /// Does everything the shard needs, under a lock that was taken. If the lock has to be taken again, waits for it as
+    /// long as `wait` says.
     #[cold]
     pub(super) fn attend<'a>(
         &'a self,
@@ -92,8 +92,8 @@ impl SegmentEngine {
         Ok((locked, repairs))
     }
 
-    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not read yet
-    /// are read without the lock, which is then taken again.
+    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not
+    /// read yet are read without the lock, which is then taken again.
     fn by_known_rules<'a>(
         &'a self,
         shard: Shard<'a>,
@@ -108,8 +108,8 @@ impl SegmentEngine {
                 return Ok((locked, rules.in_force));
             }
             if taken.guard.owner_died() {
-                // What it left has to be undone by the rules that it began under, so by the first process that has read them.
-                // The lock no longer says that its owner died, so a word does.
+                // What it left has to be undone by the rules that it began under, so by the first process that has read
+                // them. The lock no longer says that its owner died, so a word does.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }

@@ -1,5 +1,4 @@
-//! The table of holds: what permits hold and who owns them. The one truth from which everything else can be counted
-//! again.
+//! The table of holds: what permits hold, and who owns them. Everything else can be counted again from it.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
@@ -19,26 +18,26 @@ use crate::shm::lock::journal::Transaction;
 /// The greatest serial number of a hold; the next is one.
 const MAX_SERIAL: u64 = u64::MAX >> 1;
 
-/// How a hold comes to its end.
+/// How a hold ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Its owner gave it back, and says whether the work under it failed.
+    /// Its owner gave it back, and says whether the work failed.
     Released {
         failed: bool,
     },
-    /// Its owner gave it back without the lock, some time ago. How long the work took is not known.
+    /// Its owner gave it back some time ago, without the lock. How long the work took is unknown.
     Finished {
         failed: bool,
     },
     OwnerDied,
-    /// No process made use of it, or for too long to tell anything.
+    /// Nobody used it, or it was held for so long that it says nothing about the work.
     Undone,
 }
 
 /// Where a new hold would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeHold {
-    /// A hold that was given back; the word is the next of the free list.
+    /// A hold that was given back; `next` is the head of the free list after it.
     Returned { index: u64, next: u64 },
     /// The first hold that was never taken.
     Untouched { index: u64 },
@@ -49,7 +48,7 @@ pub(crate) enum FreeHold {
 }
 
 impl ShardMemory {
-    /// Whether every hold is in use, which is all that most callers need.
+    /// Whether every hold is in use. Most callers need no more than that.
     #[inline(always)]
     pub(crate) fn has_no_free_hold(&self) -> bool {
         let control = self.control();
@@ -57,7 +56,7 @@ impl ShardMemory {
             && control.untouched_hold.load(Ordering::Relaxed) == self.hold_capacity()
     }
 
-    /// What the request of the hold at `index` was labelled with; `None` where the set keeps no labels.
+    /// The label of the request that took the hold at `index`; `None` if the set keeps no labels.
     pub(in crate::engine) fn label(&self, index: u64) -> Option<&HoldLabel> {
         self.labels.get(usize::try_from(index).ok()?)
     }
@@ -96,7 +95,7 @@ impl FreeHold {
 }
 
 impl ShardAt<'_> {
-    /// Takes the free hold that [`ShardMemory::find_free_hold`] found, with an amount for each held limit.
+    /// Takes the free hold found by [`ShardMemory::find_free_hold`], with an amount for each held limit.
     #[inline(always)]
     pub(crate) fn fill_hold(
         &self,
@@ -120,22 +119,22 @@ impl ShardAt<'_> {
         };
         let hold = self.shard.memory.hold(index)?;
         let latest = control.hold_serial.load(Ordering::Relaxed);
-        // A mark is twice as much and has to fit into a word.
+        // A mark is twice the serial, and has to fit into a word.
         let serial = NonZeroU64::new(latest.wrapping_add(1) & MAX_SERIAL).unwrap_or(NonZeroU64::MIN);
-        // What follows is not journalled: a number that was passed over is never missed, and in a free hold these words
-        // mean nothing. They are in place before the hold is taken.
+        // What follows is not journalled: nobody misses a serial that was skipped, and in a free hold these words mean
+        // nothing. They are in place before the hold is taken.
         control.hold_serial.store(serial.get(), Ordering::Relaxed);
         hold.serial().store(serial.get(), Ordering::Relaxed);
         hold.taken_at().store(self.now.monotonic, Ordering::Relaxed);
         hold.row_word()
             .store(row.reference().to_word(), Ordering::Relaxed);
-        // Damage, or the serials have begun again: no earlier permit has left such a mark.
+        // Damage, or the serials have started again: no earlier permit can have left such a mark.
         if hold.returned().load(Ordering::Relaxed) >= 2 * serial.get() {
             hold.returned().store(0, Ordering::Relaxed);
         }
         if self.shard.has_leases {
-            // What an earlier permit's late renewal makes of it is no later than this, because that read the clock before
-            // it saw that the hold was its own.
+            // A late renewal by an earlier permit cannot make this any later: it read the clock before it saw that the
+            // hold was still its own.
             hold.renewed_at().store(self.now.monotonic, Ordering::Relaxed);
         }
         if self.shard.set.has_credit() {
@@ -148,10 +147,10 @@ impl ShardAt<'_> {
                 word.store(amount_of(*limit), Ordering::Relaxed);
             }
         }
-        // The serial before this: who looks without the lock whether a hold is its own still must never see its own serial
-        // with the owner of the next.
+        // After the serial: a process that checks without the lock whether a hold is still its own must never see its
+        // own serial together with the next owner.
         transaction.store(hold.owner(), owner);
-        // The next of the free list was here, or what expired of the last hold.
+        // This word was the next of the free list, or says what expired of the last hold.
         if hold.expired().load(Ordering::Relaxed) != 0 {
             transaction.store(hold.expired(), 0);
         }
@@ -162,8 +161,8 @@ impl ShardAt<'_> {
         Some(HoldReference { index, serial })
     }
 
-    /// As [`fill_hold`](Self::fill_hold), with what a request takes of each held limit, but for those `waived`; notes the most
-    /// held at once.
+    /// Takes the hold like [`fill_hold`](Self::fill_hold), with what a request takes of each held limit except those
+    /// `waived`. Raises the high-water marks.
     #[inline(always)]
     pub(in crate::engine) fn take_hold(
         &self,
@@ -192,8 +191,8 @@ impl ShardAt<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Writes down what the request is labelled with that a decision's hold was taken for, where the set keeps that. The hold
-    /// is committed: one that is undone is of no permit, and has no label.
+    /// Writes down the label of the request that a decision's hold was taken for, if there is one. Call this when the
+    /// hold is committed: one that is undone belongs to no permit, and gets no label.
     #[inline(always)]
     pub(in crate::engine) fn keep_label(&self, decision: &Decision, costs: &Costs) {
         if let Some(label) = &costs.label {
@@ -205,19 +204,19 @@ impl LockedShard<'_> {
     fn write_label(&self, decision: &Decision, label: &str) {
         if let Some(hold) = decision.hold()
             && let Some(place) = self.shard.memory.label(hold.index)
-            // What a waiter was granted may have been taken back before it came for it, and be another's by now.
+            // A waiter's grant may have been taken back before it was collected, and the hold may be another's by now.
             && self.owns(hold, decision.owner)
         {
             place.write(hold.serial.get(), label);
         }
     }
 
-    /// Whether a permit's hold still is its own.
+    /// Whether a hold still belongs to its permit.
     pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
         self.own_hold(reference, owner).is_some()
     }
 
-    /// The place of a permit's hold, if it still is its own.
+    /// The place of a permit's hold, if it still belongs to it.
     #[inline]
     pub(in crate::engine) fn own_hold(&self, reference: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
         let hold = self.shard.memory.hold(reference.index)?;
@@ -226,7 +225,7 @@ impl LockedShard<'_> {
         is_own.then_some(hold)
     }
 
-    /// Whether a lease of a permit's hold ran out and what it covered was given back.
+    /// Whether a lease of the hold has expired and what it covered was given back.
     pub(crate) fn has_lost_a_lease(&self, reference: HoldReference) -> bool {
         self.shard
             .memory
@@ -234,7 +233,7 @@ impl LockedShard<'_> {
             .is_some_and(|hold| hold.expired().load(Ordering::Relaxed) != 0)
     }
 
-    /// Frees a hold and gives back what it holds. Answers whether there was anything at the index.
+    /// Frees a hold and gives back what it holds. Returns whether `index` is in the table.
     pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, ending: Ending) -> bool {
         let Some(hold) = self.shard.memory.hold(index) else {
             return false;
@@ -243,7 +242,7 @@ impl LockedShard<'_> {
         true
     }
 
-    /// As [`free_hold`](Self::free_hold), where its place is known.
+    /// Frees a hold whose place is known, and gives back what it holds.
     #[inline]
     pub(in crate::engine) fn free_place(
         &self,
@@ -280,7 +279,7 @@ impl LockedShard<'_> {
         transaction.subtract(&control.active, 1);
     }
 
-    /// Tells a limit how the work went that held so much of it since an instant.
+    /// Tells a limit how the work went that held `amount` of it since an instant.
     #[inline(never)]
     fn observe_ending(
         &self,
@@ -291,7 +290,7 @@ impl LockedShard<'_> {
         since: u64,
         ending: Ending,
     ) {
-        // How long the work took is not known where another process finishes its return, only whether it failed.
+        // If another process completes the return, only whether the work failed is known, not how long it took.
         let (Ending::Released { failed }
         | Ending::Finished {
             failed: failed @ true,

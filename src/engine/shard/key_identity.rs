@@ -1,9 +1,9 @@
-//! Who is limited: a key as the table knows it.
+//! A key as the table knows it.
 
 use crate::engine::definition::set_rules::NAME_WORDS;
 use crate::table::Fingerprint;
 
-/// Bytes of a key that are kept for people, at most.
+/// How many bytes of a key are kept for people to read, at most.
 const NAME_BYTES: usize = 8 * (NAME_WORDS as usize - 1);
 
 /// A key: what finds its row, and what shows it to people.
@@ -20,7 +20,7 @@ pub(crate) struct KeyName {
 }
 
 impl KeyIdentity {
-    /// `seed` is the segment's. The name is of use only where names are kept.
+    /// `seed` is the segment's. The name matters only if names are kept.
     #[inline]
     pub(crate) fn of(seed: [u64; 2], key: &[u8], keeps_names: bool) -> Self {
         let fingerprint = Fingerprint::of(seed, key);
@@ -31,7 +31,7 @@ impl KeyIdentity {
         }
     }
 
-    /// A key that people know by another name than the bytes that were hashed.
+    /// A key whose name for people is not the bytes that were hashed.
     pub(crate) fn named(fingerprint: Fingerprint, name: &[u8]) -> Self {
         Self {
             fingerprint,
@@ -68,7 +68,7 @@ impl KeyName {
         Self { words }
     }
 
-    /// The bytes that were kept, and how many the key has.
+    /// The bytes that were kept, and the length of the key.
     pub(crate) fn read(words: &[u64]) -> Option<(Vec<u8>, u64)> {
         let (length, kept) = words.split_first()?;
         let mut bytes: Vec<u8> = kept.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -20,7 +20,7 @@ use crate::shm::lock::store::Store;
 use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
-/// The table of a shard's keys, and how it is changed: nothing, for reading.
+/// The table of a shard's keys, and how to change it. `()` can only read.
 #[derive(Clone, Copy)]
 pub(crate) struct TableWords<'a, S = ()> {
     memory: &'a ShardMemory,
@@ -41,19 +41,19 @@ impl<'a, S: Store> TableWords<'a, S> {
 }
 
 impl<'a, Rules> Shard<'a, Rules> {
-    /// The only row of a set that is not keyed.
+    /// The only row of a set without keys.
     #[inline]
     pub(crate) fn only_row(&self) -> Row<'a> {
         self.memory.only_row()
     }
 
-    /// The row of that number; that of no key beyond the table.
+    /// The row at `index`; beyond the table, [`Row::ABSENT`].
     #[inline]
     pub(crate) fn row(&self, index: u64) -> Row<'a> {
         self.memory.row(index).unwrap_or(Row::ABSENT)
     }
 
-    /// The row of a key, if it has one; without a key, the only one.
+    /// The row of a key, if it has one. Without a key, the only row.
     #[inline]
     pub(crate) fn find_row(&self, key: Option<&KeyIdentity>) -> Option<Row<'a>> {
         match key {
@@ -62,7 +62,7 @@ impl<'a, Rules> Shard<'a, Rules> {
         }
     }
 
-    /// The row of the key of a fingerprint, if it has one.
+    /// The row of the key with this fingerprint, if it has one.
     #[inline]
     pub(in crate::engine) fn find_row_of(&self, fingerprint: Fingerprint) -> Option<Row<'a>> {
         self.memory
@@ -71,8 +71,8 @@ impl<'a, Rules> Shard<'a, Rules> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a row carries no information, and no process holds or waits for anything by it. A tier or a capacity
-    /// that a request named is none: the next one names it again. What the key was given by name is.
+    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that a
+    /// request named is no information, because the next request names it again; one that was given by name is.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row
             .row_references()
@@ -81,7 +81,7 @@ impl RuledShard<'_> {
         is_untied && !is_kept && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
     }
 
-    /// Whether the key of a row was assigned to a tier, or given a capacity of its own, other than by requests.
+    /// Whether the key of a row was assigned to a tier, or given its own capacity, other than by requests.
     fn is_kept(&self, row: Row<'_>) -> bool {
         let tier = row.tier();
         (self.set.has_tiers() && tier.is_assigned)
@@ -103,7 +103,7 @@ impl RuledShard<'_> {
         self.plan.keyed.map_or(WhenFull::Refuse, |keyed| keyed.when_full)
     }
 
-    /// What the key of a row that is not free has to say when another needs the row.
+    /// What the key of a row that is not free can claim when another key needs the row.
     fn claim(&self, row: Row<'_>, now: Now) -> Claim {
         let (Some(row_references), Some(used_at)) = (row.row_references(), row.used_at()) else {
             return Claim::Pinned;
@@ -125,7 +125,7 @@ impl RuledShard<'_> {
 
     fn claim_by_usage(&self, row: Row<'_>, used_at: u64, now: Now) -> Claim {
         let mut limited_for = self.throttled_for(row, now);
-        // A key that was given something of its own loses more than usage, which time does not give back.
+        // A key that was given something of its own would lose more than usage, and time does not bring that back.
         let is_kept = self.set.differs_by_key() && self.is_kept(row);
         let mut usage = Usage {
             share: if is_kept { u64::MAX } else { 0 },
@@ -154,9 +154,9 @@ impl RuledShard<'_> {
 /// Why there is no row to decide on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum NoRow {
-    /// The key has none and gets none.
+    /// The key has no row and gets none.
     Full {
-        /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
+        /// Nanoseconds, positive, until there is room if nothing else happens; `None` if time alone does not help.
         room_in: Option<u64>,
     },
     /// The key cannot have the capacity of its own that the request names.
@@ -164,7 +164,7 @@ pub(in crate::engine) enum NoRow {
 }
 
 impl<'a> LockedShard<'a> {
-    /// As [`row_for_key`](Self::row_for_key); without a key, the only row.
+    /// The row of a key: see [`row_for_key`](Self::row_for_key). Without a key, the only row.
     pub(in crate::engine) fn row_for(
         &mut self,
         key: Option<&KeyIdentity>,
@@ -176,8 +176,8 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// The row of a key, made if it has none and one can be made, in the tier and with the capacities that are asked for.
-    /// What can never be met takes no row from another key.
+    /// The row of a key, in the tier and with the capacities that the request names. Makes one if the key has none and
+    /// one can be made. A request that can never be met takes no row from another key.
     #[inline(always)]
     pub(in crate::engine) fn row_for_key(
         &mut self,
@@ -221,7 +221,7 @@ impl<'a> LockedShard<'a> {
         Ok(Ok(row))
     }
 
-    /// A row for a key that has none, but none of those `taken`.
+    /// Makes a row for a key that has none, but none of those `taken`.
     #[inline(never)]
     pub(in crate::engine) fn add_row(
         &self,
@@ -246,14 +246,14 @@ impl<'a> LockedShard<'a> {
         let control = shard.memory.control();
         let index = match place {
             Place::None { room_in } => return Ok(Err(NoRow::Full { room_in })),
-            // What other rules left means something else to those of `default`.
+            // What was left under other rules means something else to those of `default`.
             Place::Reused(index) if shard.differs_from_default(shard.row(index)) => {
                 self.replenish_row(index);
                 index
             }
             Place::Unused(index) | Place::Reused(index) => index,
             Place::Evicted(index) => {
-                // A process that dies after this has replenished the former key, and given its row to no one.
+                // A process that dies after this has replenished the former key, and given its row to nobody.
                 self.replenish_row(index);
                 index
             }
@@ -286,7 +286,7 @@ impl<'a> LockedShard<'a> {
         for (word, value) in shard.memory.name(index).iter().zip(key.name().words) {
             transaction.store(word, value);
         }
-        // What the others say of a replenished row is nothing.
+        // A limit that forgets nothing is as good as unused, because its row is replenished.
         for limit in &shard.limits {
             limit.forget(row, &mut transaction);
         }
@@ -296,8 +296,8 @@ impl<'a> LockedShard<'a> {
 }
 
 impl ShardAt<'_> {
-    /// Notes that the key of a row was decided on now. One that is throttled counts as used at the end of that. Not
-    /// journalled: where the operation is undone, the key was asked for all the same.
+    /// Notes that the key of a row was decided on now. A throttled key counts as used when the throttling ends. Not
+    /// journalled: even if the operation is undone, the key was asked for.
     #[inline(always)]
     pub(in crate::engine) fn note_use(&self, row: Row<'_>) {
         if let Some(used_at) = row.used_at()
@@ -307,7 +307,7 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Counts a decision on a key, as [`Transaction::count`] does.
+    /// Counts a decision on a key. Not journalled, like [`Transaction::count`].
     #[inline(always)]
     pub(in crate::engine) fn count_on_rows(&self, rows: Rows<'_>, is_admitted: bool) {
         if !rows.first().is_keyed() {
@@ -324,7 +324,7 @@ impl ShardAt<'_> {
 }
 
 impl Row<'_> {
-    /// Notes that a hold, or a granted ticket, names the row.
+    /// Notes that a hold, or a granted ticket, refers to the row.
     #[inline]
     pub(in crate::engine) fn pin(self, transaction: &mut Transaction<'_>) {
         if let Some(word) = self.row_references() {
@@ -334,7 +334,7 @@ impl Row<'_> {
         }
     }
 
-    /// Notes that one does no longer.
+    /// Notes that one of them no longer does.
     #[inline]
     pub(in crate::engine) fn unpin(self, transaction: &mut Transaction<'_>) {
         if let Some(word) = self.row_references() {
@@ -345,8 +345,7 @@ impl Row<'_> {
     }
 }
 
-/// The word `counts` of a key's row: requests admitted in the low half, refused in the high one. Each half stays at its
-/// largest value.
+/// The word `counts` of a key's row: requests admitted in the low half, refused in the high half. Each half saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyCounts {
     pub(crate) admitted: u32,

@@ -1,4 +1,4 @@
-//! What lies in a shard as the rules see it: the words of a limit's state, the key of a row, the mark of a grant.
+//! Shared memory as the rules see it: the words of a limit's state, the key of a row, the mark of a grant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use crate::shm::layout::row::Row;
 use crate::shm::lock::store::Store;
 use crate::table::Fingerprint;
 
-/// A limit's state in shared memory, and how it is changed: nothing, for reading.
+/// A limit's state in shared memory, and how to change it. `()` can only read.
 #[derive(Clone, Copy)]
 pub(crate) struct StateWords<'a, S = ()> {
     words: &'a [AtomicU64],
@@ -32,7 +32,7 @@ impl<'a, S: Store> StateWords<'a, S> {
 impl<S> State for StateWords<'_, S> {
     #[inline]
     fn load(&self, index: usize) -> u64 {
-        // A rule asks only for the words it said it has; an absent one reads as never used.
+        // A rule asks only for words it has. Any other reads as never used.
         let word = self.words.get(index);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
@@ -64,7 +64,7 @@ impl<S: Store> StateMut for StateWords<'_, S> {
 }
 
 impl Row<'_> {
-    /// Whose row it is.
+    /// The fingerprint of the key that has the row.
     #[inline]
     pub(crate) fn key(self) -> Fingerprint {
         self.fingerprint()
@@ -79,7 +79,7 @@ impl Row<'_> {
         self.is_keyed() && self.key() == fingerprint
     }
 
-    /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
+    /// Whether no key has ever had the row. The row of a set without keys counts as used.
     pub(crate) fn is_unused(self) -> bool {
         self.is_of(Fingerprint::NONE)
     }

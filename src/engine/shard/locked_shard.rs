@@ -19,21 +19,21 @@ use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
-/// How far ahead of a reading of the clock the latest time of a part may be, in nanoseconds: an hour.
+/// How far ahead of a reading of the clock the latest time of a shard may be, in nanoseconds: an hour.
 pub(in crate::engine) const MAX_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 
 /// How long calls without a result wait for a lock, in nanoseconds.
 pub(in crate::engine) const BRIEFLY: u64 = 10_000_000;
 
-/// In place of a deadline: whatever others left meanwhile is left to those who come.
+/// In place of a deadline: what others marked in the meantime is left to the next holder of the lock.
 pub(in crate::engine) const NOTHING_MORE: u64 = u64::MAX;
 
-/// How long an operation waits for a lock that a process has.
+/// How long an operation waits for a lock that another process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockWait {
-    /// As long as the segment was opened to: for what has a result.
+    /// The segment's lock timeout: for operations with a result.
     Timeout,
-    /// 10 ms: for what gives back and has no result.
+    /// 10 ms: for giving back, without a result.
     Briefly,
     /// Until an instant of the boot-time clock.
     Until(u64),
@@ -45,7 +45,7 @@ impl LockWait {
 }
 
 impl<Rules> Shard<'_, Rules> {
-    /// An instant for looking at the shard: never before its latest change, unless the time of that is damage.
+    /// The instant at which to look at the shard: never before its latest change, unless that time is damage.
     pub(crate) fn instant(&self, now: Now) -> Now {
         let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
         if last_seen.saturating_sub(now.monotonic) >= MAX_AHEAD {
@@ -61,34 +61,34 @@ impl<Rules> Shard<'_, Rules> {
 /// A shard whose lock is held.
 pub(crate) struct LockedShard<'a> {
     pub(crate) engine: &'a SegmentEngine,
-    /// Decides by the definition that the shard is of, which may be a later one than the process that locked it knew
-    /// of.
+    /// Decides by the definition that the shard is on, which may be later than the latest one this process knew when it
+    /// took the lock.
     pub(crate) shard: RuledShard<'a>,
     pub(crate) now: Now,
-    /// The participant that this process is.
+    /// This process as a participant.
     pub(crate) owner: u64,
     pub(super) guard: Guard<'a>,
-    /// Dropped after the guard: the process that is to be woken is woken when the lock is free.
+    /// Dropped after the guard, so that a process is only woken when the lock is free.
     pub(in crate::engine) pending_wake: AfterUnlock<'a>,
 }
 
-/// A lock that was taken, and what is known of it: see [`LockedShard`]. Nothing has been looked at yet.
+/// A lock that was taken, before anything under it has been looked at. The fields are those of [`LockedShard`].
 pub(in crate::engine) struct TakenLock<'a> {
     pub(super) guard: Guard<'a>,
     pub(in crate::engine) now: Now,
     pub(in crate::engine) owner: u64,
-    /// As in [`AfterUnlock`].
+    /// See [`AfterUnlock`].
     deadline: u64,
 }
 
 impl TakenLock<'_> {
-    /// As [`SegmentEngine::needs_attention`].
+    /// See [`SegmentEngine::needs_attention`].
     #[inline(always)]
     pub(in crate::engine) fn needs_attention(&self, engine: &SegmentEngine, shard: RuledShard<'_>) -> bool {
         engine.needs_attention(shard, &self.guard)
     }
 
-    /// Releases the lock where nothing was changed that others wait for.
+    /// Releases the lock, if nothing was changed that others wait for.
     #[inline(always)]
     pub(in crate::engine) fn release(self, engine: &SegmentEngine, shard: Shard<'_>) {
         drop(self.guard);
@@ -96,16 +96,17 @@ impl TakenLock<'_> {
     }
 }
 
-/// What is left to do once the lock has been released: waking waiters, and giving back what was marked meanwhile.
+/// What is left to do after the unlock: waking waiters, and giving back what was marked in the meantime.
 pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     shard: Shard<'a>,
     pub(in crate::engine) futex: Cell<Option<PendingWake<'a>>>,
-    /// Whether the process that has duty is to look whether it has to ask for more.
+    /// Whether the process on duty has to look whether to ask for more.
     pub(in crate::engine) wakes_duty: Cell<bool>,
-    /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
+    /// Until when it may take at most, on the boot-time clock; or [`NOTHING_MORE`]. Zero unless the lock was only had
+    /// after a [brief](LockWait::Briefly) wait.
     pub(super) deadline: u64,
-    /// For the subscriber, which is code of the program and must not run under the lock.
+    /// For the subscriber, which is the program's code and must not run under the lock.
     #[cfg(feature = "tracing")]
     pub(super) repairs: Option<Repairs>,
 }
@@ -120,7 +121,7 @@ impl Drop for AfterUnlock<'_> {
             self.engine.wake_duty();
         }
         self.engine.finish_marks_left_meanwhile(self.shard, self.deadline);
-        // Behind what others wait for: a subscriber may block or panic.
+        // After everything that others wait for: a subscriber may block or panic.
         #[cfg(feature = "tracing")]
         if let Some(repairs) = self.repairs.take() {
             contained(|| self.engine.trace_repairs(self.shard, &repairs));
@@ -133,7 +134,7 @@ impl<'a> LockedShard<'a> {
     pub(super) fn new(engine: &'a SegmentEngine, shard: Shard<'a>, taken: TakenLock<'a>) -> Self {
         Self {
             engine,
-            // As far as this process has heard: what needs attention is read under the lock.
+            // By the latest definition that this process knows: what the shard really needs is read under the lock.
             shard: shard.by(shard.set.shown()),
             now: taken.now,
             owner: taken.owner,
@@ -152,13 +153,13 @@ impl<'a> LockedShard<'a> {
 }
 
 impl LockedShard<'_> {
-    /// The shard at the instant that is decided by.
+    /// The shard at the instant it is decided by.
     #[inline(always)]
     pub(in crate::engine) fn at_its_instant(&self) -> ShardAt<'_> {
         self.shard.at(self.now)
     }
 
-    /// Reads the clock again: for what goes on after the operation that the lock was taken for.
+    /// Reads the clock again, for work beyond the operation that the lock was taken for.
     #[cold]
     pub(in crate::engine) fn read_clock(&mut self) {
         let last_seen = &self.shard.memory.control().last_seen;
@@ -170,15 +171,16 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Takes the shard's lock, first setting right what a dead owner left behind.
+    /// Takes the shard's lock, and first puts right what a dead owner left behind.
     ///
-    /// The clock is read before the lock is taken, so that it is not part of the critical section.
+    /// The clock is read before the lock is taken, to keep it out of the critical section. Only a process that had to
+    /// wait for the lock reads it again.
     #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
         self.lock_within(shard, LockWait::Timeout)
     }
 
-    /// As [`lock`](Self::lock), and nothing more than that: what has to be seen to is not seen to yet.
+    /// Takes the lock only: no recovery, no migration.
     #[inline(always)]
     pub(in crate::engine) fn take_lock_to_decide<'a>(
         &'a self,
@@ -190,9 +192,9 @@ impl SegmentEngine {
             .map_err(|error| self.explain(error))
     }
 
-    /// As [`lock`](Self::lock), into a place of the caller's, where the shard stays: it is larger than what many an operation
-    /// does. For what gives back: also where the segment was removed, and briefly. Where there is
-    /// no reading of the clock, the instant is the latest at which the shard was changed.
+    /// Takes the lock to give something back: even if the segment was removed, and waiting only briefly. Without a
+    /// reading of the clock, the instant is that of the shard's latest change. The locked shard is built in the
+    /// caller's `place` and stays there: moving it would cost more than many an operation does.
     #[inline(always)]
     pub(in crate::engine) fn lock_briefly_into<'place, 'a>(
         &'a self,
@@ -203,8 +205,8 @@ impl SegmentEngine {
         Ok(place.insert(self.lock_at(shard, now, LockWait::Briefly)?))
     }
 
-    /// Sees to what there is to be seen to of a lock that was [taken to decide](Self::take_lock_to_decide), into a place of
-    /// the caller's.
+    /// Does what is needed first under a lock that was [taken to decide](Self::take_lock_to_decide). The locked shard
+    /// is built in the caller's `place`.
     #[inline(always)]
     pub(in crate::engine) fn settle_into<'place, 'a>(
         &'a self,
@@ -219,7 +221,7 @@ impl SegmentEngine {
         Ok(place.insert(LockedShard::new(self, shard, taken)))
     }
 
-    /// As [`lock`](Self::lock), waiting for it as long as `wait` says.
+    /// Takes the lock like [`lock`](Self::lock), and waits for it as long as `wait` says.
     #[inline(always)]
     pub(in crate::engine) fn lock_within<'a>(
         &'a self,
@@ -230,7 +232,7 @@ impl SegmentEngine {
         self.lock_to_take(shard, now, wait)
     }
 
-    /// As [`lock_within`](Self::lock_within), for what gives back or sets right: also where the segment was removed.
+    /// Takes the lock to give something back or put it right: even if the segment was removed.
     #[inline(always)]
     pub(in crate::engine) fn lock_to_give_back<'a>(
         &'a self,
@@ -241,8 +243,8 @@ impl SegmentEngine {
         self.lock_at(shard, Some(now), wait)
     }
 
-    /// As [`lock`](Self::lock), for an instant that was read before: for several shards at one instant. Where a shard
-    /// was changed later already, the instant is that.
+    /// Takes the lock as of an instant that was read before, so that several shards can share it. If a shard was
+    /// changed later than that, the instant is that of the change.
     #[inline]
     pub(in crate::engine) fn lock_as_of<'a>(
         &'a self,
@@ -261,7 +263,7 @@ impl SegmentEngine {
     ) -> Result<LockedShard<'a>, Box<Error>> {
         self.refuse_if_removed(now)?;
         self.lock_at(shard, Some(now), wait).map_err(|error| {
-            // Where the lock is only tried, that it is taken says nothing.
+            // If the lock was only tried, that it is taken needs no explanation.
             if wait == LockWait::NOT {
                 error
             } else {
@@ -270,8 +272,8 @@ impl SegmentEngine {
         })
     }
 
-    /// As [`lock_to_give_back`](Self::lock_to_give_back), for what does not depend on time: the clock is not read, and the instant is
-    /// the latest at which the shard was changed.
+    /// Takes the lock for what does not depend on time, even if the segment was removed. The clock is not read: the
+    /// instant is that of the shard's latest change.
     #[inline(always)]
     pub(crate) fn lock_timeless<'a>(
         &'a self,
@@ -295,7 +297,7 @@ impl SegmentEngine {
         Ok(LockedShard::new(self, shard, taken))
     }
 
-    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    /// Takes the lock only to look, and leaves no trace of when.
     #[inline]
     pub(in crate::engine) fn lock_to_look<'a>(
         &'a self,
@@ -315,8 +317,8 @@ impl SegmentEngine {
         mut reading: Option<Now>,
         wait: LockWait,
     ) -> Result<TakenLock<'a>, Box<Error>> {
-        // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
-        // other namespaces than the segment's it cannot.
+        // Locks are initialised anew while there are no participants, so a forked child becomes one before it takes any
+        // lock. In other namespaces than the segment's it cannot.
         let owner = self.membership.owner()?;
         let control = shard.memory.control();
         let mut deadline = 0;
@@ -327,7 +329,7 @@ impl SegmentEngine {
                     deadline = boot_nanos().saturating_add(BRIEFLY);
                 }
                 let guard = self.wait_for_lock(shard, owner, wait)?;
-                // The wait may have been long: what is decided is decided now.
+                // The wait may have been long, and the decision is made now.
                 reading = reading.map(|_| self.now(shard));
                 guard
             }
@@ -339,7 +341,8 @@ impl SegmentEngine {
                 control.last_seen.store(now.monotonic, Ordering::Relaxed);
                 now
             }
-            // Another process may have read a later time and been here first: within a shard time never runs backwards.
+            // Another process may have read a later time and been here first: within a shard, time never runs
+            // backwards.
             Some(now) if last_seen - now.monotonic < MAX_AHEAD => Now {
                 monotonic: last_seen,
                 ..now
@@ -363,7 +366,7 @@ impl SegmentEngine {
         self.read_clocks(shard.set.reads_utc)
     }
 
-    /// The time on the segment clock by which the shard would be changed now, for a caller that does not lock it.
+    /// The time at which the shard would be changed now, on the segment clock, for a caller that does not lock it.
     pub(in crate::engine) fn now_without_lock(&self, shard: Shard<'_>) -> u64 {
         let now = self.segment_nanos();
         let last_seen = shard.memory.control().last_seen.load(Ordering::Relaxed);
@@ -374,12 +377,12 @@ impl SegmentEngine {
         }
     }
 
-    /// The time where the latest of the shard is far ahead of a reading: this process was stopped after it had read
-    /// the clock, or the latest is damage, because no process can have read a time that is yet to come.
+    /// The time if the latest time of the shard is far ahead of a reading. Either this process was stopped after it had
+    /// read the clock, or the latest time is damage, because nobody can have read a time that is yet to come.
     #[cold]
     fn now_despite(&self, shard: Shard<'_>, last_seen: u64) -> Now {
         let now = Now {
-            // The counter is what may be wrong.
+            // The processor's counter may be what is wrong.
             monotonic: self.system_nanos(),
             ..self.now(shard)
         };
@@ -420,7 +423,7 @@ impl SegmentEngine {
             let waited = boot_nanos().saturating_sub(began);
             probes::lock_wait::fire(|| (self.path(), &shard.set.name, waited));
         }
-        // A call that waits briefly leaves a mark and goes on: nothing is stuck for it.
+        // A call that waits briefly leaves a mark and goes on: it is not stuck.
         #[cfg(feature = "tracing")]
         if let (LockWait::Timeout, Err(LockError::TimedOut { holder })) = (wait, &locked) {
             let holder_pid = holder.and_then(LockHolder::named).map(|process| process.pid);

@@ -23,7 +23,7 @@ use crate::shm::process::participant::Membership;
 use crate::shm::time::clock::utc_nanos;
 use crate::shm::time::segment_clock::SegmentClock;
 
-/// How a set's definition is compiled: what the engine cannot know.
+/// Compiles the text of a set's definition, which the engine itself cannot read.
 pub(crate) type Compile = fn(&str) -> Option<SetPlan>;
 
 /// An attached segment.
@@ -40,7 +40,7 @@ pub(crate) struct SegmentEngine {
     pub(in crate::engine) compile: Compile,
     pub(in crate::engine) removal: RemovalWatch,
     sets: Vec<Arc<SetEngine>>,
-    /// Where it stands which process asks the store for leases.
+    /// Says which process asks the store for leases.
     pub(in crate::engine) duty: Option<DutyWords>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct EngineOptions {
     pub(crate) compile: Compile,
 }
 
-/// Puts compiled sets, whose shapes have been compared with the directory, onto a region.
+/// Places compiled sets on a region. Their shapes must have been compared with the directory.
 pub(crate) fn place_sets(
     region: &Arc<Region>,
     geometry: Vec<SetGeometry>,
@@ -75,7 +75,7 @@ pub(crate) fn place_sets(
 }
 
 impl SegmentEngine {
-    /// Puts the compiled sets onto an attached segment. Their shapes have been compared with its directory.
+    /// Places compiled sets on an attached segment. Their shapes must have been compared with its directory.
     pub(crate) fn new(
         path: &Path,
         attached: Attached,
@@ -136,13 +136,13 @@ impl SegmentEngine {
         self.creation_options
     }
 
-    /// How long calls with a result wait for a lock.
+    /// How long calls that return a result wait for a lock.
     pub(crate) fn lock_timeout(&self) -> Duration {
         self.lock_timeout
     }
 
-    /// When, on the boot-time clock, an instant of the segment clock has come by every reading; the end of time stays
-    /// that.
+    /// When an instant of the segment clock has passed by every reading, on the boot-time clock. The end of time stays
+    /// the end of time.
     pub(in crate::engine) fn boot_instant(&self, instant: u64) -> u64 {
         if instant == u64::MAX {
             return instant;
@@ -152,7 +152,8 @@ impl SegmentEngine {
             .saturating_add(self.clock.max_lag())
     }
 
-    /// After how long a wait that was computed by one reading has passed by any other, in nanoseconds; none is none.
+    /// How long to wait, in nanoseconds, until a wait computed from one reading is over by every other one. Zero stays
+    /// zero.
     pub(crate) fn wait_by_any_reading(&self, wait: u64) -> u64 {
         if wait == 0 {
             return 0;
@@ -160,18 +161,18 @@ impl SegmentEngine {
         wait.saturating_add(self.clock.max_lag())
     }
 
-    /// The segment clock.
+    /// Reads the segment clock.
     #[inline]
     pub(in crate::engine) fn segment_nanos(&self) -> u64 {
         self.clock.nanos(self.clock_offset)
     }
 
-    /// The segment clock by the system's, whatever is read otherwise.
+    /// Reads the segment clock from the system's clock, whatever it is read from otherwise.
     pub(in crate::engine) fn system_nanos(&self) -> u64 {
         self.clock.system_nanos(self.clock_offset)
     }
 
-    /// What a checkpoint that is begun now is dated by.
+    /// The time stamps of a checkpoint that begins now.
     pub(crate) fn taken_at(&self) -> TakenAt {
         TakenAt {
             segment: self.system_nanos(),
@@ -179,13 +180,13 @@ impl SegmentEngine {
         }
     }
 
-    /// The segment clock, and the wall clock where it matters.
+    /// Reads the segment clock, and the wall clock if it is needed.
     #[inline]
     pub(crate) fn read_clocks(&self, reads_utc: bool) -> Now {
         let monotonic = self.segment_nanos();
         let utc = match self.clock {
             _ if !reads_utc => 0,
-            // Not read again: it may have been advanced, and it is one clock.
+            // Not read again: it is one clock, and it may have been advanced in between.
             SegmentClock::Virtual(_) => monotonic,
             SegmentClock::System | SegmentClock::Counter(_) => utc_nanos(),
         };

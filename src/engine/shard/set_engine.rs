@@ -1,10 +1,11 @@
-//! A set of a segment, and its shards: what one lock guards.
+//! A set of a segment, and its shards: each is what one lock guards.
 //!
-//! **Nothing reaches a rule before it holds a lock.** Which definition a shard is of is known under its lock only:
-//! until then any process may have brought another into force. So a [`Shard`] has no rules, and neither has a
-//! [`SetEngine`] but for what all definitions agree in, its [`SetOutline`]. [`SegmentEngine::lock`](crate::engine::SegmentEngine::lock) turns
-//! a shard into one [by its rules](RuledShard), and is the only way to one that decides; a caller that only reads, without a
-//! lock, gets one [by its definition](Shard::by_its_definition), as far as that is known, and changes nothing by it.
+//! **No rule is reached without a lock.** Which definition a shard is on can only be known under its lock: until then,
+//! any process may bring another one into force. So a [`Shard`] has no rules, and a [`SetEngine`] has only what all
+//! definitions agree on, its [`SetOutline`]. [`SegmentEngine::lock`](crate::engine::SegmentEngine::lock) turns a shard
+//! into one with [its rules](RuledShard), and is the only way to one that decides. A caller that only reads, without a
+//! lock, gets one [by its definition](Shard::by_its_definition), as far as this process knows it, and changes nothing
+//! by it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -27,25 +28,25 @@ use crate::shm::lock::journal::{JournalOverflow, Transaction};
 use crate::shm::process::participant::Membership;
 use crate::table::Fingerprint;
 
-/// A set of an attached segment, or a copy of one: where it lies, and the definitions that this process has heard of.
+/// A set of an attached segment, or a copy of one: where it lies, and the definitions that this process knows.
 #[derive(Debug)]
 pub(crate) struct SetEngine {
-    /// In its segment.
+    /// Its position in the segment.
     pub(crate) position: u64,
-    /// In the directory.
+    /// Its entry in the directory.
     pub(in crate::engine) entry: MappedRecord<DirectoryEntry>,
     outline: SetOutline,
     pub(in crate::engine) rules: Versions<SetRules>,
     pub(crate) geometry: SetGeometry,
     shards: Vec<ShardMemory>,
-    /// Of the hash of keys.
+    /// The seed for hashing keys.
     pub(crate) seed: [u64; 2],
-    /// Of an attached segment, where processes draw credit from the set.
+    /// Present in an attached segment, if processes draw credit from the set.
     pub(in crate::engine) batches: Option<Arc<Batches>>,
 }
 
-/// What one lock guards: a set that is not keyed, or one shard of a keyed one. Without `rules`, unless it is known by
-/// which definition of the set the shard decides.
+/// What one lock guards: a set without keys, or one shard of a keyed set. It has `rules` only once it is known by which
+/// definition the shard decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shard<'a, Rules = ()> {
     pub(crate) set: &'a SetEngine,
@@ -53,10 +54,10 @@ pub(crate) struct Shard<'a, Rules = ()> {
     pub(crate) memory: &'a ShardMemory,
 }
 
-/// A shard, and the rules that it decides by.
+/// A shard with the rules it decides by.
 pub(crate) type RuledShard<'a> = Shard<'a, &'a SetRules>;
 
-/// A shard at an instant: what is worked out of it depends on nothing else.
+/// A shard at an instant. What is worked out from it depends on nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardAt<'a> {
     pub(crate) shard: RuledShard<'a>,
@@ -115,12 +116,12 @@ impl SetEngine {
         self
     }
 
-    /// The latest definition that this process has heard of: to be shown, and never to decide by.
+    /// The latest definition that this process knows: to be shown, never to decide by.
     pub(crate) fn shown(&self) -> &SetRules {
         self.rules.latest()
     }
 
-    /// The rules of a definition that this process has read.
+    /// The rules of a definition, if this process has read it.
     pub(in crate::engine) fn known_rules(&self, generation: u64) -> Option<&SetRules> {
         self.rules.find(|rules| rules.generation == generation)
     }
@@ -137,10 +138,10 @@ impl SetEngine {
         Some((limit.rule.standing(mark), found.unwrap_or(limit.burst)))
     }
 
-    /// The shard at `index`, or the first.
+    /// The shard at `index`, or the first one.
     #[inline]
     pub(crate) fn shard(&self, index: u32) -> Shard<'_> {
-        // A set has at least one shard, and an index beyond them is of another set.
+        // A set has at least one shard. An index beyond them is from another set.
         let memory = self.shards.get(index as usize).unwrap_or(&self.shards[0]);
         Shard {
             set: self,
@@ -149,7 +150,7 @@ impl SetEngine {
         }
     }
 
-    /// The shard that a key belongs to; of a set that is not keyed, the only one.
+    /// The shard of a key, or the only one if the set is not keyed.
     #[inline]
     pub(crate) fn shard_of(&self, key: Option<&KeyIdentity>) -> Shard<'_> {
         key.map_or_else(|| self.shard(0), |key| self.shard_of_fingerprint(key.fingerprint))
@@ -171,7 +172,7 @@ impl SetEngine {
         self.batches.is_some()
     }
 
-    /// Whether this process has drawn batches that its background worker is to be notified of; only once.
+    /// Whether the background worker is to be told that this process has drawn batches. True only once.
     #[inline]
     pub(crate) fn claim_unattended_batches(&self) -> bool {
         self.batches
@@ -179,7 +180,7 @@ impl SetEngine {
             .is_some_and(|batches| batches.claim_unattended())
     }
 
-    /// Notes that there is no background worker for batches.
+    /// Notes that no background worker looks after the batches.
     pub(crate) fn leave_batches_unattended(&self) {
         if let Some(batches) = &self.batches {
             batches.set_unattended();
@@ -193,8 +194,8 @@ impl SetEngine {
 }
 
 impl<'a> Shard<'a> {
-    /// The shard by rules. Of a shard whose lock is held, they must be those of the definition that it is of,
-    /// which the process that locks it sees to.
+    /// The shard with these rules. If its lock is held, they must be those of the definition that it is on: whoever
+    /// locks it makes sure of that.
     #[inline(always)]
     pub(in crate::engine) fn by(self, rules: &'a SetRules) -> RuledShard<'a> {
         Shard {
@@ -204,8 +205,8 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// The shard, read by the definition that it is of, where that is known: for a while after a change, or where the
-    /// process that made the change has died, that is not the one in force. For callers that only read.
+    /// The shard with the rules of the definition that it is on, if this process knows that: for a while after a
+    /// change, or if the process that made the change has died, it is not the one in force. For callers that only read.
     pub(crate) fn by_its_definition(self) -> RuledShard<'a> {
         let generation = self.memory.control().generation.load(Ordering::Relaxed);
         let latest = self.set.shown();
@@ -217,7 +218,7 @@ impl<'a> Shard<'a> {
 }
 
 impl<'a> RuledShard<'a> {
-    /// Which definition it decides by.
+    /// The definition it decides by.
     #[inline(always)]
     pub(in crate::engine) fn definition(self) -> DefinitionBits {
         DefinitionBits {
@@ -232,7 +233,7 @@ impl<'a> RuledShard<'a> {
         ShardAt { shard: self, now }
     }
 
-    /// The shard, for what takes its lock again.
+    /// The shard without its rules, for a caller that takes its lock again.
     #[inline(always)]
     pub(in crate::engine) fn unruled(self) -> Shard<'a> {
         Shard {
@@ -250,7 +251,7 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.index
     }
 
-    /// What was counted of the limit at `index`.
+    /// The counters of the limit at `index`.
     #[inline]
     pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
         self.memory.counters(index)

@@ -13,14 +13,14 @@ use crate::shm::layout::definition_text::{Definition, read_definition_in_force, 
 pub(crate) enum Applied {
     /// It is in force in every shard.
     InForce,
-    /// Another one came into force meanwhile: what this one was made from is not the present one any more.
+    /// Another definition came into force in the meantime: this one was made from an outdated one.
     Superseded,
-    /// There is no room for so long a text.
+    /// The text does not fit into its room.
     TooLong,
 }
 
 impl SegmentEngine {
-    /// The definition of a set that is in force.
+    /// The definition in force for a set.
     pub(crate) fn definition(&self, set: &SetEngine) -> Result<Definition, Box<Error>> {
         let definition = read_definition_in_force(self.region(), &set.geometry, &set.entry)
             .map_err(|place| damaged(self.path(), place))?;
@@ -32,8 +32,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Brings `text` into force as the definition that follows that of `generation`. The process that dies on the way
-    /// has changed nothing yet, or others carry it to its end.
+    /// Brings `text` into force as the definition that follows `generation`. A process that dies on the way has either
+    /// changed nothing yet, or others complete the change.
     pub(crate) fn apply(&self, set: &SetEngine, generation: u64, text: &str) -> Result<Applied, Box<Error>> {
         loop {
             // Taking a shard's lock migrates it to what is in force.
@@ -48,7 +48,7 @@ impl SegmentEngine {
                 .shards()
                 .all(|shard| shard.memory.control().generation.load(Ordering::Relaxed) == generation);
             if !is_settled {
-                // A cold shard of another life of the file; the next round sees to it.
+                // Not expected, since each shard was just migrated. The next round migrates again.
                 continue;
             }
             let entry = &set.entry;
@@ -58,12 +58,12 @@ impl SegmentEngine {
             let next = generation.wrapping_add(1);
             write_definition(self.region(), &set.geometry, entry, next, text)
                 .map_err(|place| damaged(self.path(), place))?;
-            // From here on it is in force: the process that sees the generation sees the text.
+            // From here on it is in force: whoever sees the generation sees the text.
             entry.generation.store(next, Ordering::Release);
             drop(locked);
-            // A process renews leases in the background by what it knows: it is to look before a new one runs out.
+            // Processes renew leases in the background by what they know. Let them look before a new lease runs out.
             self.wake_every_process();
-            // This process reads it as any other does, and whichever takes a shard's lock first migrates it.
+            // This process reads it like any other. Whoever takes a shard's lock first migrates the shard.
             for shard in set.shards() {
                 drop(self.lock(shard)?);
             }

@@ -1,8 +1,8 @@
-//! Live changes: the definition that a shard is of, and migrating the shard to the next one.
+//! Live changes: which definition a shard is on, and how it is migrated to the next.
 //!
-//! A new definition is put beside the present one and comes into force with one store of its generation. Each shard is
-//! migrated under its own lock by the process that takes that next, limit by limit, each in a transaction of its own
-//! that also notes how far it got: the process that dies on the way is followed by the next.
+//! A new definition is written beside the present one and comes into force with a single store of its generation. Each
+//! shard is migrated under its own lock by whoever takes that next, limit by limit. Each limit is a transaction that
+//! also records how far the migration got: if a process dies on the way, the next one continues there.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::read_definition;
 
 impl SegmentEngine {
-    /// Not zero where a shard decides by another definition than this process thinks, or is to be migrated to one.
+    /// Not zero if a shard decides by another definition than this process thinks, or has to be migrated to one.
     #[inline(always)]
     pub(in crate::engine) fn difference_from_definition(&self, shard: RuledShard<'_>) -> u64 {
         let known = shard.rules.generation;
@@ -27,13 +27,13 @@ impl SegmentEngine {
     }
 }
 
-/// What a locked shard decides by, and what it is migrated to before it does; mostly the same.
+/// The rules a locked shard decides by, and those it has to be migrated to first. Usually they are the same.
 pub(in crate::engine) struct NeededRules<'a> {
     pub(in crate::engine) own: &'a SetRules,
     pub(in crate::engine) in_force: &'a SetRules,
 }
 
-/// Where the definitions of a segment's sets are, and how they are compiled: which is done under no lock.
+/// Where the definitions of a segment's sets are, and how to compile them, which is done under no lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Definitions<'a> {
     pub(crate) path: &'a Path,
@@ -42,16 +42,16 @@ pub(crate) struct Definitions<'a> {
 }
 
 impl Definitions<'_> {
-    /// Lets a set know the definition that is in force by now, for a caller that only reads. What cannot be read is left
-    /// out.
+    /// Makes a set learn the definition that is in force by now, for a caller that only reads. One that cannot be read
+    /// is skipped.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
         if load_acquire(&set.entry.generation) != set.rules.latest().generation {
             let _ = self.learn(set);
         }
     }
 
-    /// Lets a set know the definition that is in force; before that, the one before it, which shards may still be of, and
-    /// what callers still hold: an earlier one cannot be added to a later one.
+    /// Makes a set learn the definition in force, and first the one before it, which shards may still be on and callers
+    /// may still refer to: an earlier definition cannot be added after a later one.
     pub(in crate::engine) fn learn(&self, set: &SetEngine) -> Result<(), Box<Error>> {
         let add = |rules: SetRules| set.rules.add(rules, |new, old| new.generation > old.generation);
         loop {
@@ -64,14 +64,14 @@ impl Definitions<'_> {
                     add(rules);
                     return Ok(());
                 }
-                // Two may have come into force meanwhile.
+                // Two more may have come into force in the meantime.
                 Err(_) if load_acquire(&set.entry.generation) != generation => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The set, which also knows the definition before the one in force.
+    /// The set, now also knowing the definition before the one in force.
     pub(crate) fn with_previous(&self, mut set: SetEngine) -> SetEngine {
         let present = set.rules.latest();
         let (generation, plan) = (present.generation, present.plan.clone());
@@ -84,9 +84,9 @@ impl Definitions<'_> {
         set
     }
 
-    /// The rules by the definition before that of `generation`, where they are not known yet. Where they cannot be read,
-    /// because another definition was begun in their place, no shard needs them any more, and what was reserved by them
-    /// is not refunded.
+    /// The rules of the definition before `generation`, unless they are known already. If they cannot be read because
+    /// another definition is being written in their place, no shard needs them any more, and nothing reserved by them
+    /// is refunded.
     fn read_previous(&self, set: &SetEngine, generation: u64) -> Option<SetRules> {
         let before = generation.checked_sub(1)?;
         if set.known_rules(before).is_some() {
@@ -118,24 +118,25 @@ impl Definitions<'_> {
 }
 
 impl SegmentEngine {
-    /// The generation of the definition that is in force for a set.
+    /// The generation of the definition in force for a set.
     #[inline]
     pub(in crate::engine) fn generation_of(&self, set: &SetEngine) -> u64 {
         load_acquire(&set.entry.generation)
     }
 
-    /// The rules that a locked shard decides by, and those that it is to be migrated to: none where the process has not
-    /// read the latter yet. It may not do that before it has released the lock.
+    /// The rules a locked shard decides by, and those it has to be migrated to; `None` if this process has not read the
+    /// latter yet. It must release the lock before it does.
     pub(in crate::engine) fn needed_rules<'a>(
         &self,
         shard: Shard<'a>,
     ) -> Result<Option<NeededRules<'a>>, Box<Error>> {
         let control = shard.memory.control();
         let generation = control.generation.load(Ordering::Relaxed);
-        // Read after the shard's, which no other definition can overtake by two.
+        // Read after the shard's generation, and at most one ahead of it: no definition follows another before every
+        // shard is on that one.
         let in_force = self.generation_of(shard.set);
         if generation != in_force && in_force.checked_sub(1) != Some(generation) {
-            // Damage: which of the two it was is lost, and from the one in force nothing has to be migrated.
+            // Damage: nobody knows which of the two it was. From the one in force, nothing has to be migrated.
             control.migrated.store(0, Ordering::Relaxed);
             control.generation.store(in_force, Ordering::Relaxed);
         }
@@ -146,8 +147,8 @@ impl SegmentEngine {
         Ok(Some(NeededRules { own, in_force }))
     }
 
-    /// The rules of the definition that a locked shard is of. The process that knows the one in force has read the one
-    /// before as well, as long as any shard was of it.
+    /// The rules of the definition that a locked shard is on. A process that knows the definition in force has also
+    /// read the one before it, if any shard was still on that.
     pub(in crate::engine) fn own_rules<'a>(&self, shard: Shard<'a>) -> Result<&'a SetRules, Box<Error>> {
         let generation = shard.memory.control().generation.load(Ordering::Relaxed);
         shard.set.known_rules(generation).ok_or_else(|| {
@@ -170,7 +171,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Carries a locked shard over to the `rules` of the definition that is in force, where it is not of that yet.
+    /// Migrates a locked shard to the `rules` of the definition in force, unless it is on that already.
     pub(in crate::engine) fn migrate<'a>(
         &self,
         locked: &mut LockedShard<'a>,

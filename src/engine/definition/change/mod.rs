@@ -1,4 +1,4 @@
-//! One definition after another, and one key after its change: what a live segment goes through.
+//! What changes in a live segment: the definition of a set, and what a key is limited by.
 
 pub(in crate::engine) mod apply_definition;
 pub(in crate::engine) mod definitions;

@@ -1,7 +1,7 @@
-//! What a key is limited by, changed: its tier, or capacities of its own, by name or by a request, as one step.
+//! Changes what a key is limited by: its tier or its own capacities, by name or through a request.
 //!
-//! One transaction: the state of each limit that is another from then on is migrated as with a new
-//! [definition](super::definitions), and the row begins a generation.
+//! A change is one transaction: the state of each limit whose rule changes is migrated as for a new
+//! [definition](super::definitions), and the row starts a new generation.
 
 use std::num::NonZeroU64;
 
@@ -20,17 +20,17 @@ use crate::error::{ChangeError, Error};
 use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
 use crate::shm::layout::row::Row;
 
-// Besides the states and the capacities, a change writes the word `generation` and when it was. A declaration with tiers
-// is checked for the first.
+// Besides the states and the capacities, a change writes the word `generation`. A declaration with tiers is checked
+// against the first bound.
 const _: () = assert!(MAX_MIGRATED_WORDS + 2 <= JOURNAL_ENTRIES);
 const _: () = assert!(MAX_LIMITS * (1 + MAX_WORDS_BY_CAPACITY) + 2 <= JOURNAL_ENTRIES);
 
-/// Who says what a key is limited by.
+/// How a change was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum GivenBy {
-    /// A call that does nothing else: the row of the key is kept for it.
+    /// By a call that does nothing else. The key's row is kept because of it.
     Name,
-    /// A request, as the next one does.
+    /// By a request. The next request names the same again.
     Request,
 }
 
@@ -41,16 +41,16 @@ pub(in crate::engine) struct RowChange<'a> {
     given_by: GivenBy,
 }
 
-/// By which keys of a set differ: it has tiers or overrides, and never both.
+/// What differs from key to key: a set has tiers or overrides, never both.
 #[derive(Clone, Copy, Debug)]
 enum KeyTerms<'a> {
     Tier(TierIndex),
-    /// Of some limits. Others stay as they are.
+    /// For some limits. The others stay as they are.
     Capacities(&'a OwnCapacities),
 }
 
 impl Costs {
-    /// What the key of the request is to be limited by, if the request says anything of that.
+    /// The change that the request asks for, if any.
     #[inline(always)]
     pub(in crate::engine) fn row_change(&self) -> Option<RowChange<'_>> {
         let to = match (self.tier, &self.own_capacities) {
@@ -66,7 +66,7 @@ impl Costs {
 }
 
 impl RowChange<'_> {
-    /// Whether a key without a row would be limited otherwise than as declared.
+    /// Whether a key without a row would then be limited otherwise than declared.
     fn gives_any(&self) -> bool {
         match self.to {
             KeyTerms::Tier(tier) => tier != TierIndex::default(),
@@ -74,7 +74,7 @@ impl RowChange<'_> {
         }
     }
 
-    /// What the row of a key says that begins with the change.
+    /// What a row says of its tier and capacities if it begins with the change.
     fn begun(&self) -> RowTier {
         let is_by_name = self.given_by == GivenBy::Name;
         match self.to {
@@ -92,24 +92,24 @@ impl RowChange<'_> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a row is limited as a request says, so that there is nothing to change or to refuse.
+    /// Whether a row is limited as the change says already, so that there is nothing to change or to refuse.
     #[inline]
     pub(in crate::engine) fn is_limited_so(&self, row: Row<'_>, change: RowChange<'_>) -> bool {
         match change.to {
             KeyTerms::Tier(tier) => tier == row.tier().tier,
-            // Another definition may be one that cannot count with what the key has.
+            // Another definition may be unable to count with what the key has.
             KeyTerms::Capacities(own) => self.rules.generation == 0 && !self.differ_from(row, own),
         }
     }
 
-    /// Whether the key of a row has other capacities than these.
+    /// Whether the key of a row has other capacities than those in `own`.
     fn differ_from(&self, row: Row<'_>, own: &OwnCapacities) -> bool {
         let has = |index: usize| self.limits.get(index)?.own_capacity(row);
         own.iter().any(|(index, capacity)| has(index) != capacity)
     }
 
-    /// The first capacity that a change gives the key of a row and that it cannot have. One that it has may be such, too,
-    /// under another definition than it was given by.
+    /// The first capacity in a change that the key of a row cannot have. It may even be one that the key has, given to
+    /// it under another definition.
     pub(in crate::engine) fn refused_capacity(
         &self,
         row: Row<'_>,
@@ -131,9 +131,10 @@ impl RuledShard<'_> {
         uncountable.or_else(|| self.refused_for_holds(row, own))
     }
 
-    /// Refuses a key what its shard has too few holds for: with it, permits of this key could take all holds from the others,
-    /// which is declared on purpose or not at all. So for a key as for a declaration that is applied. The other limits
-    /// count with what the key has of its own or would have without, whichever is more: that can always be taken away.
+    /// Refuses a capacity if the shard has too few holds for it: permits of this key could take all holds from the
+    /// others, and that has to be declared on purpose. A declaration that is applied is checked in the same way. Limits
+    /// that are not named count with the key's own capacity or the declared one, whichever is larger, since its own can
+    /// always be taken away.
     fn refused_for_holds(&self, row: Row<'_>, own: &OwnCapacities) -> Option<RefusedCapacity> {
         let is_held = |limit: &&LimitRules| limit.kind == Kind::Concurrency;
         let (limit, capacity) = own.iter().find_map(|(index, capacity)| {
@@ -155,7 +156,7 @@ impl RuledShard<'_> {
             own.of_limit(index).map(|_| limit.own_capacity(row))
         });
         let (holds, concurrency) = (self.memory.hold_capacity(), with(&|index| own.of_limit(index)));
-        // What is less than before is no reason, however much it is.
+        // No more than before is never too much.
         let is_too_much = concurrency > holds.max(self.rules.plan.max_held()).max(before);
         is_too_much.then(|| RefusedCapacity {
             limit,
@@ -165,7 +166,7 @@ impl RuledShard<'_> {
         })
     }
 
-    /// What the row of a key that a change limits from now on says then.
+    /// What the row of a key says of its tier and capacities after a change.
     fn changed_tier(&self, row: Row<'_>, change: RowChange<'_>) -> RowTier {
         let before = row.tier();
         let is_by_name = change.given_by == GivenBy::Name;
@@ -181,10 +182,10 @@ impl RuledShard<'_> {
             },
             KeyTerms::Capacities(own) => {
                 let by_request = if is_by_name {
-                    // To clear one says nothing of the others.
+                    // Clearing one capacity says nothing about the others.
                     before.capacities_by_request && !own.are_any()
                 } else {
-                    // Those that were given by name are kept for as long as there are any.
+                    // What was given by name is kept as long as there is any.
                     before.capacities_by_request || !self.has_own_capacities(row)
                 };
                 let will_have = |limit: &LimitRules| {
@@ -201,8 +202,8 @@ impl RuledShard<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Limits the key of a row as is said, and serves its queue by that; answers the capacity that it cannot have, where
-    /// nothing is changed. A process that dies has changed all of it or nothing.
+    /// Changes what the key of a row is limited by, and serves its queue accordingly. If the key cannot have a
+    /// capacity, changes nothing and returns it. A process that dies has changed everything or nothing.
     #[inline(never)]
     pub(in crate::engine) fn change_row(
         &mut self,
@@ -254,12 +255,12 @@ impl LockedShard<'_> {
         }
         transaction.store(word, after.to_word(generation.wrapping_add(1)));
         shard.commit(&mut transaction)?;
-        // It stands, whatever is wrong with the queue: the next operation says that.
+        // The change stands, whatever is wrong with the queue; the next operation reports that.
         let _ = self.serve_next(row.index);
         Ok(Ok(()))
     }
 
-    /// Limits a key as is said from its beginning: its row has just been made, and nothing is held or waited for.
+    /// Limits a key from the beginning: its row has just been made, and nothing of it is held or waited for.
     pub(in crate::engine) fn begin_with(
         &self,
         row: Row<'_>,
@@ -268,7 +269,7 @@ impl LockedShard<'_> {
         let Some(word) = row.generation().filter(|_| change.gives_any()) else {
             return Ok(());
         };
-        // What is as good as never used to the rules of `default` may be anything to others.
+        // A row that is as good as unused under the rules of `default` may mean anything to others.
         self.replenish_row(row.index);
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(word, change.begun().to_word(row.reference().generation));
@@ -285,8 +286,7 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Puts a key into a tier, for which its row is made if it has none; answers whether it has one then, where it needs
-    /// one: the table may have none left.
+    /// Puts a key into a tier, and makes a row for it if it needs one. Returns false if the table has none left.
     pub(crate) fn assign(
         &self,
         shard: Shard<'_>,
@@ -300,7 +300,8 @@ impl SegmentEngine {
         self.change_key(shard, key, change)
     }
 
-    /// As [`assign`](Self::assign), gives a key capacities of its own, or takes them away.
+    /// Gives a key its own capacities, or takes them away. Makes a row for it and returns like
+    /// [`assign`](Self::assign).
     pub(crate) fn override_capacities(
         &self,
         shard: Shard<'_>,
@@ -323,7 +324,7 @@ impl SegmentEngine {
         if self.try_change_key(shard, key, change)? {
             return Ok(true);
         }
-        // Dead processes may keep rows that would do.
+        // Dead processes may be keeping rows that would do.
         self.reclaim_if_due(shard, LockWait::Timeout)?;
         self.try_change_key(shard, key, change)
     }
@@ -339,7 +340,7 @@ impl SegmentEngine {
             Some(row) => locked.change_row(row, change)?.err(),
             None => match locked.shard.refused_capacity(Row::ABSENT, change) {
                 Some(refused) => Some(refused),
-                // That is what a key without a row is limited by already.
+                // A key without a row is limited like this already.
                 None if !change.gives_any() => None,
                 None => match locked.add_row(key, &[])? {
                     Ok(row) => {
@@ -356,7 +357,7 @@ impl SegmentEngine {
 }
 
 impl Shard<'_> {
-    /// Says of a capacity that no key can have it of its own, and why. Not under the lock, because that allocates.
+    /// The error that says which capacity no key can have, and why. It allocates, so never call this under the lock.
     #[cold]
     pub(in crate::engine) fn cannot_override(&self, refused: RefusedCapacity) -> Box<Error> {
         let RefusedCapacity {

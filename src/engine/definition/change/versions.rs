@@ -1,15 +1,15 @@
-//! Values that follow one another, each of which stays where it is for as long as the row of them lives.
+//! Successive versions of a value. Each keeps its address for as long as the sequence lives.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
-/// Doubling in size, so many blocks hold more versions than any process makes.
+/// Each block is twice as large as the one before: together they hold more versions than any process makes.
 const BLOCKS: usize = 32;
 
-/// A row of values to whose end others are added. Reading takes no lock, and what was read stays valid: the few that
-/// are not the latest any more are kept, because a process may still be deciding by them. Adding blocks no thread, so a
-/// child that is forked in the middle of it can add, too.
+/// A sequence of values that only grows. Reading takes no lock, and what was read stays valid: the few older versions
+/// are kept, because somebody may still be deciding by them. Adding blocks no thread, so a child that is forked in the
+/// middle of it can add as well.
 #[derive(Debug)]
 pub(crate) struct Versions<T> {
     first: T,
@@ -27,7 +27,7 @@ impl<T> Versions<T> {
         }
     }
 
-    /// The version added last.
+    /// The latest version.
     #[inline]
     pub(crate) fn latest(&self) -> &T {
         match self.latest.load(Ordering::Acquire) {
@@ -36,7 +36,7 @@ impl<T> Versions<T> {
         }
     }
 
-    /// The version that `is_wanted`, the latest such.
+    /// The latest version that `is_wanted`.
     pub(crate) fn find(&self, is_wanted: impl Fn(&T) -> bool) -> Option<&T> {
         (0..=self.latest.load(Ordering::Acquire))
             .rev()
@@ -52,7 +52,7 @@ impl<T> Versions<T> {
         self.blocks.get(block)?.get()?.get(place)?.get()
     }
 
-    /// Adds a version, unless another thread has added one since `is_newer` was asked of the latest.
+    /// Adds a version if it `is_newer` than the latest. If another thread adds one first, compares again.
     pub(crate) fn add(&self, value: T, is_newer: impl Fn(&T, &T) -> bool) {
         let mut value = Box::new(value);
         loop {
@@ -70,7 +70,7 @@ impl<T> Versions<T> {
                 places.get_or_init(|| Box::new((0..1_usize << block).map(|_| OnceBox::new()).collect()));
             let Some(place) = places.get(place) else { return };
             let outcome = place.set(value);
-            // Whichever thread has filled the place, it counts from here on.
+            // Whichever thread filled the place, its version counts from now on.
             let _ = self
                 .latest
                 .compare_exchange(number, number + 1, Ordering::AcqRel, Ordering::Acquire);
