@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shmlimit::{
-    Checkpoint, Declaration, Error, Kind, Limit, OpenOptions, Outcome, RefusalReason, VirtualClock,
+    Checkpoint, Declaration, Error, Kind, Limit, OpenOptions, Outcome, RefusalReason, SegmentReader,
+    VirtualClock,
 };
 use tempfile::TempDir;
 
@@ -17,6 +18,7 @@ use super::invariants::{
 };
 use super::layout_mirror::RawSegment;
 use super::operations::{Ask, Driver, Operation, Operations, Step};
+use super::scene::process::eventually;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 /// After which nothing is used any more.
@@ -421,6 +423,11 @@ impl Scene {
             std::fs::remove_file(&path).map_err(|error| error.to_string())?;
         } else {
             self.actor.attachers.clear();
+            // What was drawn in advance is given back by a thread, which stays attached until then.
+            eventually("nobody is attached", || {
+                let snapshot = SegmentReader::open(&path).and_then(|reader| reader.snapshot());
+                snapshot.expect("a copy").participants.iter().all(|it| !it.alive)
+            });
             RawSegment::open(&path).set_another_boot();
         }
         let open = || match from_checkpoint {

@@ -110,10 +110,11 @@ fn window(dice: &mut Rng, lengths: Lengths) -> Window {
     Window::Span(length(dice, lengths))
 }
 
-fn capacity(dice: &mut Rng) -> Amount {
+fn capacity(dice: &mut Rng, lengths: Lengths) -> Amount {
     match dice.u8(..24) {
         0 => Amount::Unlimited,
-        1 => Amount::Whole(dice.u64(1..=1 << 40)),
+        // No short time fills a bucket of so many units whose capacity is changed to a few.
+        1 if matches!(lengths, Lengths::Any) => Amount::Whole(dice.u64(1..=1 << 40)),
         _ => Amount::Whole(dice.u64(1..=12)),
     }
 }
@@ -122,14 +123,14 @@ fn capacity(dice: &mut Rng) -> Amount {
 fn plain_limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
     let name = |kind: &str| format!("{kind}{number}");
     match dice.u8(..9) {
-        0..=1 => Limit::calls(name("calls"), capacity(dice), window(dice, lengths)),
-        2..=4 => Limit::rate(name("rate"), capacity(dice), window(dice, lengths)),
-        5 => Limit::budget(name("budget"), capacity(dice), window(dice, lengths)),
+        0..=1 => Limit::calls(name("calls"), capacity(dice, lengths), window(dice, lengths)),
+        2..=4 => Limit::rate(name("rate"), capacity(dice, lengths), window(dice, lengths)),
+        5 => Limit::budget(name("budget"), capacity(dice, lengths), window(dice, lengths)),
         6 => {
             let (capacity, rate) = (dice.u64(1..=12), dice.u64(1..=12));
             Limit::leaky_bucket(name("bucket"), capacity, rate, length(dice, lengths))
         }
-        _ => Limit::concurrency(name("places"), capacity(dice)),
+        _ => Limit::concurrency(name("places"), capacity(dice, lengths)),
     }
 }
 
