@@ -143,7 +143,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `[[set.limit]]` (1 to 16 per set) | value | default |
 /// |---|---|---|
 /// | `name` | as for sets | required |
-/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`] | required |
+/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, except for concurrency and `"unlimited"` |
 /// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] for which to take, and [`Limit::bound`] for what each admits at most | `"gcra"` |
