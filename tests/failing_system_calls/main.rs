@@ -110,8 +110,7 @@ fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, m
 }
 
 /// The calls that an error names if a filter forbids them.
-const FORBIDDEN: [(&str, libc::c_long); 5] = [
-    ("madvise", libc::SYS_madvise),
+const FORBIDDEN: [(&str, libc::c_long); 4] = [
     ("fstatfs", libc::SYS_fstatfs),
     ("getrandom", libc::SYS_getrandom),
     ("fallocate", libc::SYS_fallocate),

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 
 use super::file_lock::{ByteRange, is_locked_by_others, lock_of_others, try_lock, try_read_lock};
 use super::file_system::name_under;
-use super::segment_file::{KEEP_LOCK, identity, io_error, open_again, open_for_reading};
+use super::segment_file::{identity, io_error, open_again, open_for_reading};
 use crate::error::{Error, OpenError};
 use crate::shm::process::fork_identity::{IdentityPage, ProcessIdentity};
 use crate::shm::process::image_lock::ImageLock;
@@ -103,7 +103,7 @@ pub(in crate::shm) fn keep_participant(
 ) -> Result<ImageLock, Error> {
     let is_locked = || is_locked_by_others(witness.as_fd(), byte);
     let kept = ImageLock::keep(own, process, is_locked);
-    let kept = kept.map_err(|errno| io_error(KEEP_LOCK, path, errno.into()))?;
+    let kept = kept.map_err(|errno| io_error("keep a lock on", path, errno.into()))?;
     kept.ok_or_else(|| locks_not_kept(witness, path))
 }
 

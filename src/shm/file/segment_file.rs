@@ -21,7 +21,6 @@ use crate::shm::layout::records::MAGIC;
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Actions of one system call each, which a filter may forbid.
-pub(crate) const KEEP_LOCK: &str = "keep a lock on";
 pub(crate) const EXAMINE_FILE_SYSTEM: &str = "ask for the file system of";
 pub(crate) const GET_RANDOM_BYTES: &str = "get random bytes for";
 pub(crate) const ALLOCATE: &str = "allocate";
@@ -166,7 +165,6 @@ fn forbidden_call(action: &str, source: &io::Error) -> Option<&'static str> {
         return None;
     }
     match action {
-        KEEP_LOCK => Some("madvise"),
         EXAMINE_FILE_SYSTEM => Some("fstatfs"),
         GET_RANDOM_BYTES => Some("getrandom"),
         ALLOCATE => Some("fallocate"),
