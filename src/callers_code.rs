@@ -1,4 +1,4 @@
-//! Code of the program that the library runs on its own account: wakers, subscribers.
+//! The program's own code, such as wakers and subscribers, run from within the library.
 
 use std::any::Any;
 use std::mem;

@@ -1,4 +1,4 @@
-//! What a declaration chooses among, and what a look may find: the same at each layer.
+//! Choices that a declaration makes, and conditions that a look may find, with one meaning at every layer.
 
 use crate::words::words;
 

@@ -49,7 +49,7 @@ def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
 def _ray_head() -> Iterator[str]:
     """The address of a small Ray in a process of its own: all that Ray starts there ends with that process.
 
-    Ray gives its own processes half a minute to start, whatever else the machine does, and leaves them running where
+    Ray gives its own processes half a minute to start, whatever else the machine does, and leaves them running if
     that was too short.
     """
     for _ in range(5):

@@ -2,44 +2,18 @@
 #![allow(unsafe_code, reason = "a waker whose functions panic")]
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::panic::panic_any;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 
+use crate::scene::expected_panics::{Expected, PanicsAgain, panics};
 use crate::scene::process::TIMEOUT;
 use crate::scene::{create, expect_permit, first_set, queued};
 use shmlimit::{Limit, LimitSet, Segment, SetDeclaration};
 
-/// What the caller's code panics with.
-struct Expected;
-
-/// The same, and it panics once more where it is dropped.
-struct PanicsAgain;
-
-impl Drop for PanicsAgain {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic_any(Expected);
-        }
-    }
-}
-
 fn places() -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1))
-}
-
-/// Runs what panics, and answers whether it did. Another panic is a fault of the test.
-fn panics(body: impl FnOnce()) -> bool {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(()) => false,
-        Err(panic) if panic.is::<Expected>() => true,
-        Err(panic) if panic.is::<PanicsAgain>() => {
-            std::mem::forget(panic);
-            true
-        }
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
 }
 
 fn assert_nothing_is_left(segment: &Segment, set: &LimitSet, when: &str) {

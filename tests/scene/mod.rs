@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod credit;
+pub mod expected_panics;
 pub mod held;
 pub mod mounts;
 pub mod namespaces;

@@ -1,20 +1,19 @@
 //! A program each of whose functions may panic, one at a time.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::panic::panic_any;
 use std::thread;
 use std::time::Duration;
 
 use shmlimit::{LimitSet, OpenOptions, Segment, SetDeclaration};
 use tempfile::TempDir;
 
+use super::expected_panics::{Expected, panics};
+
 thread_local! {
     /// How many more functions of the program go well in this thread before one panics; without a number, all do.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
-
-/// What the program's functions panic with.
-struct Expected;
 
 /// Stands at the beginning of each function of the program.
 pub fn users_code() {
@@ -40,14 +39,11 @@ pub fn with_each_panic<T>(
     for calls in 0.. {
         let prepared = prepare();
         LEFT.set(Some(calls));
-        let ended = catch_unwind(AssertUnwindSafe(|| body(&prepared)));
+        let has_panicked = panics(|| body(&prepared));
         LEFT.set(None);
         check(&prepared, calls);
-        match ended {
-            Ok(()) => return calls,
-            Err(panic) if panic.is::<Expected>() => {}
-            // A fault of the test.
-            Err(panic) => resume_unwind(panic),
+        if !has_panicked {
+            return calls;
         }
     }
     unreachable!("a body calls finitely many functions")

@@ -1,4 +1,4 @@
-//! Arguments of the program's own types that panic, wherever a verb uses or drops them: nothing stays taken or queued.
+//! Arguments of the program's own types may panic wherever a verb uses or drops them: nothing stays taken or queued.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

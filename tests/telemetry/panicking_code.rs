@@ -1,12 +1,13 @@
 //! Code of the program that panics when it is told something: whatever was asked for, nothing stays taken or queued.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::panic::panic_any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::layout_mirror::RawSegment;
 use crate::scene;
+use crate::scene::expected_panics::{Expected, PanicsAgain, panics};
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{expect_permit, first_set};
 use metrics::{
@@ -20,20 +21,6 @@ use shmlimit::{
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Event, Subscriber};
-
-/// What the program's code panics with.
-struct Expected;
-
-/// The same, and it panics once more where it is dropped.
-struct PanicsAgain;
-
-impl Drop for PanicsAgain {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic_any(Expected);
-        }
-    }
-}
 
 const BRIEFLY: Duration = Duration::from_millis(1);
 
@@ -60,15 +47,6 @@ impl Subscriber for Panicking {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
-}
-
-/// Runs what may panic, and answers whether it did. Another panic is a fault of the test.
-fn panics(body: impl FnOnce()) -> bool {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(()) => false,
-        Err(panic) if panic.is::<Expected>() => true,
-        Err(panic) => resume_unwind(panic),
-    }
 }
 
 fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

@@ -34,9 +34,8 @@ from ._limit_set import (
     ShmLimitSet,
 )
 from ._limits import CallLimit, FrozenError, Limit, RateLimit, ResourceLimit
-from ._limits_of_workers import pool_for_worker
 from ._settings import global_config, temp_config
-from ._workers import connect_workers, take_in_workers
+from ._workers import connect_workers
 
 __all__ = [
     "Acquisition",
@@ -64,7 +63,6 @@ __all__ = [
     "temp_config",
 ]
 
-take_in_workers(ShmLimitSet, pool_for_worker)
 connect_workers()
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -87,13 +86,12 @@ class LimitSetAcquisition:
         acquisitions: Mapping[str, Acquisition],
         successful: bool = True,
         config: Mapping[str, Any] | None = None,
-        permit: shmlimit.Permit | None = None,
     ) -> None:
         self.limit_set = limit_set
         self.acquisitions = dict(acquisitions)
         self.successful = successful
         self.config: dict[str, Any] = dict(config or {})
-        self._permit = permit
+        self._permit: shmlimit.Permit | None = None
         self._updated: set[str] = set()
         self._warned: set[str] = set()
         self._released = False

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ._acquisition import BaseLimitSet, LimitSetAcquisition
 from ._constants import LoadBalancingAlgorithm
 from ._limits import Amount, FrozenError
+from ._making import note_making
 from ._settings import global_config
-from ._workers import connect_workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ class LimitPool:
                 f"Unsupported load balancing algorithm for LimitPool: {chosen}. Supported: Random, RoundRobin"
             )
         start = defaults.limit_pool_worker_index if worker_index is None else int(worker_index)
-        connect_workers()
+        note_making()
         self.__setstate__({"limit_sets": members, "load_balancing": chosen, "worker_index": start})
 
     def at_worker(self, index: int) -> LimitPool:

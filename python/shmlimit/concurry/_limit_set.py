@@ -18,7 +18,7 @@ from ._acquisition import Acquisition, BaseLimitSet, LimitSetAcquisition
 from ._amounts import check_number, exact_cost
 from ._constants import ExecutionMode, PollingAlgorithm
 from ._limits import Amount, CallLimit, Limit, RateLimit, ResourceLimit
-from ._workers import connect_workers
+from ._making import note_making
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ class ShmLimitSet(BaseLimitSet):
         self.polling = None if polling is None else PollingAlgorithm(polling)
         self.name = name
         self.path = None if path is None else os.path.abspath(path)
-        connect_workers()
+        note_making()
         self._open: shmlimit.Limits | None = None
         self._check_mode()
         self._index()
@@ -220,7 +220,7 @@ class ShmLimitSet(BaseLimitSet):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        connect_workers()
+        note_making()
         self._open = None
         self._index()
         if not self.limits:

@@ -1,4 +1,4 @@
-//! Limits with the most common rule, reduced to what a decision reads.
+//! Limits that follow the most common rule, reduced to what a decision reads of them.
 
 use std::sync::atomic::AtomicU64;
 

@@ -12,7 +12,7 @@ pub(crate) struct DefinitionBits {
 }
 
 impl DefinitionBits {
-    /// The definition of `generation`, for a key in the tier `default`.
+    /// The bits of the definition with this generation, for a key in the tier `default`.
     #[inline(always)]
     pub(in crate::engine) fn of_default(generation: u64) -> Self {
         Self {

@@ -87,7 +87,7 @@ impl LimitRules {
         }
     }
 
-    /// The same limit with another rule, which has as many words.
+    /// The same limit under another rule, whose state has as many words.
     pub(in crate::engine) fn by_rule(&self, rule: Rule) -> Self {
         Self {
             rule,
@@ -294,7 +294,7 @@ impl LimitRules {
             .give_back(&mut StateWords::changing(words, store), amount);
     }
 
-    /// Forgets the key's own capacity, or what an adaptive limit has learnt: another key starts as declared.
+    /// Forgets the key's own capacity, or what an adaptive limit has learnt, so that the row's next key starts as declared.
     pub(crate) fn forget(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
         if !self.differs_by_row {
             return;

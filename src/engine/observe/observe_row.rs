@@ -49,7 +49,7 @@ pub(crate) struct ObservedKey {
     /// Its tier, and how it was given its tier or capacities.
     pub(crate) tier: RowTier,
     pub(crate) is_replenished: bool,
-    /// Holds, except those of dead processes, and tickets that were granted or passed over and not collected.
+    /// Holds of live processes, and tickets that were granted or passed over and not yet collected.
     pub(crate) pins: u64,
     pub(crate) pins_of_dead: u64,
     pub(crate) waiting: u64,

@@ -2,7 +2,7 @@
 //! the lock that there are marks. Whoever has the lock next completes what was begun.
 //!
 //! A mark is a number that only grows: twice the serial number of the permit, plus one if the work failed. So it means
-//! nothing to a later permit in the same place. No journal covers it, so undoing something else leaves it alone. A
+//! nothing to a later permit in the same place. It is not journalled, so undoing another operation does not erase it. A
 //! ticket that was given up has no owner.
 //!
 //! Nobody looks for marks unless it is said that there are some, yet none is forgotten: whoever leaves one says so and

@@ -153,7 +153,7 @@ impl Shard<'_> {
         })
     }
 
-    /// Whether a hold still belongs to its owner, and is whole. Looks without the lock.
+    /// Whether a hold still belongs to its owner and no part of it has expired. Takes no lock.
     pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
         self.place_of(hold, owner)
             .is_some_and(|place| place.expired().load(Ordering::Relaxed) == 0)

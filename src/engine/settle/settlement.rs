@@ -174,7 +174,7 @@ impl<'a> LockedShard<'a> {
     fn row_to_charge(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
         let row = self.row_of(permit)?.ok();
         if let Some(row) = row.filter(|_| self.shard.differs_by_key) {
-            // A row that is as good as unused under the rules of `default` may mean anything to those of the permit.
+            // What counts as unused under the rules of `default` may not under those of the permit.
             self.replenish_row(row.index);
         }
         Ok(row)

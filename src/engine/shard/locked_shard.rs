@@ -423,7 +423,7 @@ impl SegmentEngine {
             let waited = boot_nanos().saturating_sub(began);
             probes::lock_wait::fire(|| (self.path(), &shard.set.name, waited));
         }
-        // A call that waits briefly leaves a mark and goes on: it is not stuck.
+        // A call that only waits briefly leaves a mark and carries on, so it isn't stuck.
         #[cfg(feature = "tracing")]
         if let (LockWait::Timeout, Err(LockError::TimedOut { holder })) = (wait, &locked) {
             let holder_pid = holder.and_then(LockHolder::named).map(|process| process.pid);

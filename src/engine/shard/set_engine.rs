@@ -172,7 +172,7 @@ impl SetEngine {
         self.batches.is_some()
     }
 
-    /// Whether the background worker is to be told that this process has drawn batches. True only once.
+    /// Whether to tell the background worker that this process has drawn batches. Returns true only once.
     #[inline]
     pub(crate) fn claim_unattended_batches(&self) -> bool {
         self.batches

@@ -166,7 +166,7 @@ impl RuledShard<'_> {
         })
     }
 
-    /// What the row of a key says of its tier and capacities after a change.
+    /// What a key's row records about the key's tier and capacities after a change.
     fn changed_tier(&self, row: Row<'_>, change: RowChange<'_>) -> RowTier {
         let before = row.tier();
         let is_by_name = change.given_by == GivenBy::Name;
@@ -269,7 +269,7 @@ impl LockedShard<'_> {
         let Some(word) = row.generation().filter(|_| change.gives_any()) else {
             return Ok(());
         };
-        // A row that is as good as unused under the rules of `default` may mean anything to others.
+        // What counts as unused under the rules of `default` may not under those of another tier.
         self.replenish_row(row.index);
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(word, change.begun().to_word(row.reference().generation));

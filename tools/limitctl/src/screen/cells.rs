@@ -1,4 +1,4 @@
-//! The styles of texts on the screen, and texts cut to the cells that there are.
+//! Styles of text on the screen, and text cut to the cells available.
 
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;

@@ -1,0 +1,31 @@
+//! Panics of the program's code that a test expects.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::{mem, thread};
+
+/// What the program's code panics with.
+pub struct Expected;
+
+/// The same, and it panics once more when it is dropped.
+pub struct PanicsAgain;
+
+impl Drop for PanicsAgain {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            panic_any(Expected);
+        }
+    }
+}
+
+/// Runs what may panic, and returns whether it did. Any other panic is a fault of the test.
+pub fn panics(body: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(()) => false,
+        Err(panic) if panic.is::<Expected>() => true,
+        Err(panic) if panic.is::<PanicsAgain>() => {
+            mem::forget(panic);
+            true
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}
