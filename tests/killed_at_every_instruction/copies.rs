@@ -47,7 +47,7 @@ pub fn kill_once(operation: Operation, sample: Sample) -> Tally {
     if let Err(what) = check_the_unkilled_run(&trace, operation, layout) {
         note(&mut tally, || operation.name.to_owned(), &Judgement::Torn(what));
     }
-    // A look leaves out what the dead hold, so both are asked of a victim that is dead.
+    // Both are asked of a victim that is dead, as it is in each state.
     let standings = (operation.applies || operation.draws).then(|| {
         [trace.first.clone(), trace.last()].map(|mut image| {
             layout.bury(&mut image, stage.victim_slot);

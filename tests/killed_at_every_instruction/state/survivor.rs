@@ -123,9 +123,13 @@ impl Survivor {
         self.segment.snapshot().expect("memory for a copy")
     }
 
-    /// What is left of every limit, of every key that has used any, in a copy of `image`.
+    /// What is left of every limit, of every key that has used any, in a copy of `image`, once what the dead hold there
+    /// has been reclaimed: what they had drawn of a rate counts as used until then.
     pub fn standing_of(&self, image: &[u64]) -> Result<Vec<u64>, Judgement> {
         self.file.become_copy_of(image);
+        self.segment
+            .recover()
+            .map_err(|error| failure("recover", &error))?;
         let subjects: Vec<Subject<'_>> = if self.set.is_keyed() {
             KEYS.map(|key| Subject::key(&self.set, key)).to_vec()
         } else {

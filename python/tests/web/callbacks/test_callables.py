@@ -133,7 +133,8 @@ def _celery(limits: sl.Limits, raising: Raises | None = None, **options: Any) ->
         if raising is not None:
             raising()
 
-    result = app.task(base=shmlimit.celery.limited(limits, **options))(work).apply()
+    # Not of every application: tests of this process that come later make some.
+    result = app.task(base=shmlimit.celery.limited(limits, **options), shared=False)(work).apply()
     if isinstance(result.result, BaseException):
         raise result.result
 
