@@ -168,7 +168,14 @@ fn who_keeps_others_from_joining_by_a_lock_for_reading_is_named() {
         let found = findings(&path);
         let finding = the("locked_by_reader", &found);
         assert_eq!(finding["severity"], "error");
-        assert_eq!(finding["heal"], format!("kill {}", std::process::id()));
+        // A child that a test beside this one has forked holds the file, too, until it executes its program.
+        let heal = finding["heal"].as_str().expect("a command");
+        let own = std::process::id().to_string();
+        assert!(
+            heal.strip_prefix("kill ")
+                .is_some_and(|ended| ended.split(' ').any(|process| process == own)),
+            "{heal}"
+        );
         run(["doctor", text(&path)]).ended(1);
         lock.l_type = libc::F_UNLCK as libc::c_short;
         assert_eq!(
