@@ -262,6 +262,16 @@ pub fn changed(dice: &mut Rng, lengths: Lengths, text: &str) -> String {
     }
 }
 
+/// Keeps the burst of a limit below a thousand times its capacity: a bucket that takes centuries to fill takes longer than
+/// the clock goes.
+fn fill_within_reach(limit: &mut toml::Table) {
+    let units = |word: &str| limit.get(word)?.as_integer();
+    if let (Some(capacity), Some(burst)) = (units("capacity"), units("burst")) {
+        let burst = burst.min(capacity.saturating_mul(1_000));
+        limit.insert("burst".to_owned(), burst.into());
+    }
+}
+
 fn change(dice: &mut Rng, lengths: Lengths, value: &mut toml::Value) {
     match value {
         toml::Value::Table(table) => {
@@ -272,6 +282,7 @@ fn change(dice: &mut Rng, lengths: Lengths, value: &mut toml::Value) {
                     None => change(dice, lengths, value),
                 }
             }
+            fill_within_reach(table);
         }
         toml::Value::Array(values) => values.iter_mut().for_each(|it| change(dice, lengths, it)),
         _ => {}
