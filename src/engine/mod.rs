@@ -42,6 +42,8 @@ pub(crate) use settle::lease::{Renewed, ShortestLease};
 pub(crate) use settle::reset::ResetScope;
 pub(crate) use settle::settlement::{Released, SettledLimit, SettledLimits};
 pub(crate) use shard::key_identity::KeyIdentity;
+#[cfg(test)]
+pub(crate) use shard::locked_shard::LockFor;
 pub(crate) use shard::locked_shard::LockWait;
 pub(crate) use shard::segment_engine::{EngineOptions, SegmentEngine, place_sets};
 pub(crate) use shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};

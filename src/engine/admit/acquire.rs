@@ -13,7 +13,7 @@ use crate::engine::recover::dead_holds::OfDead;
 use crate::engine::recover::repairs::{Extent, POISONED_BY_COUNTS};
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard, TakenLock};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::Error;
@@ -187,39 +187,33 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let shard = target.shard();
-        let taken = self.take_lock_to_decide(shard)?;
-        let ruled = shard.by(target.set.shown());
-        if !taken.needs_attention(self, ruled) {
-            let (at, owner) = (ruled.at(taken.now), taken.owner);
-            if let Some(answer) = at.decide_plain(owner, target.key, costs, decision, attempt) {
-                taken.release(self, shard);
-                return Ok(answer);
-            }
+        let locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
+        let (at, owner) = (locked.at_its_instant(), locked.owner);
+        if let Some(answer) = at.decide_plain(owner, target.key, costs, decision, attempt) {
+            return Ok(answer);
         }
-        self.decide_as_locked(target, taken, costs, decision, attempt)
+        // Moved only here, so that the way above keeps it in registers.
+        self.decide_as_locked(target, locked, costs, decision, attempt)
     }
 
-    /// Decides by whatever limits there are, under a lock that was taken.
+    /// Decides by whatever limits there are.
     #[inline(never)]
     fn decide_as_locked(
         &self,
         target: Target<'_>,
-        taken: TakenLock<'_>,
+        mut locked: LockedShard<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let batches = target.set.batches.as_deref();
-        let mut place = None;
-        let locked = self.settle_into(&mut place, target.shard(), taken)?;
         match target.key {
             // Apart, because what only keys have costs nothing where it is known that there are none.
             None => {
                 let row = locked.shard.only_row();
-                self.decide_on_row(locked, row, batches, costs, decision, attempt)
+                self.decide_on_row(&mut locked, row, batches, costs, decision, attempt)
             }
-            Some(key) => self.decide_for_key(locked, key, batches, costs, decision, attempt),
+            Some(key) => self.decide_for_key(&mut locked, key, batches, costs, decision, attempt),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::TableWords;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::error::{Error, RequestError};
@@ -70,7 +70,7 @@ impl SegmentEngine {
         let mut is_any_admitted = false;
         for group in order.chunk_by(|one, other| one.0 == other.0) {
             let shard = set.shard(group[0].0);
-            let mut locked = self.lock_as_of(shard, now)?;
+            let mut locked = self.lock(shard, LockFor::DecideAt(now), LockWait::Timeout)?;
             let mut worth_a_look = false;
             for (_, position) in group {
                 let position = *position as usize;
@@ -123,7 +123,7 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        let locked = self.lock(set.shard(permit.shard()))?;
+        let locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
         let answer = match locked.row_of(permit)? {
             Ok(row) => locked.take_all(
                 row.into(),

@@ -14,7 +14,7 @@ use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::PrefixLengths;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::error::Error;
@@ -122,7 +122,7 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         let shard = set.shard_of_networks(networks);
         self.decide_at_once(shard, decision, |decision, attempt| {
-            self.lock(shard)?
+            self.lock(shard, LockFor::Decide, LockWait::Timeout)?
                 .check_networks(networks, costs, decision, attempt)
         })
     }
@@ -135,7 +135,7 @@ impl SegmentEngine {
         costs: &Costs,
     ) -> Result<Decision, Box<Error>> {
         let mut decision = Decision::pending(costs, 0);
-        let locked = self.lock_to_look(set.shard_of_networks(networks))?;
+        let locked = self.lock(set.shard_of_networks(networks), LockFor::Look, LockWait::Timeout)?;
         let rows: RowsOfLevels<'_> = networks
             .iter()
             .map(|network| {

@@ -9,7 +9,7 @@ use crate::choices::Kind;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::set_outline::SetOutline;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, RequestError};
 use crate::limit::{Assessment, Mark, Now, RuleOperations};
@@ -61,7 +61,7 @@ impl SegmentEngine {
         delay: &Cell<u64>,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let mut locked = self.lock(target.shard())?;
+        let mut locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
         let row = match locked.row_for(target.key, costs)? {
             Ok(row) => row,
             Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::acquire::Target;
 use super::decision::{Costs, Decision};
 use crate::choices::Kind;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard, MAX_AHEAD};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard, MAX_AHEAD};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::error::Error;
@@ -22,7 +22,7 @@ const LONGEST_SOUND: u64 = MAX_THROTTLE + MAX_AHEAD;
 impl SegmentEngine {
     /// Admits nothing of the set, or of the key, for so many nanoseconds. What is throttled for longer stays so.
     pub(crate) fn throttle(&self, target: Target<'_>, wait: u64) -> Result<(), Box<Error>> {
-        let mut locked = self.lock(target.shard())?;
+        let mut locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
         match locked.row_for(target.key, &Costs::default())? {
             Ok(row) => locked.throttle(row, wait),
             // A key without a row is refused as it is.
@@ -37,7 +37,7 @@ impl SegmentEngine {
         permit: &Decision,
         wait: u64,
     ) -> Result<(), Box<Error>> {
-        let mut locked = self.lock_within(set.shard(permit.shard()), LockWait::Timeout)?;
+        let mut locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
         match locked.row_of(permit)? {
             Ok(row) => locked.throttle(row, wait),
             Err(_) => Ok(()),

@@ -25,7 +25,7 @@ use crate::engine::definition::plan::{BatchSize, CreditPlan};
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::{Ending, FreeHold};
 use crate::engine::shard::key_table::KeyCounts;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::{Error, SegmentError};
@@ -297,7 +297,7 @@ impl SegmentEngine {
         drawn: &Drawn,
         wait: LockWait,
     ) -> Result<(), Box<Error>> {
-        let mut locked = self.lock_to_give_back(shard, wait)?;
+        let mut locked = self.lock(shard, LockFor::GiveBack, wait)?;
         if place.read().as_ref() != Some(drawn) {
             // Another thread has drawn meanwhile.
             return Ok(());

@@ -12,6 +12,7 @@ use super::limit_rules::LimitRules;
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
@@ -195,7 +196,7 @@ impl SegmentEngine {
     ) -> Result<Vec<(usize, NonZeroU64)>, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut own = Vec::with_capacity(shard.set.limits.len());
-        let locked = self.lock_to_look(shard)?;
+        let locked = self.lock(shard, LockFor::Look, LockWait::Timeout)?;
         if let Some(row) = locked.shard.find_row_of(key.fingerprint) {
             let capacities = locked.shard.limits.iter();
             own.extend(capacities.filter_map(|limit| Some((limit.index, limit.own_capacity(row)?))));

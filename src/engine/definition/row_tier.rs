@@ -10,6 +10,7 @@ use super::set_rules::SetRules;
 use crate::engine::admit::acquire::Target;
 use crate::engine::admit::decision::Costs;
 use crate::engine::definition::definition_bits::TierIndex;
+use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::RuledShard;
 use crate::error::Error;
@@ -125,7 +126,7 @@ impl<'a> RuledShard<'a> {
 impl SegmentEngine {
     /// The tier a key is in.
     pub(crate) fn tier_of(&self, target: Target<'_>) -> Result<TierIndex, Box<Error>> {
-        let locked = self.lock_to_look(target.shard())?;
+        let locked = self.lock(target.shard(), LockFor::Look, LockWait::Timeout)?;
         Ok(target.row_in(locked.shard).tier().tier)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::recover::reclaim::BATCH;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
@@ -118,7 +118,7 @@ impl SegmentEngine {
             Some(is_unleased) => is_unleased,
             // If the lock cannot be had either, the permit counts as whole.
             None => self
-                .lock_timeless(shard, LockWait::Briefly)
+                .lock(shard, LockFor::Timeless, LockWait::Briefly)
                 .is_ok_and(|locked| locked.shard.is_unleased(hold.index, locked.shard.instant(now))),
         }
     }
@@ -139,7 +139,7 @@ impl SegmentEngine {
         holds.sort_unstable_by(|first, second| second.cmp(first));
         let mut done = 0;
         for batch in holds.chunks(BATCH) {
-            let mut locked = self.lock_to_give_back(shard, wait)?;
+            let mut locked = self.lock(shard, LockFor::GiveBack, wait)?;
             for age in batch {
                 done += u64::from(locked.take_places_back(*age)?);
             }
@@ -155,14 +155,14 @@ impl SegmentEngine {
     /// that what was given to other hosts is not held here again.
     pub(super) fn lock_leased<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
         loop {
-            let locked = self.lock(shard)?;
+            let locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
             if !locked.shard.has_unleased_places(locked.now) {
                 return Ok(locked);
             }
             drop(locked);
             if self.reclaim_places(shard, LockWait::Timeout)? == 0 {
                 // What is in use is in no hold: the counts are damaged, and whoever finds that repairs them.
-                return self.lock(shard);
+                return self.lock(shard, LockFor::Decide, LockWait::Timeout);
             }
         }
     }

@@ -19,7 +19,7 @@ impl LockedShard<'_> {
             let (assessment, mark) = limit.verdict_and_mark(row, self.now, cost);
             let is_refused = assessment != Assessment::Admissible;
             if is_refused && limit.wants_lease(mark) && limit.note_unmet(row, cost) {
-                self.pending_wake.wakes_duty.set(true);
+                self.wakes_duty.set(true);
             }
         }
     }
@@ -28,7 +28,7 @@ impl LockedShard<'_> {
     #[cold]
     pub(in crate::engine) fn note_low(&self, limit: &LimitRules, row: Row<'_>) {
         if limit.note_low(row) {
-            self.pending_wake.wakes_duty.set(true);
+            self.wakes_duty.set(true);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use crate::engine::shard::locked_shard::LockWait;
+use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, SegmentError};
 use crate::shm::file::segment_file::damaged;
@@ -84,7 +84,7 @@ impl SegmentEngine {
             buffer.clear();
             buffer.resize(geometry.extent_size as usize, 1);
             let locked = self
-                .lock_timeless(shard, LockWait::Timeout)
+                .lock(shard, LockFor::Timeless, LockWait::Timeout)
                 .map_err(|error| *error)?;
             let loaded = self.region().load_bytes(geometry.extent_offset, &mut buffer);
             drop(locked);

@@ -17,6 +17,7 @@ use crate::engine::definition::row_tier::RowTier;
 use crate::engine::recover::dead_holds::{DeadHolds, OfDead, RowCopy};
 use crate::engine::shard::key_identity::{KeyIdentity, KeyName};
 use crate::engine::shard::key_table::{KeyCounts, TableWords};
+use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, ShardAt};
 use crate::error::Error;
@@ -215,7 +216,8 @@ impl SegmentEngine {
         limits: LimitMask,
         mut read: impl FnMut(ShardAt<'_>, Row<'_>),
     ) -> Result<OfDead, Box<Error>> {
-        let locked = self.lock_to_look(target.shard())?;
+        let lock = || self.lock(target.shard(), LockFor::Look, LockWait::Timeout);
+        let locked = lock()?;
         let (shard, now) = (locked.shard, locked.now);
         let row = target.row_in(shard);
         read(ShardAt { shard, now }, row);
@@ -239,7 +241,7 @@ impl SegmentEngine {
         });
         match seen {
             Some(of_dead) if shard.is_of_its_definition() => Ok(of_dead),
-            _ => Ok(read_without(self.lock_to_look(target.shard())?.at_its_instant())),
+            _ => Ok(read_without(lock()?.at_its_instant())),
         }
     }
 }

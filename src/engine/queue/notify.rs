@@ -38,7 +38,7 @@ impl<'a> LockedShard<'a> {
             owner,
             is_process_futex,
         };
-        if let Some(earlier) = self.pending_wake.futex.replace(Some(pending_wake))
+        if let Some(earlier) = self.pending_wake.replace(Some(pending_wake))
             && !std::ptr::eq(earlier.futex, futex)
         {
             // Hardly ever are two to be woken after one operation; the first does not wait for the second.
@@ -49,8 +49,8 @@ impl<'a> LockedShard<'a> {
     /// Takes the ring of a ticket back whose owner looks already. All others that it was to wake, it still wakes: a process
     /// futex may have been advanced for other tickets too.
     pub(in crate::engine) fn cancel_wake(&self, ticket: TicketPlace<'a>) {
-        let pending_wake = self.pending_wake.futex.take();
-        self.pending_wake.futex.set(
+        let pending_wake = self.pending_wake.take();
+        self.pending_wake.set(
             pending_wake.filter(|pending_wake| !std::ptr::eq(pending_wake.futex, ticket.waiter_futex())),
         );
     }
@@ -97,7 +97,7 @@ impl SegmentEngine {
             }
             // What cannot be taken back now is taken back by the process that looks next.
             let _ = self.reclaim_from(shard, pending_wake.owner, wait, |locked| {
-                let Some(pending_wake) = locked.pending_wake.futex.take() else {
+                let Some(pending_wake) = locked.pending_wake.take() else {
                     return;
                 };
                 // As where two are advanced for under one lock: the earlier does not wait for the later.

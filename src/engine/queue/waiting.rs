@@ -17,7 +17,7 @@ use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::admit::resolution::Cause;
 use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
@@ -303,7 +303,7 @@ impl SegmentEngine {
     ) -> Result<Option<WaitStart>, Box<Error>> {
         // A process that had lost its slot has another one now.
         decision.owner = self.membership.owner()?;
-        let mut locked = self.lock(target.shard())?;
+        let mut locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
         let shard = locked.shard;
         let row = match locked.row_for(target.key, costs)? {
             Ok(row) => row,
@@ -383,7 +383,7 @@ impl SegmentEngine {
 
     /// Serves the first waiter of a queue: for the thread that sleeps for others and checks the queue now and then.
     pub(crate) fn advance(&self, shard: Shard<'_>, row: u64, wait: LockWait) -> Result<(), Box<Error>> {
-        self.lock_within(shard, wait)?.serve_head(row).map(drop)
+        self.lock(shard, LockFor::Decide, wait)?.serve_head(row).map(drop)
     }
 
     /// Whether the ticket waits no longer, so that its owner is to look. Takes no lock.
@@ -413,7 +413,7 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<bool, Box<Error>> {
         self.check_liveness_if_due(shard, waiting, wait)?;
-        let mut locked = self.lock_within(shard, wait)?;
+        let mut locked = self.lock(shard, LockFor::Decide, wait)?;
         let standing = locked.stand(waiting, LookedAtBy::Another)?;
         let (shard, instant) = (locked.shard, locked.now.monotonic);
         drop(locked);
@@ -455,7 +455,7 @@ impl SegmentEngine {
         if !self.is_decided(shard, waiting) {
             self.check_liveness_if_due(shard, waiting, LockWait::Timeout)?;
         }
-        let mut locked = self.lock(shard)?;
+        let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         let shard = locked.shard;
         let standing = locked.stand(waiting, LookedAtBy::Owner)?;
         let is_expired = is_expired || waiting.deadline.on_segment_clock() <= locked.now.monotonic;
@@ -497,7 +497,7 @@ impl SegmentEngine {
     }
 
     fn try_cancel(&self, shard: Shard<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
-        let mut locked = self.lock_to_give_back(shard, LockWait::Briefly)?;
+        let mut locked = self.lock(shard, LockFor::GiveBack, LockWait::Briefly)?;
         let shard = locked.shard;
         if !self.owns_ticket(shard.unruled(), waiting) {
             return Ok(());

@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, compiler_fence, fence};
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::settle::settlement::Released;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::locked_shard::{LockedShard, NOTHING_MORE};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard, NOTHING_MORE};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
@@ -119,7 +119,13 @@ impl SegmentEngine {
     #[cold]
     pub(in crate::engine) fn finish_marks(&self, shard: Shard<'_>) {
         // Each round searches further, and a new search begins only for marks that were left in the meantime.
-        while shard.was_marked_meanwhile() && self.lock_for_marks(shard).is_ok() {}
+        while shard.was_marked_meanwhile() {
+            match self.lock(shard, LockFor::GiveBack, LockWait::NOT) {
+                // Some are finished by now; the rest is for the next round.
+                Ok(mut locked) => locked.leave_marks(),
+                Err(_) => return,
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 #[cfg(feature = "tracing")]
 use crate::callers_code::contained;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
@@ -137,7 +137,7 @@ impl SegmentEngine {
             .by_its_definition()
             .lapse_is_due(self.now_without_lock(shard))
         {
-            self.lock_to_give_back(shard, wait)?.lapse_in_every_row()?;
+            self.lock(shard, LockFor::GiveBack, wait)?.lapse_in_every_row()?;
         }
         if shard.by_its_definition().has_leases {
             self.expire(shard, wait)?;
@@ -238,7 +238,7 @@ impl SegmentEngine {
                 return Ok(done);
             };
             next = last + 1;
-            let mut locked = self.lock_to_give_back(shard, wait)?;
+            let mut locked = self.lock(shard, LockFor::GiveBack, wait)?;
             for index in found.into_iter().filter(|index| wanted(*index)) {
                 act(&locked, index)?;
                 done += 1;

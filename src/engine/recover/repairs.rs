@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::recover::recovery_report::Repairs;
 use crate::engine::shard::key_table::TableWords;
-use crate::engine::shard::locked_shard::LockWait;
+use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
@@ -127,7 +127,8 @@ impl SegmentEngine {
         shard: Shard<'_>,
         rebuilds: bool,
     ) -> Result<(Option<Repairs>, u64), Box<Error>> {
-        let (mut locked, mut repairs) = self.lock_and_report(shard)?;
+        let mut locked = self.lock(shard, LockFor::Repair, LockWait::Timeout)?;
+        let mut repairs = locked.repairs();
         let shard = locked.shard;
         let poisoned = &shard.memory.control().poisoned;
         if rebuilds || !shard.is_consistent(Extent::Whole) {

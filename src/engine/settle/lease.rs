@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::choices::Kind;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
@@ -89,7 +89,7 @@ impl SegmentEngine {
         owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
-        let locked = self.lock_to_give_back(shard, wait)?;
+        let locked = self.lock(shard, LockFor::GiveBack, wait)?;
         let shard = locked.shard;
         let Some(place) = shard
             .memory

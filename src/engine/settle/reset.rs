@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::recover::repairs::Extent;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
@@ -40,7 +40,7 @@ impl SegmentEngine {
     /// Replenishes limits and zeroes counters. A poisoned shard takes only a reset of all limits, and is then sound
     /// again if its counts agree.
     pub(crate) fn reset(&self, shard: Shard<'_>, scope: ResetScope) -> Result<(), Box<Error>> {
-        let (mut locked, _) = self.lock_and_report(shard)?;
+        let mut locked = self.lock(shard, LockFor::Repair, LockWait::Timeout)?;
         let shard = locked.shard;
         let control = shard.memory.control();
         let poisoned = &control.poisoned;
@@ -68,7 +68,7 @@ impl SegmentEngine {
         key: &KeyIdentity,
         limits: u32,
     ) -> Result<bool, Box<Error>> {
-        let mut locked = self.lock(shard)?;
+        let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         let Some(row) = locked.shard.find_row(Some(key)) else {
             return Ok(false);
         };

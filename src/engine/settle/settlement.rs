@@ -10,7 +10,7 @@ use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::error::{Error, SegmentError};
@@ -65,7 +65,7 @@ impl SegmentEngine {
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock_to_give_back(set.shard(permit.shard()), wait)?;
+        let mut locked = self.lock(set.shard(permit.shard()), LockFor::GiveBack, wait)?;
         let shard = locked.shard;
         let found = locked.find_row_of(permit);
         let row = match found {
@@ -120,10 +120,12 @@ impl SegmentEngine {
     ) -> Result<Released, Box<Error>> {
         let has_expired = self.has_expired(shard, hold);
         // The time matters only to adaptive limits and to those that hosts share.
-        let reads_clock = shard.set.adapts || shard.set.has_lease_room;
-        let now = reads_clock.then(|| self.now(shard));
-        let mut place = None;
-        let locked = self.lock_briefly_into(&mut place, shard, now)?;
+        let purpose = if shard.set.adapts || shard.set.has_lease_room {
+            LockFor::GiveBack
+        } else {
+            LockFor::Timeless
+        };
+        let mut locked = self.lock(shard, purpose, LockWait::Briefly)?;
         let shard = locked.shard;
         let Some(place) = locked.own_hold(hold, owner) else {
             return Ok(Released::WasReclaimed);

@@ -6,14 +6,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::locked_shard::{LockWait, LockedShard, NOTHING_MORE, TakenLock};
+use super::locked_shard::{LockFor, LockWait, LockedShard};
 use super::segment_engine::SegmentEngine;
-use super::set_engine::{RuledShard, Shard};
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::recover::recovery_report::Repairs;
 use crate::error::Error;
 use crate::shm::layout::records::{SET_UNCHECKED, SET_UNRECOVERED};
-use crate::shm::lock::guard::{Guard, LockError};
+use crate::shm::lock::guard::LockError;
 use crate::shm::lock::journal::JournalState;
 use crate::shm::probes;
 
@@ -22,9 +21,21 @@ use crate::shm::probes;
 const ROUNDS: usize = 16;
 
 impl LockedShard<'_> {
+    /// Whether the shard needs anything done before it is used. Checks everything at once, because the answer is nearly
+    /// always no.
+    #[inline(always)]
+    pub(super) fn needs_attention(&self) -> bool {
+        let control = self.shard.memory.control();
+        let words = control.poisoned.load(Ordering::Relaxed)
+            | control.marks.load(Ordering::Relaxed)
+            | self.shard.memory.journal().unfinished()
+            | self.engine.difference_from_definition(self.shard);
+        words != 0 || self.lock_was_of_dead()
+    }
+
     /// Whether a process died while it had the lock, and nobody has recovered the shard since.
     fn owner_died(&self) -> bool {
-        self.guard.owner_died()
+        self.lock_was_of_dead()
             || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNRECOVERED
     }
 
@@ -37,93 +48,69 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Whether a locked shard needs anything done before it is used. Checks everything at once, because the answer is
-    /// nearly always no.
-    #[inline(always)]
-    pub(super) fn needs_attention(&self, shard: RuledShard<'_>, guard: &Guard<'_>) -> bool {
-        let control = shard.memory.control();
-        let words = control.poisoned.load(Ordering::Relaxed)
-            | control.marks.load(Ordering::Relaxed)
-            | shard.memory.journal().unfinished()
-            | self.difference_from_definition(shard);
-        words != 0 || guard.owner_died()
-    }
-
-    /// Does everything the shard needs, under a lock that was taken. If the lock has to be taken again, waits for it as
-    /// long as `wait` says.
+    /// Does everything that a locked shard needs. If the lock has to be taken again, waits for it as long as `wait` says.
     #[cold]
     pub(super) fn attend<'a>(
         &'a self,
-        shard: Shard<'a>,
-        taken: TakenLock<'a>,
-        reads_clock: bool,
+        locked: LockedShard<'a>,
+        purpose: LockFor,
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
-        let (mut locked, in_force) = self.by_known_rules(shard, taken, reads_clock, wait)?;
-        match self.try_attend(&mut locked, in_force) {
+        let (mut locked, in_force) = self.by_known_rules(locked, purpose, wait)?;
+        match self.try_attend(&mut locked, in_force, purpose) {
             Ok(()) => Ok(locked),
             Err(error) => {
                 // What cannot be done now cannot be done after the unlock either.
-                locked.pending_wake.deadline = NOTHING_MORE;
+                locked.leave_marks();
                 Err(error)
             }
         }
     }
 
-    /// Finishes marked releases if no process has the lock. The caller checks whether any are left.
-    pub(in crate::engine) fn lock_for_marks<'a>(&'a self, shard: Shard<'a>) -> Result<(), Box<Error>> {
-        let taken = self.take_lock(shard, Some(self.now(shard)), LockWait::NOT)?;
-        let mut locked = self.attend(shard, taken, true, LockWait::NOT)?;
-        locked.pending_wake.deadline = NOTHING_MORE;
-        Ok(())
-    }
-
-    /// Like [`lock`](Self::lock), but also accepts a poisoned shard, and returns what was repaired.
-    pub(crate) fn lock_and_report<'a>(
-        &'a self,
-        shard: Shard<'a>,
-    ) -> Result<(LockedShard<'a>, Option<Repairs>), Box<Error>> {
-        let now = self.now(shard);
-        self.refuse_if_removed(now)?;
-        let taken = self.take_lock(shard, Some(now), LockWait::Timeout)?;
-        let (mut locked, in_force) = self.by_known_rules(shard, taken, true, LockWait::Timeout)?;
-        let repairs = self.recover_if_unfinished(&mut locked)?;
-        self.migrate(&mut locked, in_force)?;
-        Ok((locked, repairs))
-    }
-
-    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not
-    /// read yet are read without the lock, which is then taken again.
+    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not read yet
+    /// are read without the lock, which is then taken again.
     fn by_known_rules<'a>(
         &'a self,
-        shard: Shard<'a>,
-        mut taken: TakenLock<'a>,
-        reads_clock: bool,
+        mut locked: LockedShard<'a>,
+        purpose: LockFor,
         wait: LockWait,
     ) -> Result<(LockedShard<'a>, &'a SetRules), Box<Error>> {
+        let shard = locked.shard.unruled();
         for _ in 0..ROUNDS {
-            if let Some(rules) = self.needed_rules(shard)? {
-                let mut locked = LockedShard::new(self, shard, taken);
+            let needed = self.needed_rules(shard);
+            if let Ok(Some(rules)) = &needed {
                 locked.shard = shard.by(rules.own);
                 return Ok((locked, rules.in_force));
             }
-            if taken.guard.owner_died() {
-                // What it left has to be undone by the rules that it began under, so by the first process that has read
-                // them. The lock no longer says that its owner died, so a word does.
+            // To finish marks after the unlock would need the rules that are missing.
+            locked.leave_marks();
+            needed?;
+            if locked.lock_was_of_dead() {
+                // What it left has to be undone by the rules that it began under, so by the first process that has read them.
+                // The lock no longer says that its owner died, so a word does.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }
-            drop(taken);
+            drop(locked);
             self.definitions().learn(shard.set)?;
-            taken = self.take_lock(shard, reads_clock.then(|| self.now(shard)), wait)?;
+            locked = self.take_lock(shard, purpose.sets_instant().then(|| self.now(shard)), wait)?;
         }
-        drop(taken);
+        locked.leave_marks();
+        drop(locked);
         Err(self.lock_failure(shard, LockError::TimedOut { holder: None }))
     }
 
-    fn try_attend<'a>(&self, locked: &mut LockedShard<'a>, in_force: &'a SetRules) -> Result<(), Box<Error>> {
+    fn try_attend<'a>(
+        &self,
+        locked: &mut LockedShard<'a>,
+        in_force: &'a SetRules,
+        purpose: LockFor,
+    ) -> Result<(), Box<Error>> {
         // What is half done was begun under the shard's own definition.
         self.recover_if_unfinished(locked)?;
+        if purpose == LockFor::Repair {
+            return self.migrate(locked, in_force);
+        }
         if locked.shard.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
             return Err(locked.shard.poisoned());
         }
@@ -133,9 +120,9 @@ impl SegmentEngine {
         locked.serve_every_queue()
     }
 
-    fn recover_if_unfinished(&self, locked: &mut LockedShard<'_>) -> Result<Option<Repairs>, Box<Error>> {
+    fn recover_if_unfinished(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
         if !locked.was_left_unfinished() {
-            return Ok(None);
+            return Ok(());
         }
         let (path, set) = (self.path(), &*locked.shard.set.name);
         let owner_died = locked.owner_died();
@@ -151,13 +138,10 @@ impl SegmentEngine {
             ..
         } = repairs;
         probes::recovered::fire(|| (path, set, owner_died, undone_words, rebuilt, poisoned));
-        #[cfg(feature = "tracing")]
-        {
-            locked.pending_wake.repairs = Some(repairs);
-        }
+        locked.repairs = Some(repairs);
         // What was undone may have been the step to the next definition.
         let shard = locked.shard.unruled();
         locked.shard = shard.by(self.own_rules(shard)?);
-        Ok(Some(repairs))
+        Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! A shard whose lock is held, and the one way to take it.
+//! A shard whose lock is held, and the one way to take it: [`SegmentEngine::lock`], which is told [what for](LockFor) and
+//! [how long to wait](LockWait).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -9,7 +10,6 @@ use super::set_engine::{RuledShard, Shard, ShardAt};
 #[cfg(feature = "tracing")]
 use crate::callers_code::contained;
 use crate::engine::queue::pending_wake::PendingWake;
-#[cfg(feature = "tracing")]
 use crate::engine::recover::recovery_report::Repairs;
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
@@ -44,6 +44,40 @@ impl LockWait {
     pub(crate) const NOT: Self = Self::Until(0);
 }
 
+/// What the lock of a shard is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockFor {
+    /// Taking something.
+    Decide,
+    /// Taking something at an instant that was read before: for several shards at one instant. A shard that was changed
+    /// later than that is decided on as of its change.
+    DecideAt(Now),
+    /// Looking at what would be decided. Leaves no trace of when.
+    Look,
+    /// Giving back, or finishing what others left.
+    GiveBack,
+    /// What does not depend on time. The clock is not read: the instant is that of the shard's latest change.
+    Timeless,
+    /// Repairing. Also locks a poisoned shard, leaves marks and queues to the caller, and keeps
+    /// [what was repaired](LockedShard::repairs).
+    Repair,
+}
+
+impl LockFor {
+    /// Whether it has to be the segment at its path. Permits are settled and released in the file that they were taken from,
+    /// whatever became of that.
+    #[inline(always)]
+    fn needs_present_segment(self) -> bool {
+        !matches!(self, Self::GiveBack | Self::Timeless)
+    }
+
+    /// Whether the shard is changed as of now, so that no later change may be dated before it.
+    #[inline(always)]
+    pub(super) fn sets_instant(self) -> bool {
+        !matches!(self, Self::Look | Self::Timeless)
+    }
+}
+
 impl<Rules> Shard<'_, Rules> {
     /// The instant at which to look at the shard: never before its latest change, unless that time is damage.
     pub(crate) fn instant(&self, now: Now) -> Now {
@@ -58,7 +92,8 @@ impl<Rules> Shard<'_, Rules> {
     }
 }
 
-/// A shard whose lock is held.
+/// A shard whose lock is held. What is left to do once it is released, such as waking waiters, is noted here and done when
+/// this is dropped.
 pub(crate) struct LockedShard<'a> {
     pub(crate) engine: &'a SegmentEngine,
     /// Decides by the definition that the shard is on, which may be later than the latest one this process knew when it
@@ -67,87 +102,36 @@ pub(crate) struct LockedShard<'a> {
     pub(crate) now: Now,
     /// This process as a participant.
     pub(crate) owner: u64,
-    pub(super) guard: Guard<'a>,
-    /// Dropped after the guard, so that a process is only woken when the lock is free.
-    pub(in crate::engine) pending_wake: AfterUnlock<'a>,
-}
-
-/// A lock that was taken, before anything under it has been looked at. The fields are those of [`LockedShard`].
-pub(in crate::engine) struct TakenLock<'a> {
-    pub(super) guard: Guard<'a>,
-    pub(in crate::engine) now: Now,
-    pub(in crate::engine) owner: u64,
-    /// See [`AfterUnlock`].
-    deadline: u64,
-}
-
-impl TakenLock<'_> {
-    /// See [`SegmentEngine::needs_attention`].
-    #[inline(always)]
-    pub(in crate::engine) fn needs_attention(&self, engine: &SegmentEngine, shard: RuledShard<'_>) -> bool {
-        engine.needs_attention(shard, &self.guard)
-    }
-
-    /// Releases the lock, if nothing was changed that others wait for.
-    #[inline(always)]
-    pub(in crate::engine) fn release(self, engine: &SegmentEngine, shard: Shard<'_>) {
-        drop(self.guard);
-        engine.finish_marks_left_meanwhile(shard, self.deadline);
-    }
-}
-
-/// What is left to do after the unlock: waking waiters, and giving back what was marked in the meantime.
-pub(crate) struct AfterUnlock<'a> {
-    engine: &'a SegmentEngine,
-    shard: Shard<'a>,
-    pub(in crate::engine) futex: Cell<Option<PendingWake<'a>>>,
+    /// `None` only while this is dropped.
+    guard: Option<Guard<'a>>,
+    /// What is to be woken.
+    pub(in crate::engine) pending_wake: Cell<Option<PendingWake<'a>>>,
     /// Whether the process on duty has to look whether to ask for more.
     pub(in crate::engine) wakes_duty: Cell<bool>,
-    /// Until when it may take at most, on the boot-time clock; or [`NOTHING_MORE`]. Zero unless the lock was only had
-    /// after a [brief](LockWait::Briefly) wait.
-    pub(super) deadline: u64,
-    /// For the subscriber, which is the program's code and must not run under the lock.
-    #[cfg(feature = "tracing")]
+    /// Until when the work after the unlock may take at most, on the boot-time clock; or [`NOTHING_MORE`]. Zero unless
+    /// the lock was only had after a [brief](LockWait::Briefly) wait.
+    deadline: u64,
+    /// What was repaired when the lock was taken.
     pub(super) repairs: Option<Repairs>,
 }
 
-impl Drop for AfterUnlock<'_> {
+impl Drop for LockedShard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(pending_wake) = self.futex.take() {
-            self.engine.wake(self.shard, pending_wake, self.deadline);
+        // First, so that a waiter is woken when the lock is free.
+        drop(self.guard.take());
+        let shard = self.shard.unruled();
+        if let Some(pending_wake) = self.pending_wake.take() {
+            self.engine.wake(shard, pending_wake, self.deadline);
         }
         if self.wakes_duty.get() {
             self.engine.wake_duty();
         }
-        self.engine.finish_marks_left_meanwhile(self.shard, self.deadline);
-        // After everything that others wait for: a subscriber may block or panic.
+        self.engine.finish_marks_left_meanwhile(shard, self.deadline);
+        // After everything that others wait for: a subscriber is the program's code, and may block or panic.
         #[cfg(feature = "tracing")]
         if let Some(repairs) = self.repairs.take() {
-            contained(|| self.engine.trace_repairs(self.shard, &repairs));
-        }
-    }
-}
-
-impl<'a> LockedShard<'a> {
-    #[inline(always)]
-    pub(super) fn new(engine: &'a SegmentEngine, shard: Shard<'a>, taken: TakenLock<'a>) -> Self {
-        Self {
-            engine,
-            // By the latest definition that this process knows: what the shard really needs is read under the lock.
-            shard: shard.by(shard.set.shown()),
-            now: taken.now,
-            owner: taken.owner,
-            guard: taken.guard,
-            pending_wake: AfterUnlock {
-                engine,
-                shard,
-                futex: Cell::new(None),
-                wakes_duty: Cell::new(false),
-                deadline: taken.deadline,
-                #[cfg(feature = "tracing")]
-                repairs: None,
-            },
+            contained(|| self.engine.trace_repairs(shard, &repairs));
         }
     }
 }
@@ -159,7 +143,23 @@ impl LockedShard<'_> {
         self.shard.at(self.now)
     }
 
-    /// Reads the clock again, for work beyond the operation that the lock was taken for.
+    /// Whether the lock's previous owner died with it.
+    #[inline(always)]
+    pub(super) fn lock_was_of_dead(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::owner_died)
+    }
+
+    /// What was repaired when the lock was taken, if anything was.
+    pub(in crate::engine) fn repairs(&self) -> Option<Repairs> {
+        self.repairs
+    }
+
+    /// Leaves marks that are made until the unlock to the next holder.
+    pub(in crate::engine) fn leave_marks(&mut self) {
+        self.deadline = NOTHING_MORE;
+    }
+
+    /// Reads the clock again: for what goes on after the operation that the lock was taken for.
     #[cold]
     pub(in crate::engine) fn read_clock(&mut self) {
         let last_seen = &self.shard.memory.control().last_seen;
@@ -171,154 +171,67 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Takes the shard's lock, and first puts right what a dead owner left behind.
-    ///
-    /// The clock is read before the lock is taken, to keep it out of the critical section. Only a process that had to
-    /// wait for the lock reads it again.
+    /// Takes a shard's lock, waiting for it as long as `wait` says, and [attends](Self::attend) to what others left in the
+    /// shard.
     #[inline(always)]
-    pub(crate) fn lock<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
-        self.lock_within(shard, LockWait::Timeout)
-    }
-
-    /// Takes the lock only: no recovery, no migration.
-    #[inline(always)]
-    pub(in crate::engine) fn take_lock_to_decide<'a>(
+    pub(crate) fn lock<'a>(
         &'a self,
         shard: Shard<'a>,
-    ) -> Result<TakenLock<'a>, Box<Error>> {
-        let now = self.now(shard);
-        self.refuse_if_removed(now)?;
-        self.take_lock(shard, Some(now), LockWait::Timeout)
-            .map_err(|error| self.explain(error))
-    }
-
-    /// Takes the lock to give something back: even if the segment was removed, and waiting only briefly. Without a
-    /// reading of the clock, the instant is that of the shard's latest change. The locked shard is built in the
-    /// caller's `place` and stays there: moving it would cost more than many an operation does.
-    #[inline(always)]
-    pub(in crate::engine) fn lock_briefly_into<'place, 'a>(
-        &'a self,
-        place: &'place mut Option<LockedShard<'a>>,
-        shard: Shard<'a>,
-        now: Option<Now>,
-    ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
-        Ok(place.insert(self.lock_at(shard, now, LockWait::Briefly)?))
-    }
-
-    /// Does what is needed first under a lock that was [taken to decide](Self::take_lock_to_decide). The locked shard
-    /// is built in the caller's `place`.
-    #[inline(always)]
-    pub(in crate::engine) fn settle_into<'place, 'a>(
-        &'a self,
-        place: &'place mut Option<LockedShard<'a>>,
-        shard: Shard<'a>,
-        taken: TakenLock<'a>,
-    ) -> Result<&'place mut LockedShard<'a>, Box<Error>> {
-        if taken.needs_attention(self, shard.by(shard.set.shown())) {
-            let attended = self.attend(shard, taken, true, LockWait::Timeout);
-            return Ok(place.insert(attended.map_err(|error| self.explain(error))?));
+        purpose: LockFor,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        // Before the lock is taken, so that it is not part of the critical section.
+        let reading = match purpose {
+            LockFor::Timeless => None,
+            LockFor::DecideAt(now) => Some(now),
+            LockFor::Decide | LockFor::Look | LockFor::GiveBack | LockFor::Repair => Some(self.now(shard)),
+        };
+        if let Some(now) = reading
+            && purpose.needs_present_segment()
+        {
+            self.refuse_if_removed(now)?;
         }
-        Ok(place.insert(LockedShard::new(self, shard, taken)))
-    }
-
-    /// Takes the lock like [`lock`](Self::lock), and waits for it as long as `wait` says.
-    #[inline(always)]
-    pub(in crate::engine) fn lock_within<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        let now = self.now(shard);
-        self.lock_to_take(shard, now, wait)
-    }
-
-    /// Takes the lock to give something back or put it right: even if the segment was removed.
-    #[inline(always)]
-    pub(in crate::engine) fn lock_to_give_back<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        let now = self.now(shard);
-        self.lock_at(shard, Some(now), wait)
-    }
-
-    /// Takes the lock as of an instant that was read before, so that several shards can share it. If a shard was
-    /// changed later than that, the instant is that of the change.
-    #[inline]
-    pub(in crate::engine) fn lock_as_of<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        now: Now,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        self.lock_to_take(shard, now, LockWait::Timeout)
-    }
-
-    #[inline(always)]
-    fn lock_to_take<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        now: Now,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        self.refuse_if_removed(now)?;
-        self.lock_at(shard, Some(now), wait).map_err(|error| {
-            // If the lock was only tried, that it is taken needs no explanation.
-            if wait == LockWait::NOT {
-                error
-            } else {
-                self.explain(error)
+        let locked = self.lock_attended(shard, purpose, reading, wait);
+        let mut locked = match locked {
+            Ok(locked) => locked,
+            // Where the lock is only tried, it tells nothing that another has it.
+            Err(error) if purpose.needs_present_segment() && wait != LockWait::NOT => {
+                return Err(self.explain(error));
             }
-        })
-    }
-
-    /// Takes the lock for what does not depend on time, even if the segment was removed. The clock is not read: the
-    /// instant is that of the shard's latest change.
-    #[inline(always)]
-    pub(crate) fn lock_timeless<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        self.lock_at(shard, None, wait)
-    }
-
-    #[inline(always)]
-    fn lock_at<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        now: Option<Now>,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        let taken = self.take_lock(shard, now, wait)?;
-        if taken.needs_attention(self, shard.by(shard.set.shown())) {
-            return self.attend(shard, taken, now.is_some(), wait);
+            Err(error) => return Err(error),
+        };
+        if let (LockFor::Look, Some(now)) = (purpose, reading) {
+            locked.now = locked.shard.instant(now);
         }
-        Ok(LockedShard::new(self, shard, taken))
-    }
-
-    /// Takes the lock only to look, and leaves no trace of when.
-    #[inline]
-    pub(in crate::engine) fn lock_to_look<'a>(
-        &'a self,
-        shard: Shard<'a>,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        let now = self.now(shard);
-        self.refuse_if_removed(now)?;
-        let mut locked = self.lock_timeless(shard, LockWait::Timeout)?;
-        locked.now = locked.shard.instant(now);
         Ok(locked)
     }
 
+    #[inline(always)]
+    fn lock_attended<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        purpose: LockFor,
+        reading: Option<Now>,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        let mut locked = self.take_lock(shard, reading.filter(|_| purpose.sets_instant()), wait)?;
+        if locked.needs_attention() {
+            locked = self.attend(locked, purpose, wait)?;
+        }
+        Ok(locked)
+    }
+
+    /// Takes the lock only: no recovery, no migration. Without a `reading` of the clock, the instant is that of the shard's
+    /// latest change.
     #[inline(always)]
     pub(super) fn take_lock<'a>(
         &'a self,
         shard: Shard<'a>,
         mut reading: Option<Now>,
         wait: LockWait,
-    ) -> Result<TakenLock<'a>, Box<Error>> {
-        // Locks are initialised anew while there are no participants, so a forked child becomes one before it takes any
-        // lock. In other namespaces than the segment's it cannot.
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
+        // other namespaces than the segment's it cannot.
         let owner = self.membership.owner()?;
         let control = shard.memory.control();
         let mut deadline = 0;
@@ -353,11 +266,17 @@ impl SegmentEngine {
                 utc: 0,
             },
         };
-        Ok(TakenLock {
-            guard,
+        Ok(LockedShard {
+            engine: self,
+            // As far as this process has heard. Where it is another by now, the shard needs attention.
+            shard: shard.by(shard.set.shown()),
             now,
             owner,
+            guard: Some(guard),
+            pending_wake: Cell::new(None),
+            wakes_duty: Cell::new(false),
             deadline,
+            repairs: None,
         })
     }
 

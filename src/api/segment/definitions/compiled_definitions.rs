@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{EngineOptions, LockWait, SegmentEngine};
+    use crate::engine::{EngineOptions, LockFor, LockWait, SegmentEngine};
     use crate::shm::file::attach::{Admission, attach};
     use crate::shm::time::segment_clock::SegmentClock;
     use crate::{Declaration, Limit, LockKind, Segment, SetDeclaration};
@@ -100,6 +100,11 @@ mod tests {
             .add_set(SetDeclaration::new("api").add_limit(limit))
     }
 
+    fn locks(engine: &SegmentEngine, purpose: LockFor) -> bool {
+        let shard = engine.sets()[0].shard(0);
+        engine.lock(shard, purpose, LockWait::Timeout).is_ok()
+    }
+
     #[test]
     fn no_definition_is_compiled_under_the_lock_of_a_shard() {
         for lock in [LockKind::Slot, LockKind::RobustMutex] {
@@ -118,15 +123,12 @@ mod tests {
             };
             let engine = SegmentEngine::new(&path, attached, plans, options).expect("fits");
             let set = &engine.sets()[0];
-            let shard = set.shard(0);
-            let ways: [fn(&SegmentEngine) -> bool; 5] = [
-                |engine| engine.lock(engine.sets()[0].shard(0)).is_ok(),
-                |engine| {
-                    engine
-                        .lock_timeless(engine.sets()[0].shard(0), LockWait::Briefly)
-                        .is_ok()
-                },
-                |engine| engine.lock_and_report(engine.sets()[0].shard(0)).is_ok(),
+            let ways: [fn(&SegmentEngine) -> bool; 7] = [
+                |engine| locks(engine, LockFor::Decide),
+                |engine| locks(engine, LockFor::Look),
+                |engine| locks(engine, LockFor::GiveBack),
+                |engine| locks(engine, LockFor::Timeless),
+                |engine| locks(engine, LockFor::Repair),
                 |engine| {
                     engine
                         .reclaim(engine.sets()[0].shard(0), LockWait::Timeout)
@@ -137,7 +139,7 @@ mod tests {
             for (seconds, way) in (2..).zip(ways) {
                 other.apply(&declared(lock, seconds)).expect("applies");
                 assert!(way(&engine), "{lock:?}, {seconds}");
-                drop(engine.lock(shard).expect("works"));
+                assert!(locks(&engine, LockFor::Decide));
                 assert_eq!(COMPILED.get().1, 0, "{lock:?}, {seconds}");
             }
             let (before, _) = COMPILED.get();

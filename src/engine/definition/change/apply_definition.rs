@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
 use crate::error::{Error, SegmentError};
@@ -38,9 +39,9 @@ impl SegmentEngine {
         loop {
             // Taking a shard's lock migrates it to what is in force.
             for shard in set.shards() {
-                drop(self.lock(shard)?);
+                drop(self.lock(shard, LockFor::Decide, LockWait::Timeout)?);
             }
-            let locked = self.lock(set.shard(0))?;
+            let locked = self.lock(set.shard(0), LockFor::Decide, LockWait::Timeout)?;
             if self.generation_of(set) != generation {
                 return Ok(Applied::Superseded);
             }
@@ -65,7 +66,7 @@ impl SegmentEngine {
             self.wake_every_process();
             // This process reads it like any other. Whoever takes a shard's lock first migrates the shard.
             for shard in set.shards() {
-                drop(self.lock(shard)?);
+                drop(self.lock(shard, LockFor::Decide, LockWait::Timeout)?);
             }
             return Ok(Applied::InForce);
         }

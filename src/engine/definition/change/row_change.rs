@@ -13,7 +13,7 @@ use crate::engine::definition::own_capacities::{OwnCapacities, RefusedCapacity};
 use crate::engine::definition::plan::{MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
 use crate::engine::definition::row_tier::RowTier;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::{ChangeError, Error};
@@ -335,7 +335,7 @@ impl SegmentEngine {
         key: &KeyIdentity,
         change: RowChange<'_>,
     ) -> Result<bool, Box<Error>> {
-        let mut locked = self.lock(shard)?;
+        let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         let refused = match locked.shard.find_row_of(key.fingerprint) {
             Some(row) => locked.change_row(row, change)?.err(),
             None => match locked.shard.refused_capacity(Row::ABSENT, change) {
