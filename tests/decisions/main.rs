@@ -4,11 +4,11 @@ mod acquire;
 mod adaptive;
 mod check;
 mod held;
+mod lanes;
 mod largest_operations;
 mod pool;
 mod refusals;
 mod reserve;
 #[path = "../scene/mod.rs"]
 mod scene;
-mod short_way;
 mod throttled;

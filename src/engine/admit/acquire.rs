@@ -1,13 +1,11 @@
-//! Taking several limits at once: all of them, or none.
+//! Deciding on a request at once: on which row, behind whom, and where what it takes is held.
 
-use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
-use super::decided::Decided;
+use super::charge::Charge;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;
 use crate::engine::credit::batches::Batches;
-use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::recover::dead_holds::OfDead;
 use crate::engine::recover::repairs::{Extent, POISONED_BY_COUNTS};
@@ -17,9 +15,7 @@ use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::Error;
-use crate::limit::{Mark, Now};
-use crate::shm::layout::row::{Row, Rows};
-use crate::shm::lock::journal::Transaction;
+use crate::shm::layout::row::Row;
 
 /// What one look at the set came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +49,9 @@ pub(in crate::engine) enum Attempt {
 }
 
 /// Where what a request takes is held.
+#[derive(Clone, Copy, Default)]
 pub(in crate::engine) struct HoldRoom {
+    /// None where nothing is held.
     pub(in crate::engine) free: Option<FreeHold>,
     /// Limits in shadow that take nothing, because nothing could hold it.
     pub(in crate::engine) waived: LimitMask,
@@ -188,11 +186,10 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
-        let (at, owner) = (locked.at_its_instant(), locked.owner);
-        if let Some(answer) = at.decide_plain(owner, target.key, costs, decision, attempt) {
+        if let Some(answer) = locked.decide_lone(target.key, costs, decision, attempt) {
             return Ok(answer);
         }
-        // Moved only here, so that the way above keeps it in registers.
+        // Moved only here, so that the lane above keeps it in registers.
         self.decide_as_locked(target, locked, costs, decision, attempt)
     }
 
@@ -302,15 +299,14 @@ impl SegmentEngine {
             };
             return locked.refuse(row.into(), costs, cause, decision, attempt);
         }
-        let mut waived = LimitMask::default();
-        let mut free = None;
-        if shard.set.takes_a_hold(costs) {
-            match self.room_for_a_hold(shard, costs)? {
-                None => return locked.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt),
-                Some(room) => (free, waived) = (room.free, room.waived),
-            }
-        }
-        locked.take_all(row.into(), costs, waived, free, decision, attempt)
+        let Some(HoldRoom { free, waived }) = self.room_for_a_hold(shard, costs)? else {
+            return locked.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt);
+        };
+        let charge = Charge {
+            waived,
+            ..Charge::of(row.into(), costs)
+        };
+        locked.take_all(&charge, free, decision, attempt)
     }
 
     /// Where what is taken is held; `None` where every hold is taken. What only limits in shadow would hold needs none.
@@ -320,6 +316,9 @@ impl SegmentEngine {
         shard: RuledShard<'_>,
         costs: &Costs,
     ) -> Result<Option<HoldRoom>, Box<Error>> {
+        if !shard.set.takes_a_hold(costs) {
+            return Ok(Some(HoldRoom::default()));
+        }
         Ok(match self.find_free_hold(shard)? {
             FreeHold::None if shard.holds_in_shadow_only(costs) => Some(HoldRoom {
                 free: None,
@@ -397,185 +396,5 @@ impl RuledShard<'_> {
     fn holds_in_shadow_only(&self, costs: &Costs) -> bool {
         let bites = |index: usize| self.set.held_mask & !self.shadow_mask & (1 << index) != 0;
         !costs.iter().any(|(index, cost)| cost > 0 && bites(index))
-    }
-}
-
-/// How a limit is charged.
-pub(in crate::engine) trait Charge {
-    /// Charges one, and says how it stands then, or does not.
-    fn charge(
-        &self,
-        limit: &LimitRules,
-        row: Row<'_>,
-        transaction: &mut Transaction<'_>,
-        now: Now,
-        cost: u64,
-    ) -> Option<Mark>;
-}
-
-/// What the limit admits now.
-struct AtOnce;
-
-impl Charge for AtOnce {
-    #[inline(always)]
-    fn charge(
-        &self,
-        limit: &LimitRules,
-        row: Row<'_>,
-        transaction: &mut Transaction<'_>,
-        now: Now,
-        cost: u64,
-    ) -> Option<Mark> {
-        limit.take(row, transaction, now, cost).ok()
-    }
-}
-
-impl LockedShard<'_> {
-    /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
-    /// it would be after a death.
-    #[inline(always)]
-    pub(in crate::engine) fn take_all(
-        &self,
-        rows: Rows<'_>,
-        costs: &Costs,
-        waived: LimitMask,
-        free: Option<FreeHold>,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Answer, Box<Error>> {
-        let shard = self.shard.of_request(rows.first(), costs);
-        let mut transaction = self.shard.memory.journal().begin();
-        decision.begin(shard.index(), shard.definition(), self.now.monotonic, self.owner);
-        let note = |_, decided| decision.note(decided);
-        let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
-            drop(transaction);
-            return self.refuse(rows, costs, Cause::Limits, decision, attempt);
-        };
-        self.commit_taken(&mut transaction, rows, costs, waived, free, decision)?;
-        if shard.differs_by_key {
-            shard.note_own_capacities(rows.first(), costs, decision);
-        }
-        Ok(Answer::Admitted)
-    }
-
-    /// Makes what was taken final, with the hold and the counts of it.
-    #[inline(always)]
-    pub(in crate::engine) fn commit_taken(
-        &self,
-        transaction: &mut Transaction<'_>,
-        rows: Rows<'_>,
-        costs: &Costs,
-        waived: LimitMask,
-        free: Option<FreeHold>,
-        decision: &mut Decision,
-    ) -> Result<(), Box<Error>> {
-        if let Some(free) = free {
-            let (at, row) = (self.at_its_instant(), rows.first());
-            let hold = at.take_hold(transaction, row, free, decision.owner, costs, waived);
-            decision.set_hold(hold);
-        }
-        decision.note_key(rows.first());
-        transaction.count(&self.shard.memory.control().admitted, 1);
-        self.at_its_instant().count_on_rows(rows, true);
-        self.shard.commit(transaction)?;
-        self.keep_label(decision, costs);
-        Ok(())
-    }
-
-    /// Takes and counts one limit after the other, telling `note` how each stood then; none where one refused, and the
-    /// transaction is to be undone. Answers which were waived: those in shadow that would have refused, and `waived`
-    /// itself.
-    #[inline]
-    pub(in crate::engine) fn take_each(
-        &self,
-        rows: Rows<'_>,
-        transaction: &mut Transaction<'_>,
-        costs: &Costs,
-        waived: LimitMask,
-        note: impl FnMut(usize, Decided),
-    ) -> Option<LimitMask> {
-        self.charge_each(&AtOnce, rows, transaction, costs, waived, note)
-    }
-
-    /// As [`take_each`](Self::take_each), where `charge` charges each limit.
-    #[inline]
-    pub(in crate::engine) fn charge_each(
-        &self,
-        charge: &impl Charge,
-        rows: Rows<'_>,
-        transaction: &mut Transaction<'_>,
-        costs: &Costs,
-        waived: LimitMask,
-        note: impl FnMut(usize, Decided),
-    ) -> Option<LimitMask> {
-        if !self.shard.differs_by_key {
-            let limits = &self.shard.limits;
-            let limit = |index, _| limits.get(index);
-            return self.charge_each_by(limit, charge, rows, transaction, costs, waived, note);
-        }
-        let limits = &self.shard.of_request(rows.first(), costs).rules.limits;
-        let limit = |index, row| {
-            limits
-                .get(index)
-                .map(|limit: &LimitRules| limit.of_request(row, costs))
-        };
-        self.charge_each_by(limit, charge, rows, transaction, costs, waived, note)
-    }
-
-    /// As [`charge_each`](Self::charge_each), by the limits that are `limit` of a row.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "what a decision is made of")]
-    fn charge_each_by<'a, L: Deref<Target = LimitRules>>(
-        &self,
-        limit_of: impl Fn(usize, Row<'a>) -> Option<L>,
-        charge: &impl Charge,
-        rows: Rows<'a>,
-        transaction: &mut Transaction<'_>,
-        costs: &Costs,
-        mut waived: LimitMask,
-        mut note: impl FnMut(usize, Decided),
-    ) -> Option<LimitMask> {
-        let mut near = LimitMask::default();
-        for (index, cost) in costs.iter() {
-            // Limits of several networks are the same for all rows.
-            let limit = limit_of(index, rows.first())?;
-            let row = rows.of(limit.level);
-            let taken = if waived.contains(index) {
-                None
-            } else {
-                charge.charge(&limit, row, transaction, self.now, cost)
-            };
-            let charged = match taken {
-                Some(mark) => {
-                    if limit.is_near(mark) {
-                        near.insert(index);
-                    }
-                    Decided::charged(mark, cost)
-                }
-                None if limit.shadow => {
-                    waived.insert(index);
-                    Decided::charged(limit.mark(row, self.now), 0)
-                }
-                None => return None,
-            };
-            note(index, charged);
-        }
-        // Only now, because what is counted is not undone.
-        for (index, cost) in costs.iter() {
-            let counters = self.shard.counters(index);
-            if waived.contains(index) {
-                transaction.count(&counters.would_refuse, 1);
-                continue;
-            }
-            transaction.count(&counters.admitted, 1);
-            transaction.count(&counters.taken, cost);
-            if near.contains(index) {
-                transaction.count(&counters.near, 1);
-                if let Some(limit) = self.shard.limits.get(index).filter(|limit| limit.is_leased()) {
-                    self.note_low(limit, rows.first());
-                }
-            }
-        }
-        Some(waived)
     }
 }

@@ -1,6 +1,7 @@
 //! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
 
 use super::acquire::{Answer, Attempt, Target};
+use super::charge::Charge;
 use super::decided::NEVER;
 use super::decision::{Costs, Decision, Impossible};
 use super::resolution::Cause;
@@ -79,8 +80,8 @@ impl SegmentEngine {
                     continue;
                 };
                 let mut decide = |decision: &mut Decision, attempt| {
-                    let (at, owner) = (locked.at_its_instant(), locked.owner);
-                    match at.decide_plain(owner, Some(key), costs, decision, attempt) {
+                    let lone = locked.decide_lone(Some(key), costs, decision, attempt);
+                    match lone {
                         Some(answer) => Ok(answer),
                         None => self.decide_for_key(&mut locked, key, None, costs, decision, attempt),
                     }
@@ -125,14 +126,7 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         let locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
         let answer = match locked.row_of(permit)? {
-            Ok(row) => locked.take_all(
-                row.into(),
-                costs,
-                LimitMask::default(),
-                None,
-                decision,
-                Attempt::Last,
-            )?,
+            Ok(row) => locked.take_all(&Charge::of(row.into(), costs), None, decision, Attempt::Last)?,
             Err(no_row) => locked.without_a_row(no_row, costs, decision, Attempt::Last)?,
         };
         Ok(answer == Answer::Admitted)

@@ -217,16 +217,10 @@ impl Decision {
         self.details
     }
 
-    /// Makes room for what is to be decided now, in a shard of the set, for a participant.
+    /// Begins to note that it is admitted, in a shard of the set, for a participant. How each limit was decided goes into the
+    /// [notes](Self::notes), which are empty where the decision `is_pending` still.
     #[inline(always)]
-    pub(in crate::engine) fn begin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
-        self.set_origin(shard, definition, now, owner);
-        self.decided.clear();
-    }
-
-    /// As [`begin`](Self::begin), for what is noted in the [`notes`](Self::notes).
-    #[inline(always)]
-    pub(in crate::engine) fn begin_in_place(
+    pub(in crate::engine) fn begin(
         &mut self,
         shard: u32,
         definition: DefinitionBits,
@@ -234,7 +228,11 @@ impl Decision {
         owner: u64,
         is_pending: bool,
     ) {
-        self.set_origin(shard, definition, now, owner);
+        // A set has at most 1024 shards.
+        self.resolution = PackedResolution::admitted(shard as u16, Held::Nothing);
+        self.definition = definition;
+        self.owner = owner;
+        self.decided_at = now;
         debug_assert!(
             !is_pending || self.decided.iter().all(|it| it.words() == [0; 3]),
             "another decision was made in its place"
@@ -247,20 +245,10 @@ impl Decision {
         }
     }
 
+    /// Where it is noted how each limit was decided, one after the other, and behind them the [key](Self::key).
     #[inline(always)]
-    fn set_origin(&mut self, shard: u32, definition: DefinitionBits, now: u64, owner: u64) {
-        // A set has at most 1024 shards.
-        self.resolution = PackedResolution::admitted(shard as u16, Held::Nothing);
-        self.definition = definition;
-        self.owner = owner;
-        self.decided_at = now;
-    }
-
-    /// Where it is noted how each limit was decided, one after the other, and behind them the [key](Self::key). To store a
-    /// note in its place takes less than to add it.
-    #[inline(always)]
-    pub(in crate::engine) fn notes(&mut self) -> &mut [Decided] {
-        &mut self.decided
+    pub(in crate::engine) fn notes(&mut self) -> Notes<'_> {
+        Notes(self.decided.iter_mut())
     }
 
     /// Notes how the next limit was decided. There is room for it.
@@ -324,20 +312,6 @@ impl Decision {
         self.resolution = PackedResolution::refused(cause);
     }
 
-    /// Notes, when everything is decided, the row of a key that it was decided on. There is room for it.
-    #[inline(always)]
-    pub(in crate::engine) fn note_key(&mut self, row: Row<'_>) {
-        self.note_key_as_of(row, row.reference());
-    }
-
-    /// As [`note_key`](Self::note_key), where the row was decided on before and may have been reset since.
-    #[inline(always)]
-    pub(in crate::engine) fn note_key_as_of(&mut self, row: Row<'_>, reference: RowReference) {
-        if let Some(key) = Decided::of_key(row, reference) {
-            self.decided.push(key);
-        }
-    }
-
     /// The row that an admitted request was decided on, and the key that had it then; without a key, the only one.
     pub(in crate::engine) fn key(&self) -> (RowReference, Fingerprint) {
         // Behind the decisions on limits stands the key that they were made on, if there is one.
@@ -351,17 +325,18 @@ impl Decision {
     /// Notes, behind the key, the capacity of its own that it has of each limit that is asked for. There is room for it.
     pub(in crate::engine) fn note_own_capacities(&mut self, capacity: impl Fn(usize) -> Option<NonZeroU64>) {
         let count = self.limits.0.count_ones() as usize;
-        if self.decided.len() == count {
-            // No key: refused, or only looked at.
-            self.decided.push(Decided::of_words([0; 3]));
+        // Where it was refused, or only looked at, nothing stands there yet.
+        let end = count + 1 + notes_of_overrides(count);
+        if self.decided.len() < end {
+            self.decided.resize(end, Decided::NOTHING);
         }
         let mut capacities = self
             .limits
             .iter()
             .map(|index| capacity(index).map_or(0, NonZeroU64::get));
-        for _ in 0..notes_of_overrides(count) {
+        for place in self.details.decided.iter_mut().take(end).skip(count + 1) {
             let words = [(); OVERRIDES_IN_A_NOTE].map(|()| capacities.next().unwrap_or(0));
-            self.details.decided.push(Decided::of_words(words));
+            *place = Decided::of_words(words);
         }
     }
 
@@ -520,6 +495,29 @@ impl Details {
 /// Of two limits and their waits the one that takes longer, the first of equals.
 pub(in crate::engine) fn longer_wait(first: Binding, second: Binding) -> Binding {
     if second.1 > first.1 { second } else { first }
+}
+
+/// The notes of a [`Decision`]. To store a note in its place takes less than to add it.
+pub(in crate::engine) struct Notes<'a>(std::slice::IterMut<'a, Decided>);
+
+impl Notes<'_> {
+    /// Notes something in the next place.
+    #[inline(always)]
+    pub(in crate::engine) fn note(&mut self, decided: Decided) {
+        let place = self.0.next();
+        debug_assert!(place.is_some(), "a decision has room for all that is noted");
+        if let Some(place) = place {
+            *place = decided;
+        }
+    }
+
+    /// Notes, when everything is decided, the key of the row that it was decided on, if that has one.
+    #[inline(always)]
+    pub(in crate::engine) fn note_key(&mut self, row: Row<'_>, reference: RowReference) {
+        if let Some(key) = Decided::of_key(row, reference) {
+            self.note(key);
+        }
+    }
 }
 
 /// Why a limit refused.

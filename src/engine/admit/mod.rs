@@ -2,11 +2,12 @@
 
 pub(super) mod acquire;
 pub(super) mod ahead;
+pub(super) mod charge;
 pub(super) mod check;
 pub(super) mod decided;
 pub(super) mod decision;
+pub(super) mod lone;
 pub(super) mod network;
-pub(super) mod plain;
 pub(super) mod refuse;
 pub(super) mod reserve;
 pub(super) mod resolution;

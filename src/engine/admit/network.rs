@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::acquire::{Answer, Attempt};
+use super::charge::Charge;
 use super::decision::{Costs, Decision};
-use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::PrefixLengths;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
@@ -192,7 +192,7 @@ impl LockedShard<'_> {
             }
         }
         let rows = Rows::of_levels(&rows);
-        self.take_all(rows, costs, LimitMask::default(), None, decision, attempt)
+        self.take_all(&Charge::of(rows, costs), None, decision, attempt)
     }
 }
 

@@ -5,18 +5,20 @@ use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
 use super::acquire::{Answer, Attempt};
+use super::charge::Charge;
 use super::decided::Decided;
 use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT};
 use super::resolution::Cause;
 use crate::choices::Kind;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::set_outline::SetOutline;
-use crate::engine::shard::key_table::NoRow;
+use crate::engine::shard::key_table::{KeyCounts, NoRow};
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::error::{Error, RequestError};
 use crate::limit::Mark;
 use crate::shm::layout::row::{Row, Rows};
+use crate::shm::lock::journal::count;
 
 impl RuledShard<'_> {
     /// The first cost that is above what its limit admits the key of a row at once, and that most: an error and not a
@@ -189,25 +191,13 @@ impl ShardAt<'_> {
     #[inline(always)]
     pub(in crate::engine) fn count_refusal(&self, rows: Rows<'_>, decision: &Decision) {
         let reason = self.shard.set.refusal_reason(decision);
-        self.count_refusal_for(reason, rows, decision);
-    }
-
-    /// As [`count_refusal`](Self::count_refusal), where the reason is known.
-    #[inline(always)]
-    pub(in crate::engine) fn count_refusal_for(
-        &self,
-        reason: RefusalReason,
-        rows: Rows<'_>,
-        decision: &Decision,
-    ) {
-        let mut transaction = self.shard.memory.journal().begin();
-        transaction.count(self.shard.refusal_counter(reason), 1);
+        count(self.shard.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
             if decided.wait() > 0 {
-                transaction.count(&self.shard.counters(index).refused, 1);
+                count(&self.shard.counters(index).refused, 1);
             }
         }
-        self.count_on_rows(rows, false);
+        self.count_on_rows(rows, KeyCounts::REFUSED);
     }
 }
 
@@ -321,7 +311,11 @@ impl LockedShard<'_> {
             }
         };
         if self.shard.is_in_shadow(costs) {
-            return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
+            let charge = Charge {
+                waived: costs.limits,
+                ..Charge::of(Row::ABSENT.into(), costs)
+            };
+            return self.take_all(&charge, None, decision, Attempt::Last);
         }
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,

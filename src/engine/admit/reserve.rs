@@ -2,19 +2,17 @@
 
 use std::cell::Cell;
 
-use super::acquire::{Answer, Attempt, Charge, Target};
+use super::acquire::{Answer, Attempt, Target};
+use super::charge::Charge;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;
 use crate::choices::Kind;
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, RequestError};
-use crate::limit::{Assessment, Mark, Now, RuleOperations};
-use crate::shm::layout::row::{Row, Rows};
-use crate::shm::lock::journal::Transaction;
+use crate::limit::{Assessment, RuleOperations};
+use crate::shm::layout::row::Row;
 
 /// What became of a wish to reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +73,13 @@ impl SegmentEngine {
         let possible = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
         match (cause, possible) {
             (Cause::Limits, Some(possible)) => {
-                locked.charge_all(row, costs, decision, possible)?;
                 delay.set(possible);
-                Ok(Answer::Admitted)
+                let charge = Charge {
+                    ahead: Some(possible),
+                    ..Charge::of(row.into(), costs)
+                };
+                // Nothing of it is held.
+                locked.take_all(&charge, None, decision, attempt)
             }
             _ => locked.refuse(row.into(), costs, cause, decision, attempt),
         }
@@ -101,29 +103,6 @@ impl SetOutline {
     }
 }
 
-/// As of the instant of its use, so many nanoseconds from now: charged before, it would leave room for others at that
-/// instant.
-struct Ahead {
-    delay: u64,
-}
-
-impl Charge for Ahead {
-    fn charge(
-        &self,
-        limit: &LimitRules,
-        row: Row<'_>,
-        transaction: &mut Transaction<'_>,
-        now: Now,
-        cost: u64,
-    ) -> Option<Mark> {
-        if limit.shadow && limit.assess(row, now, cost) != Assessment::Admissible {
-            return None;
-        }
-        limit.charge_ahead(row, transaction, now, self.delay, cost);
-        Some(limit.mark(row, now))
-    }
-}
-
 impl LockedShard<'_> {
     /// After how many nanoseconds all of it can be had; `None` where that cannot be charged now.
     fn delay_of(&self, row: Row<'_>, costs: &Costs) -> Option<u64> {
@@ -140,26 +119,5 @@ impl LockedShard<'_> {
         }
         // Used later, a cost belongs to a later window than the one that would be charged now.
         (delay == 0 || all_reach_ahead).then_some(delay)
-    }
-
-    fn charge_all(
-        &self,
-        row: Row<'_>,
-        costs: &Costs,
-        decision: &mut Decision,
-        delay: u64,
-    ) -> Result<(), Box<Error>> {
-        let shard = self.shard.of(row);
-        decision.begin(shard.index(), shard.definition(), self.now.monotonic, self.owner);
-        let mut transaction = shard.memory.journal().begin();
-        let (rows, none) = (Rows::from(row), LimitMask::default());
-        let note = |_, decided| decision.note(decided);
-        let waived = self.charge_each(&Ahead { delay }, rows, &mut transaction, costs, none, note);
-        // None but those in shadow are waived, of which `delay_of` has seen all.
-        let waived = waived.unwrap_or_default();
-        // Nothing of it is held.
-        self.commit_taken(&mut transaction, rows, costs, waived, None, decision)?;
-        shard.note_own_capacities(row, costs, decision);
-        Ok(())
     }
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
+use crate::engine::admit::charge::Charge;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::admit::resolution::Cause;
@@ -390,35 +391,34 @@ impl LockedShard<'_> {
         owner: u64,
     ) -> Result<Option<Drawn>, Box<Error>> {
         let memory = self.shard.memory;
-        let mut transaction = memory.journal().begin();
-        let Ok(mark) = limit.take(row, &mut transaction, self.now, draw.units) else {
+        let costs = Costs::of_one(limit.index, draw.units);
+        let charge = Charge {
+            requests: draw.requests,
+            ..Charge::of(row.into(), &costs)
+        };
+        let mut mark = Mark::default();
+        let note = |_, decided: Decided| mark = decided.mark;
+        let recorded = self.charge(&charge, note, |transaction, _| {
+            let hold = match draw.hold {
+                DrawInto::Own(hold) => hold,
+                DrawInto::New(free) => {
+                    // An empty batch until all of it is charged: the amount keeps its tag.
+                    let empty = free
+                        .index()
+                        .and_then(|index| memory.hold(index)?.amounts().first());
+                    let empty = empty.map_or(0, |word| CreditWord::take(word).emptied().to_word());
+                    let at = self.at_its_instant();
+                    at.fill_hold(transaction, row, free, owner, |_| empty)?
+                }
+            };
+            let place = memory.hold(hold.index)?;
+            transaction.store(place.taken_at(), self.now.monotonic);
+            transaction.store(place.row_word(), row.reference().to_word());
+            Some((hold, place))
+        })?;
+        let Some((hold, place)) = recorded else {
             return Ok(None);
         };
-        let counters = self.shard.counters(limit.index);
-        transaction.count(&counters.taken, draw.units);
-        if limit.is_near(mark) {
-            transaction.count(&counters.near, 1);
-        }
-        self.count_requests(&mut transaction, limit, row, draw.requests);
-        let hold = match draw.hold {
-            DrawInto::Own(hold) => Some(hold),
-            DrawInto::New(free) => {
-                // An empty batch until all of it is charged: the amount keeps its tag.
-                let empty = free
-                    .index()
-                    .and_then(|index| memory.hold(index)?.amounts().first());
-                let empty = empty.map_or(0, |word| CreditWord::take(word).emptied().to_word());
-                let at = self.at_its_instant();
-                at.fill_hold(&mut transaction, row, free, owner, |_| empty)
-            }
-        };
-        let Some(hold) = hold else { return Ok(None) };
-        let Some(place) = memory.hold(hold.index) else {
-            return Ok(None);
-        };
-        transaction.store(place.taken_at(), self.now.monotonic);
-        transaction.store(place.row_word(), row.reference().to_word());
-        self.shard.commit(&mut transaction)?;
         let Some(word) = place.amounts().first() else {
             return Ok(None);
         };
@@ -463,12 +463,7 @@ impl LockedShard<'_> {
         if let Some(counts) = row.counts() {
             self.at_its_instant().note_use(row);
             let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
-            let requests = u32::try_from(requests).unwrap_or(u32::MAX);
-            let counts_now = KeyCounts {
-                admitted: before.admitted.saturating_add(requests),
-                ..before
-            };
-            transaction.store(counts, counts_now.to_word());
+            transaction.store(counts, before.plus(KeyCounts::admitted(requests)).to_word());
         }
     }
 

@@ -98,14 +98,14 @@ pub(in crate::engine) struct BacklogLimits {
 
 impl BacklogLimits {
     pub(in crate::engine) fn of(limits: &[LimitRules]) -> Self {
-        let mut places = Box::new([None; MAX_LIMITS]);
-        for (place, limit) in places.iter_mut().zip(limits) {
-            *place = BacklogLimit::of(limit);
+        let mut backlogs = Self::default();
+        for (index, limit) in limits.iter().enumerate().take(MAX_LIMITS) {
+            backlogs.limits[index] = BacklogLimit::of(limit);
+            if backlogs.limits[index].is_some() {
+                backlogs.mask.insert(index);
+            }
         }
-        Self {
-            limits: places,
-            mask: LimitRules::mask(limits, |limit| BacklogLimit::of(limit).is_some()),
-        }
+        backlogs
     }
 
     /// Whether all of `asked` are among them.

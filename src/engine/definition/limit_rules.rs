@@ -4,7 +4,6 @@ use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
-use super::own_capacities::LimitMask;
 use super::plan::{CreditPlan, LimitPlan};
 use crate::choices::Kind;
 use crate::engine::credit::credit_word::CreditWord;
@@ -101,17 +100,6 @@ impl LimitRules {
     /// batches, never admits in shadow, and is decided on the request's first row.
     pub(in crate::engine) fn is_plain(&self) -> bool {
         !self.shadow && self.credit.is_none() && self.level == 0
-    }
-
-    /// The limits for which `is_so` holds.
-    pub(in crate::engine) fn mask(limits: &[Self], is_so: impl Fn(&Self) -> bool) -> LimitMask {
-        let mut mask = LimitMask::default();
-        let indexes = limits
-            .iter()
-            .filter(|limit| is_so(limit))
-            .map(|limit| limit.index);
-        indexes.for_each(|index| mask.insert(index));
-        mask
     }
 
     pub(in crate::engine) fn near(&self) -> NearThreshold {
@@ -249,18 +237,23 @@ impl LimitRules {
         }
     }
 
-    /// Charges for a use `delay` nanoseconds from now.
-    pub(crate) fn charge_ahead(
+    /// Charges for a use `delay` nanoseconds from now, by when the limit admits it, as of then: charged before, it would leave
+    /// room for others at that instant. Answers how the limit stands now; `None` if it is in shadow and would refuse.
+    #[cold]
+    pub(crate) fn take_ahead(
         &self,
         row: Row<'_>,
         transaction: &mut Transaction<'_>,
         now: Now,
         delay: u64,
         cost: u64,
-    ) {
-        let words = self.state(row);
-        self.rule
-            .charge_ahead(&mut StateWords::changing(words, transaction), now, delay, cost);
+    ) -> Option<Mark> {
+        if self.shadow && self.assess(row, now, cost) != Assessment::Admissible {
+            return None;
+        }
+        let state = &mut StateWords::changing(self.state(row), transaction);
+        self.rule.charge_ahead(state, now, delay, cost);
+        Some(self.mark(row, now))
     }
 
     /// Refunds `unused` units of a charge by this rule. Returns the units actually refunded.

@@ -2,7 +2,6 @@
 
 use super::backlog_limit::BacklogLimits;
 use super::limit_rules::{LimitPlace, LimitRules};
-use super::own_capacities::LimitMask;
 use super::plan::{LimitPlan, PrefixLengths, SetPlan};
 use crate::choices::Kind;
 use crate::engine::definition::definition_bits::TierIndex;
@@ -22,12 +21,8 @@ pub(crate) struct SetRules {
     pub(in crate::engine) tier: TierIndex,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
-    /// The [plain](LimitRules::is_plain) limits; none if keys can have other limits than these.
-    pub(in crate::engine) plain: LimitMask,
-    /// The plain limits with the most common rule.
+    /// The [plain](LimitRules::is_plain) limits with the most common rule; none if keys can have other limits than these.
     pub(in crate::engine) backlogs: BacklogLimits,
-    /// The limits that hosts share.
-    pub(in crate::engine) leased: LimitMask,
     /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,
     /// The limits in shadow, as a bit mask.
@@ -159,13 +154,10 @@ impl SetRules {
             first_word += limit.state_words();
         }
         let held_indexes = plan.held_limits();
-        let (plain, backlogs) = if plan.differs_by_key() {
-            Default::default()
+        let backlogs = if plan.differs_by_key() {
+            BacklogLimits::default()
         } else {
-            (
-                LimitRules::mask(&limits, LimitRules::is_plain),
-                BacklogLimits::of(&limits),
-            )
+            BacklogLimits::of(&limits)
         };
         Self {
             generation,
@@ -180,9 +172,7 @@ impl SetRules {
             has_leases: limits
                 .iter()
                 .any(|limit| limit.lease.is_some() || (limit.is_leased() && limit.kind == Kind::Concurrency)),
-            plain,
             backlogs,
-            leased: LimitRules::mask(&limits, LimitRules::is_leased),
             limits,
             plan,
         }

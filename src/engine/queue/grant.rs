@@ -8,6 +8,7 @@ use super::deadline::Deadline;
 use super::pending_wake::BY_PROCESS_FUTEX;
 use super::queue_words::QueueWords;
 use crate::engine::admit::acquire::HoldRoom;
+use crate::engine::admit::charge::Charge;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
@@ -267,42 +268,42 @@ impl<'a> LockedShard<'a> {
         if self.throttles(row, costs) > 0 {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let mut room = HoldRoom {
-            free: None,
-            waived: LimitMask::default(),
+        let Some(HoldRoom { free, waived }) = self.engine.room_for_a_hold(shard, costs)? else {
+            return Ok(Served::Blocked(self.blocked(row, costs)));
         };
-        if shard.set.takes_a_hold(costs) {
-            match self.engine.room_for_a_hold(shard, costs)? {
-                None => return Ok(Served::Blocked(self.blocked(row, costs))),
-                Some(found) => room = found,
-            }
-        }
-        let HoldRoom { free, waived } = room;
-        let mut transaction = shard.memory.journal().begin();
-        let taken = self.take_each(row.into(), &mut transaction, costs, waived, |index, decided| {
+        let charge = Charge {
+            waived,
+            ..Charge::of(row.into(), costs)
+        };
+        let mut is_sound = true;
+        let note = |index, decided: Decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
                 limit.set_mark(decided.mark);
             }
-        });
-        let Some(waived) = taken else {
-            drop(transaction);
-            if shard.set.has_lease_room {
-                self.note_unmet(row, costs);
-            }
-            return Ok(Served::Blocked(self.blocked(row, costs)));
         };
-        let at = self.at_its_instant();
-        let hold = free.and_then(|free| at.take_hold(&mut transaction, row, free, owner, costs, waived));
-        let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
-        ticket.hold().store(hold, Ordering::Relaxed);
-        ticket.hold_serial().store(serial, Ordering::Relaxed);
-        ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
-        ticket.set_row(row.reference());
-        ticket.set_definition(shard.definition());
-        let mut queue = QueueWords::changing(shard.memory, &mut transaction);
-        if queue::grant(&mut queue, index).is_err() {
-            drop(transaction);
+        let granted = self.charge(&charge, note, |transaction, waived| {
+            let at = self.at_its_instant();
+            let hold = free.and_then(|free| at.take_hold(transaction, row, free, owner, costs, waived));
+            let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
+            ticket.hold().store(hold, Ordering::Relaxed);
+            ticket.hold_serial().store(serial, Ordering::Relaxed);
+            ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
+            ticket.set_row(row.reference());
+            ticket.set_definition(shard.definition());
+            let mut queue = QueueWords::changing(shard.memory, &mut *transaction);
+            is_sound = queue::grant(&mut queue, index).is_ok();
+            is_sound.then(|| {
+                self.count_wait(transaction, ticket);
+                row.pin(transaction);
+                self.note_lapse(ticket);
+            })
+        })?;
+        if granted.is_some() {
+            self.notify(index, ticket);
+            return Ok(Served::Granted);
+        }
+        if !is_sound {
             self.engine.rebuild_or_poison(shard)?;
             // The process that looks next finds it sound.
             return Ok(Served::Blocked(Blocked {
@@ -310,21 +311,20 @@ impl<'a> LockedShard<'a> {
                 wait: 0,
             }));
         }
-        let control = shard.memory.control();
-        let waited = self
-            .now
-            .monotonic
-            .saturating_sub(ticket.enqueued_at().load(Ordering::Relaxed));
-        transaction.count(&control.admitted, 1);
+        if shard.set.has_lease_room {
+            self.note_unmet(row, costs);
+        }
+        Ok(Served::Blocked(self.blocked(row, costs)))
+    }
+
+    /// Counts that a waiter is granted what it asked for, and for how long it waited.
+    fn count_wait(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'_>) {
+        let control = self.shard.memory.control();
+        let enqueued_at = ticket.enqueued_at().load(Ordering::Relaxed);
+        let waited = self.now.monotonic.saturating_sub(enqueued_at);
         transaction.count(&control.waited, 1);
         transaction.count(&control.wait_times[wait_bucket(waited)], 1);
         transaction.count(&control.wait_time, waited);
-        at.count_on_rows(row.into(), true);
-        row.pin(&mut transaction);
-        self.note_lapse(ticket);
-        shard.commit(&mut transaction)?;
-        self.notify(index, ticket);
-        Ok(Served::Granted)
     }
 
     /// How long these costs have to wait, and for what.

@@ -620,15 +620,18 @@ impl LockedShard<'_> {
             shard.definition(),
             place.granted_at().load(Ordering::Relaxed),
             waiting.owner,
+            false,
         );
         let by_row = shard.of(row);
         let grant = by_row.recorded_grant(row, place, self.now);
         decision.definition = grant.definition;
-        for (index, cost) in costs.iter() {
-            decision.note(Decided::charged(grant.mark(index), cost));
-        }
         decision.set_hold(place.granted_hold());
-        decision.note_key_as_of(row, grant.row);
+        let mut notes = decision.notes();
+        for (index, cost) in costs.iter() {
+            notes.note(Decided::charged(grant.mark(index), cost));
+        }
+        // Which may have been reset since.
+        notes.note_key(row, grant.row);
         by_row.note_own_capacities(row, costs, decision);
         self.change_queue(None, |queue| {
             row.unpin(queue.store);

@@ -309,7 +309,7 @@ impl ShardAt<'_> {
 
     /// Counts a decision on a key. Not journalled, like [`Transaction::count`].
     #[inline(always)]
-    pub(in crate::engine) fn count_on_rows(&self, rows: Rows<'_>, is_admitted: bool) {
+    pub(in crate::engine) fn count_on_rows(&self, rows: Rows<'_>, decided: KeyCounts) {
         if !rows.first().is_keyed() {
             return;
         }
@@ -317,7 +317,7 @@ impl ShardAt<'_> {
             if let Some(counts) = row.counts() {
                 self.note_use(row);
                 let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
-                counts.store(before.counting(is_admitted).to_word(), Ordering::Relaxed);
+                counts.store(before.plus(decided).to_word(), Ordering::Relaxed);
             }
         }
     }
@@ -366,18 +366,26 @@ impl KeyCounts {
         u64::from(self.admitted) | (u64::from(self.refused) << 32)
     }
 
-    #[inline]
-    fn counting(self, is_admitted: bool) -> Self {
-        if is_admitted {
-            Self {
-                admitted: self.admitted.saturating_add(1),
-                ..self
-            }
-        } else {
-            Self {
-                refused: self.refused.saturating_add(1),
-                ..self
-            }
+    /// A refused request.
+    pub(in crate::engine) const REFUSED: Self = Self {
+        admitted: 0,
+        refused: 1,
+    };
+
+    /// So many admitted requests.
+    #[inline(always)]
+    pub(in crate::engine) fn admitted(requests: u64) -> Self {
+        Self {
+            admitted: u32::try_from(requests).unwrap_or(u32::MAX),
+            refused: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::engine) fn plus(self, other: Self) -> Self {
+        Self {
+            admitted: self.admitted.saturating_add(other.admitted),
+            refused: self.refused.saturating_add(other.refused),
         }
     }
 }

@@ -7,7 +7,6 @@
 //!
 //! The journal word packs the count into its low byte, and a sequence number above it that advances with every
 //! commit. Together they let readers without the lock tell a consistent copy from a torn one.
-//! commit; together they let readers without the lock tell a consistent copy from a torn one.
 
 #[cfg(test)]
 mod journal_tests;

@@ -1,7 +1,8 @@
-//! Requests that take of nothing out of the ordinary are decided in a shorter way than others: it must come to the same.
+//! A request that asks one limit may be decided in a lane of its own, and the charge loop has a policy for backlogs and one
+//! for all limits: the result must be the same.
 //!
-//! Each trace is played twice: as it is, and with a limit in shadow that every request asks as well, which is what keeps it
-//! from the short way and changes nothing else.
+//! Each trace is played twice: as it is, and with a limit in shadow that every request asks as well, which keeps it from the
+//! lane and from the policy for backlogs, and changes nothing else.
 
 use std::time::Duration;
 
@@ -146,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_comes_to_the_same_as_the_long_way(
+    fn every_lane_comes_to_the_same(
         limits in prop::collection::vec(
             (0..8_usize, 1..6_u64).prop_map(|(kind, capacity)| AnyLimit { kind, capacity }),
             1..4,
@@ -156,8 +157,8 @@ proptest! {
         steps in prop::collection::vec(any_step(), 1..60),
     ) {
         let set = || set_of(&limits, is_keyed, holds);
-        let short = played(set(), limits.len(), is_keyed, false, &steps);
-        let long = played(set(), limits.len(), is_keyed, true, &steps);
-        prop_assert_eq!(short, long);
+        let as_it_is = played(set(), limits.len(), is_keyed, false, &steps);
+        let by_all_limits = played(set(), limits.len(), is_keyed, true, &steps);
+        prop_assert_eq!(as_it_is, by_all_limits);
     }
 }

@@ -1,0 +1,256 @@
+//! Charging: everything that is asked for is taken, limit by limit, or nothing.
+//!
+//! Whatever is admitted goes through one [loop](charge_each) and one [commit](LockedShard::charge): requests, reservations,
+//! grants of the queue, and batches of credit. They differ in the policy by which a limit is charged, in where it is noted how
+//! the limit stands then, and in what else belongs to the transaction. Only the [lane of a single word](super::lone) is beside
+//! it.
+
+use std::ops::Deref;
+
+use super::acquire::{Answer, Attempt};
+use super::decided::Decided;
+use super::decision::{Costs, Decision};
+use super::resolution::Cause;
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::shard::hold::FreeHold;
+use crate::engine::shard::key_table::KeyCounts;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::set_engine::ShardAt;
+use crate::error::Error;
+use crate::limit::Mark;
+use crate::shm::layout::row::Rows;
+use crate::shm::lock::journal::{Transaction, count};
+
+/// What is charged.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Charge<'r> {
+    pub(in crate::engine) rows: Rows<'r>,
+    pub(in crate::engine) costs: &'r Costs,
+    /// Limits in shadow that are not charged, because nothing could hold it.
+    pub(in crate::engine) waived: LimitMask,
+    /// For a use so many nanoseconds from now, by which all of it can be had.
+    pub(in crate::engine) ahead: Option<u64>,
+    /// How many requests it is counted as.
+    pub(in crate::engine) requests: u64,
+}
+
+impl<'r> Charge<'r> {
+    /// What one request takes now.
+    #[inline(always)]
+    pub(in crate::engine) fn of(rows: Rows<'r>, costs: &'r Costs) -> Self {
+        Self {
+            rows,
+            costs,
+            waived: LimitMask::default(),
+            ahead: None,
+            requests: 1,
+        }
+    }
+}
+
+/// What charging one limit came to.
+enum Charged {
+    /// How the limit stands then, and whether that is near its end.
+    Taken {
+        mark: Mark,
+        is_near: bool,
+    },
+    /// Nothing was taken of a limit in shadow. How it stands.
+    Waived(Mark),
+    Refused,
+}
+
+impl Charged {
+    #[inline(always)]
+    fn by(mark: Option<Mark>, is_near: impl FnOnce(Mark) -> bool) -> Self {
+        match mark {
+            None => Self::Refused,
+            Some(mark) => Self::Taken {
+                mark,
+                is_near: is_near(mark),
+            },
+        }
+    }
+}
+
+/// Of what was charged, which limits are near their end, and which were waived.
+#[derive(Default)]
+struct Charges {
+    near: LimitMask,
+    waived: LimitMask,
+}
+
+/// Charges one limit after the other by a policy, and tells `note` how each stands then; `None` where one refuses.
+#[inline(always)]
+fn charge_each(
+    costs: &Costs,
+    transaction: &mut Transaction<'_>,
+    policy: impl Fn(usize, u64, &mut Transaction<'_>) -> Charged,
+    mut note: impl FnMut(usize, Decided),
+) -> Option<Charges> {
+    let mut charges = Charges::default();
+    for (index, cost) in costs.iter() {
+        let decided = match policy(index, cost, transaction) {
+            Charged::Taken { mark, is_near } => {
+                if is_near {
+                    charges.near.insert(index);
+                }
+                Decided::charged(mark, cost)
+            }
+            Charged::Waived(mark) => {
+                charges.waived.insert(index);
+                Decided::charged(mark, 0)
+            }
+            Charged::Refused => return None,
+        };
+        note(index, decided);
+    }
+    Some(charges)
+}
+
+impl LockedShard<'_> {
+    /// Charges everything, has `complete` do what else belongs to the transaction, counts it, and makes all of it final;
+    /// `None` where a limit refuses, or `complete`, which is told the limits that were waived. Then what was changed is undone,
+    /// in the way in which it would be after a death.
+    #[inline(always)]
+    pub(in crate::engine) fn charge<T>(
+        &self,
+        charge: &Charge<'_>,
+        note: impl FnMut(usize, Decided),
+        complete: impl FnOnce(&mut Transaction<'_>, LimitMask) -> Option<T>,
+    ) -> Result<Option<T>, Box<Error>> {
+        let (at, costs) = (self.at_its_instant(), charge.costs);
+        let (row, rules) = (charge.rows.first(), self.shard.rules);
+        let mut transaction = self.shard.memory.journal().begin();
+        let charges = if rules.backlogs.have_all(costs.limits) && charge.ahead.is_none() {
+            let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
+                let Some(limit) = rules.backlogs.get(index) else {
+                    return Charged::Refused;
+                };
+                let mark = limit.take(row.states(), transaction, self.now, cost);
+                Charged::by(mark, |mark| limit.is_near(mark))
+            };
+            charge_each(costs, &mut transaction, policy, note)
+        } else if !rules.differs_by_key {
+            let limit_of = |index: usize| rules.limits.get(index);
+            let policy = at.by_rules(limit_of, charge);
+            charge_each(costs, &mut transaction, policy, note)
+        } else {
+            let rules = self.shard.of_request(row, costs).rules;
+            let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
+            let policy = at.by_rules(limit_of, charge);
+            charge_each(costs, &mut transaction, policy, note)
+        };
+        let Some(charges) = charges else {
+            return Ok(None);
+        };
+        let Some(completed) = complete(&mut transaction, charges.waived) else {
+            return Ok(None);
+        };
+        // Only now, because what is counted is not undone.
+        for (index, cost) in costs.iter() {
+            if charges.waived.contains(index) {
+                count(&self.shard.counters(index).would_refuse, 1);
+                continue;
+            }
+            let is_near = charges.near.contains(index);
+            at.count_charge(index, cost, is_near, charge.requests);
+            if is_near && let Some(limit) = rules.limits.get(index).filter(|limit| limit.is_leased()) {
+                self.note_low(limit, row);
+            }
+        }
+        at.count_admitted(charge.rows, charge.requests);
+        self.shard.commit(&mut transaction)?;
+        Ok(Some(completed))
+    }
+
+    /// Takes everything, and a hold where there is a `free` one, or refuses.
+    #[inline(never)]
+    pub(in crate::engine) fn take_all(
+        &self,
+        charge: &Charge<'_>,
+        free: Option<FreeHold>,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let Charge { rows, costs, .. } = *charge;
+        let shard = self.shard.of_request(rows.first(), costs);
+        let is_pending = attempt == Attempt::First;
+        decision.begin(
+            shard.index(),
+            shard.definition(),
+            self.now.monotonic,
+            self.owner,
+            is_pending,
+        );
+        let mut notes = decision.notes();
+        let taken = self.charge(
+            charge,
+            |_, decided| notes.note(decided),
+            |transaction, waived| {
+                let at = self.at_its_instant();
+                let take_hold =
+                    |free| at.take_hold(transaction, rows.first(), free, self.owner, costs, waived);
+                Some(free.and_then(take_hold))
+            },
+        )?;
+        let Some(hold) = taken else {
+            return self.refuse(rows, costs, Cause::Limits, decision, attempt);
+        };
+        notes.note_key(rows.first(), rows.first().reference());
+        decision.set_hold(hold);
+        if shard.differs_by_key {
+            shard.note_own_capacities(rows.first(), costs, decision);
+        }
+        self.keep_label(decision, costs);
+        Ok(Answer::Admitted)
+    }
+}
+
+impl ShardAt<'_> {
+    /// Charges any limit by its rules, which `limit_of` finds: those of several networks are the same for all rows. One in
+    /// shadow takes what it admits, and refuses nothing.
+    #[inline(always)]
+    fn by_rules<L: Deref<Target = LimitRules>>(
+        &self,
+        limit_of: impl Fn(usize) -> Option<L>,
+        charge: &Charge<'_>,
+    ) -> impl Fn(usize, u64, &mut Transaction<'_>) -> Charged {
+        move |index, cost, transaction| {
+            let Some(limit) = limit_of(index) else {
+                return Charged::Refused;
+            };
+            let row = charge.rows.of(limit.level);
+            let mark = match charge.ahead {
+                _ if charge.waived.contains(index) => None,
+                None => limit.take(row, transaction, self.now, cost).ok(),
+                Some(delay) => limit.take_ahead(row, transaction, self.now, delay, cost),
+            };
+            if mark.is_none() && limit.shadow {
+                return Charged::Waived(limit.mark(row, self.now));
+            }
+            Charged::by(mark, |mark| limit.is_near(mark))
+        }
+    }
+
+    /// Counts what was charged to a limit.
+    #[inline(always)]
+    pub(super) fn count_charge(&self, index: usize, cost: u64, is_near: bool, requests: u64) {
+        // There are counters for each limit; said so, because nothing may end this half done.
+        if let Some(counters) = self.shard.memory.find_counters(index) {
+            count(&counters.admitted, requests);
+            count(&counters.taken, cost);
+            if is_near {
+                count(&counters.near, 1);
+            }
+        }
+    }
+
+    /// Counts requests that are admitted.
+    #[inline(always)]
+    pub(super) fn count_admitted(&self, rows: Rows<'_>, requests: u64) {
+        count(&self.shard.memory.control().admitted, requests);
+        self.count_on_rows(rows, KeyCounts::admitted(requests));
+    }
+}
