@@ -1,14 +1,11 @@
 //! Deciding on a request at once: on which row, behind whom, and where what it takes is held.
 
-use std::sync::atomic::Ordering;
-
 use super::charge::Charge;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;
 use crate::engine::credit::batches::Batches;
 use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::recover::dead_holds::OfDead;
-use crate::engine::recover::repairs::{Extent, POISONED_BY_COUNTS};
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
@@ -190,15 +187,16 @@ impl SegmentEngine {
             return Ok(answer);
         }
         // Moved only here, so that the lane above keeps it in registers.
-        self.decide_as_locked(target, locked, costs, decision, attempt)
+        locked.decide_by_loop(target, costs, decision, attempt)
     }
+}
 
-    /// Decides by whatever limits there are.
+impl LockedShard<'_> {
+    /// Decides by whatever limits there are, and releases the lock.
     #[inline(never)]
-    fn decide_as_locked(
-        &self,
+    fn decide_by_loop(
+        mut self,
         target: Target<'_>,
-        mut locked: LockedShard<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
@@ -207,34 +205,32 @@ impl SegmentEngine {
         match target.key {
             // Apart, because what only keys have costs nothing where it is known that there are none.
             None => {
-                let row = locked.shard.only_row();
-                self.decide_on_row(&mut locked, row, batches, costs, decision, attempt)
+                let row = self.shard.only_row();
+                self.decide_on_row(row, batches, costs, decision, attempt)
             }
-            Some(key) => self.decide_for_key(&mut locked, key, batches, costs, decision, attempt),
+            Some(key) => self.decide_for_key(key, batches, costs, decision, attempt),
         }
     }
 
     /// Decides for a key. With `batches`, what is taken is drawn from one.
     #[inline(always)]
     pub(in crate::engine) fn decide_for_key(
-        &self,
-        locked: &mut LockedShard<'_>,
+        &mut self,
         key: &KeyIdentity,
         batches: Option<&Batches>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        match locked.row_for_key(key, costs)? {
-            Ok(row) => self.decide_on_row(locked, row, batches, costs, decision, attempt),
-            Err(no_row) => locked.without_a_row(no_row, costs, decision, attempt),
+        match self.row_for_key(key, costs)? {
+            Ok(row) => self.decide_on_row(row, batches, costs, decision, attempt),
+            Err(no_row) => self.without_a_row(no_row, costs, decision, attempt),
         }
     }
 
     #[inline(always)]
     fn decide_on_row(
-        &self,
-        locked: &mut LockedShard<'_>,
+        &mut self,
         row: Row<'_>,
         batches: Option<&Batches>,
         costs: &Costs,
@@ -242,13 +238,11 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         match batches {
-            None if locked.shard.has_no_waiters(row) => {
-                self.take_or_refuse(locked, row, costs, decision, attempt)
+            None if self.shard.has_no_waiters(row) => self.take_or_refuse(row, costs, decision, attempt),
+            Some(batches) if self.shard.has_no_waiters(row) => {
+                self.draw_or_take(batches, row, costs, decision, attempt)
             }
-            Some(batches) if locked.shard.has_no_waiters(row) => {
-                self.draw_or_take(locked, batches, row, costs, decision, attempt)
-            }
-            _ => self.decide_behind(locked, row, costs, decision, attempt),
+            _ => self.decide_behind(row, costs, decision, attempt),
         }
     }
 
@@ -256,8 +250,7 @@ impl SegmentEngine {
     /// this request's turn.
     #[cold]
     fn decide_behind(
-        &self,
-        locked: &mut LockedShard<'_>,
+        &mut self,
         row: Row<'_>,
         costs: &Costs,
         decision: &mut Decision,
@@ -265,61 +258,56 @@ impl SegmentEngine {
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
             // In the queue, what can never be met would keep every process behind it waiting for ever.
-            let shard = locked.shard.of(row);
+            let shard = self.shard.of(row);
             let Some(impossible) = shard.impossible_cost(row, costs) else {
                 return Ok(Answer::MustWait);
             };
             decision.note_impossible(impossible);
             return Ok(Answer::Impossible);
         }
-        locked.serve_head(row.index)?;
-        if locked.shard.has_no_waiters(row) {
-            return self.take_or_refuse(locked, row, costs, decision, attempt);
+        self.serve_head(row.index)?;
+        if self.shard.has_no_waiters(row) {
+            return self.take_or_refuse(row, costs, decision, attempt);
         }
-        locked.refuse(row.into(), costs, Cause::Behind(None), decision, attempt)
+        self.refuse(row.into(), costs, Cause::Behind(None), decision, attempt)
     }
 
     /// Decides where no request waits.
     #[inline(always)]
     pub(in crate::engine) fn take_or_refuse(
         &self,
-        locked: &LockedShard<'_>,
         row: Row<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let shard = locked.shard;
-        if locked.throttles(row, costs) > 0 {
+        if self.throttles(row, costs) > 0 {
             // A missing hold takes longer: no clock says when one comes back.
-            let cause = if shard.wants_for_a_hold(costs) {
+            let cause = if self.shard.wants_for_a_hold(costs) {
                 Cause::HoldsFull
             } else {
                 Cause::Limits
             };
-            return locked.refuse(row.into(), costs, cause, decision, attempt);
+            return self.refuse(row.into(), costs, cause, decision, attempt);
         }
-        let Some(HoldRoom { free, waived }) = self.room_for_a_hold(shard, costs)? else {
-            return locked.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt);
+        let Some(HoldRoom { free, waived }) = self.room_for_a_hold(costs)? else {
+            return self.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt);
         };
         let charge = Charge {
             waived,
             ..Charge::of(row.into(), costs)
         };
-        locked.take_all(&charge, free, decision, attempt)
+        self.take_all(&charge, free, decision, attempt)
     }
 
     /// Where what is taken is held; `None` where every hold is taken. What only limits in shadow would hold needs none.
     #[inline(always)]
-    pub(in crate::engine) fn room_for_a_hold(
-        &self,
-        shard: RuledShard<'_>,
-        costs: &Costs,
-    ) -> Result<Option<HoldRoom>, Box<Error>> {
+    pub(in crate::engine) fn room_for_a_hold(&self, costs: &Costs) -> Result<Option<HoldRoom>, Box<Error>> {
+        let shard = self.shard;
         if !shard.set.takes_a_hold(costs) {
             return Ok(Some(HoldRoom::default()));
         }
-        Ok(match self.find_free_hold(shard)? {
+        Ok(match self.find_free_hold()? {
             FreeHold::None if shard.holds_in_shadow_only(costs) => Some(HoldRoom {
                 free: None,
                 waived: LimitMask((shard.set.held_mask & shard.shadow_mask) as u16),
@@ -334,29 +322,14 @@ impl SegmentEngine {
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    pub(in crate::engine) fn find_free_hold(&self, shard: RuledShard<'_>) -> Result<FreeHold, Box<Error>> {
-        match shard.memory.find_free_hold() {
-            FreeHold::Damaged => self.find_free_hold_after_rebuild(shard),
+    pub(in crate::engine) fn find_free_hold(&self) -> Result<FreeHold, Box<Error>> {
+        match self.shard.memory.find_free_hold() {
+            FreeHold::Damaged => {
+                self.rebuild_or_poison()?;
+                Ok(self.shard.memory.find_free_hold())
+            }
             free => Ok(free),
         }
-    }
-
-    #[cold]
-    fn find_free_hold_after_rebuild(&self, shard: RuledShard<'_>) -> Result<FreeHold, Box<Error>> {
-        self.rebuild_or_poison(shard)?;
-        Ok(shard.memory.find_free_hold())
-    }
-
-    /// Counts everything again because the counts or links were found damaged. The caller holds the lock.
-    #[cold]
-    pub(in crate::engine) fn rebuild_or_poison(&self, shard: RuledShard<'_>) -> Result<(), Box<Error>> {
-        self.rebuild(shard);
-        if shard.is_consistent(Extent::Whole) {
-            return Ok(());
-        }
-        let poisoned = &shard.memory.control().poisoned;
-        poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
-        Err(shard.poisoned())
     }
 }
 

@@ -83,7 +83,7 @@ impl SegmentEngine {
                     let lone = locked.decide_lone(Some(key), costs, decision, attempt);
                     match lone {
                         Some(answer) => Ok(answer),
-                        None => self.decide_for_key(&mut locked, key, None, costs, decision, attempt),
+                        None => locked.decide_for_key(key, None, costs, decision, attempt),
                     }
                 };
                 let mut answer = decide(decision, Attempt::First)?;

@@ -148,96 +148,6 @@ impl SegmentEngine {
         true
     }
 
-    /// Decides where none waits, drawing a batch if the request is to be admitted from one.
-    #[inline(never)]
-    pub(in crate::engine) fn draw_or_take(
-        &self,
-        locked: &LockedShard<'_>,
-        batches: &Batches,
-        row: Row<'_>,
-        costs: &Costs,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Answer, Box<Error>> {
-        let shard = locked.shard;
-        if locked.throttles(row, costs) > 0 {
-            return locked.refuse(row.into(), costs, Cause::Limits, decision, attempt);
-        }
-        let take = |decision: &mut Decision| self.take_or_refuse(locked, row, costs, decision, attempt);
-        let cost = costs.of_the_only_limit();
-        let Some((limit, credit)) = shard
-            .credit()
-            .filter(|(limit, credit)| credit.batch.is_for(cost) && cost <= limit.burst)
-        else {
-            return take(decision);
-        };
-        let Some((place, noted)) = batches.place(shard.index(), row.key(), locked.owner) else {
-            return take(decision);
-        };
-        let own = noted.filter(|drawn| locked.owns(drawn.hold, drawn.owner));
-        let own = match own {
-            Some(drawn) if drawn.fingerprint != row.key() => {
-                locked.end_batch(drawn.hold.index)?;
-                None
-            }
-            own => own,
-        };
-        let hold = own.and_then(|drawn| shard.memory.hold(drawn.hold.index));
-        let word = hold.and_then(|hold| hold.amounts().first());
-        if let (Some(drawn), Some(word)) = (own, word) {
-            if !locked.is_good(&drawn) {
-                locked.take_batch_back(drawn.hold.index, None)?;
-            } else if let Some(left) = CreditWord::spend(word, drawn.tag, cost) {
-                // Another thread of this process has drawn meanwhile.
-                decision.admit_from_credit(shard.index(), &drawn, cost, left);
-                return Ok(Answer::Admitted);
-            } else if limit.refunds && CreditWord::load(word).units() > 0 {
-                // So that no batch and no permit has units of two instants, which time replenishes at different times.
-                locked.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
-            }
-        }
-        let remaining = limit.rule.standing(limit.mark(row, locked.now)).remaining;
-        let left = word.map_or(CreditWord::new(0, 0), CreditWord::take);
-        // At least one: a batch with nothing to draw is none.
-        let needed = cost.saturating_sub(left.units()).max(1);
-        if remaining < needed {
-            if let Some(word) = word {
-                word.store(left.to_word(), Ordering::Release);
-            }
-            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then where
-            // the algorithm does not refund.
-            return locked.refuse(row.into(), costs, Cause::Limits, decision, attempt);
-        }
-        // Each of them has a hold for its batch, and nothing else is held.
-        let others = shard.memory.control().active.load(Ordering::Relaxed);
-        let processes = others.saturating_add(u64::from(own.is_none()));
-        let units = credit.batch.units(remaining, processes).max(needed);
-        let hold = match own {
-            Some(drawn) => DrawInto::Own(drawn.hold),
-            // Nothing would be left to be admitted from.
-            None if credit.batch == BatchSize::Auto && units == needed => return take(decision),
-            None => match self.find_free_hold(shard)? {
-                FreeHold::None => return take(decision),
-                free => DrawInto::New(free),
-            },
-        };
-        let draw = Draw {
-            hold,
-            requests: left.requests() + 1,
-            units,
-            needed,
-        };
-        let Some(drawn) = locked.draw(row, limit, credit, &draw, locked.owner)? else {
-            return take(decision);
-        };
-        place.write(&drawn);
-        if !self.clock.is_virtual() {
-            batches.note_draw();
-        }
-        decision.admit_from_credit(shard.index(), &drawn, cost, draw.left());
-        Ok(Answer::Admitted)
-    }
-
     /// Returns the batches of a set from which this process has spent nothing since the last time; answers whether it
     /// has others, or could not return some for want of a lock.
     pub(crate) fn return_unused_batches(&self, set: &SetEngine) -> bool {
@@ -347,22 +257,6 @@ impl<'a> RuledShard<'a> {
         Some((limit, limit.credit?))
     }
 
-    /// Takes what is left of all batches, of one row or of all: for a reset, which has replenished the limit already.
-    /// Not journalled: it can be repeated.
-    pub(in crate::engine) fn void_batches(&self, row: Option<u64>, counters: bool) {
-        if self.credit().is_none() {
-            return;
-        }
-        for hold in self.batches_of(row) {
-            for word in hold.amounts() {
-                let left = CreditWord::take(word);
-                if !counters {
-                    word.store(left.emptied().to_word(), Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
     /// The holds that record batches, of one row or of all.
     fn batches_of(&self, row: Option<u64>) -> impl Iterator<Item = HoldPlace<'a>> + use<'a> {
         let memory = self.memory;
@@ -373,6 +267,95 @@ impl<'a> RuledShard<'a> {
 }
 
 impl LockedShard<'_> {
+    /// Decides where none waits, drawing a batch if the request is to be admitted from one.
+    #[inline(never)]
+    pub(in crate::engine) fn draw_or_take(
+        &self,
+        batches: &Batches,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let shard = self.shard;
+        if self.throttles(row, costs) > 0 {
+            return self.refuse(row.into(), costs, Cause::Limits, decision, attempt);
+        }
+        let take = |decision: &mut Decision| self.take_or_refuse(row, costs, decision, attempt);
+        let cost = costs.of_the_only_limit();
+        let Some((limit, credit)) = shard
+            .credit()
+            .filter(|(limit, credit)| credit.batch.is_for(cost) && cost <= limit.burst)
+        else {
+            return take(decision);
+        };
+        let Some((place, noted)) = batches.place(shard.index(), row.key(), self.owner) else {
+            return take(decision);
+        };
+        let own = noted.filter(|drawn| self.owns(drawn.hold, drawn.owner));
+        let own = match own {
+            Some(drawn) if drawn.fingerprint != row.key() => {
+                self.end_batch(drawn.hold.index)?;
+                None
+            }
+            own => own,
+        };
+        let hold = own.and_then(|drawn| shard.memory.hold(drawn.hold.index));
+        let word = hold.and_then(|hold| hold.amounts().first());
+        if let (Some(drawn), Some(word)) = (own, word) {
+            if !self.is_good(&drawn) {
+                self.take_batch_back(drawn.hold.index, None)?;
+            } else if let Some(left) = CreditWord::spend(word, drawn.tag, cost) {
+                // Another thread of this process has drawn meanwhile.
+                decision.admit_from_credit(shard.index(), &drawn, cost, left);
+                return Ok(Answer::Admitted);
+            } else if limit.refunds && CreditWord::load(word).units() > 0 {
+                // So that no batch and no permit has units of two instants, which time replenishes at different times.
+                self.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
+            }
+        }
+        let remaining = limit.rule.standing(limit.mark(row, self.now)).remaining;
+        let left = word.map_or(CreditWord::new(0, 0), CreditWord::take);
+        // At least one: a batch with nothing to draw is none.
+        let needed = cost.saturating_sub(left.units()).max(1);
+        if remaining < needed {
+            if let Some(word) = word {
+                word.store(left.to_word(), Ordering::Release);
+            }
+            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then where
+            // the algorithm does not refund.
+            return self.refuse(row.into(), costs, Cause::Limits, decision, attempt);
+        }
+        // Each of them has a hold for its batch, and nothing else is held.
+        let others = shard.memory.control().active.load(Ordering::Relaxed);
+        let processes = others.saturating_add(u64::from(own.is_none()));
+        let units = credit.batch.units(remaining, processes).max(needed);
+        let hold = match own {
+            Some(drawn) => DrawInto::Own(drawn.hold),
+            // Nothing would be left to be admitted from.
+            None if credit.batch == BatchSize::Auto && units == needed => return take(decision),
+            None => match self.find_free_hold()? {
+                FreeHold::None => return take(decision),
+                free => DrawInto::New(free),
+            },
+        };
+        let draw = Draw {
+            hold,
+            requests: left.requests() + 1,
+            units,
+            needed,
+        };
+        let Some(drawn) = self.draw(row, limit, credit, &draw, self.owner)? else {
+            return take(decision);
+        };
+        place.write(&drawn);
+        if !self.engine.clock.is_virtual() {
+            batches.note_draw();
+        }
+        decision.admit_from_credit(shard.index(), &drawn, cost, draw.left());
+        Ok(Answer::Admitted)
+    }
+
     /// Whether a batch may be spent: it is of the definition that the shard is of, and its window goes on.
     fn is_good(&self, drawn: &Drawn) -> bool {
         drawn.generation == self.shard.rules.generation
@@ -501,6 +484,22 @@ impl LockedShard<'_> {
         };
         transaction.count(counter, refunded);
         self.count_requests(transaction, limit, row, left.requests());
+    }
+
+    /// Takes what is left of all batches, of one row or of all: for a reset, which has replenished the limit already.
+    /// Not journalled: it can be repeated.
+    pub(in crate::engine) fn void_batches(&self, row: Option<u64>, counters: bool) {
+        if self.shard.credit().is_none() {
+            return;
+        }
+        for hold in self.shard.batches_of(row) {
+            for word in hold.amounts() {
+                let left = CreditWord::take(word);
+                if !counters {
+                    word.store(left.emptied().to_word(), Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// Takes a batch back, and leaves its hold to its process, empty.

@@ -106,7 +106,7 @@ impl<'a> LockedShard<'a> {
             let head = match queue::head(&QueueWords::reading(self.shard.memory), row) {
                 Ok(head) => head,
                 Err(queue::Damaged) => {
-                    self.engine.rebuild_or_poison(self.shard)?;
+                    self.rebuild_or_poison()?;
                     queue::head(&QueueWords::reading(self.shard.memory), row)
                         .map_err(|_| self.shard.poisoned())?
                 }
@@ -268,7 +268,7 @@ impl<'a> LockedShard<'a> {
         if self.throttles(row, costs) > 0 {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let Some(HoldRoom { free, waived }) = self.engine.room_for_a_hold(shard, costs)? else {
+        let Some(HoldRoom { free, waived }) = self.room_for_a_hold(costs)? else {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         };
         let charge = Charge {
@@ -304,7 +304,7 @@ impl<'a> LockedShard<'a> {
             return Ok(Served::Granted);
         }
         if !is_sound {
-            self.engine.rebuild_or_poison(shard)?;
+            self.rebuild_or_poison()?;
             // The process that looks next finds it sound.
             return Ok(Served::Blocked(Blocked {
                 by_others: true,

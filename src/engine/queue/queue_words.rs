@@ -94,7 +94,7 @@ impl LockedShard<'_> {
         if let Some(answer) = try_change() {
             return answer;
         }
-        self.engine.rebuild_or_poison(shard)?;
+        self.rebuild_or_poison()?;
         try_change().unwrap_or_else(|| Err(shard.poisoned()))
     }
 }

@@ -326,7 +326,7 @@ impl SegmentEngine {
         locked.lapse_if_due(row.index)?;
         let served = locked.serve_head(row.index)?;
         if shard.has_no_waiters(row) {
-            match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
+            match locked.take_or_refuse(row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(WaitStart::Decided(true))),
                 Answer::Impossible => {
                     drop(locked);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::recover::recovery_report::Repairs;
 use crate::engine::shard::key_table::TableWords;
-use crate::engine::shard::locked_shard::{LockFor, LockWait};
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
@@ -35,10 +35,11 @@ pub(crate) enum Extent {
     Whole,
 }
 
-impl SegmentEngine {
-    /// Puts right what a dead owner left behind. The caller holds the lock.
+impl LockedShard<'_> {
+    /// Puts right what a dead owner left behind.
     #[cold]
-    pub(crate) fn recover(&self, shard: RuledShard<'_>, owner_died: bool) -> Repairs {
+    pub(in crate::engine) fn recover(&self, owner_died: bool) -> Repairs {
+        let shard = self.shard;
         let control = shard.memory.control();
         let journal = shard.memory.journal();
         let mut repairs = Repairs {
@@ -55,12 +56,12 @@ impl SegmentEngine {
             }
             JournalState::Reset => {
                 repairs.finished_reset = true;
-                shard.carry_out_reset();
+                self.carry_out_reset();
                 true
             }
             JournalState::Rebuild => {
                 repairs.rebuilt = true;
-                self.rebuild(shard);
+                self.rebuild();
                 true
             }
             JournalState::Damaged(_) => false,
@@ -84,7 +85,7 @@ impl SegmentEngine {
             shard.look_for_lapses_anew();
             control
                 .last_recoverer
-                .store(self.membership.owner_so_far(), Ordering::Relaxed);
+                .store(self.engine.membership.owner_so_far(), Ordering::Relaxed);
             control.recoveries.store(
                 control.recoveries.load(Ordering::Relaxed).saturating_add(1),
                 Ordering::Relaxed,
@@ -106,7 +107,7 @@ impl SegmentEngine {
         let mut is_consistent = shard.is_consistent(extent);
         if !is_consistent {
             repairs.rebuilt = true;
-            self.rebuild(shard);
+            self.rebuild();
             is_consistent = shard.is_consistent(Extent::Whole);
         }
         // Counts that can be made again must not hide what the journal lost.
@@ -119,38 +120,11 @@ impl SegmentEngine {
         repairs
     }
 
-    /// Recovers a shard now: its lock, its counts, and what the dead hold. Counts everything again if the counts are
-    /// wrong, and in any case if `rebuilds`. Returns what was repaired under the lock, and how many holds of dead
-    /// owners were given back.
-    pub(crate) fn repair(
-        &self,
-        shard: Shard<'_>,
-        rebuilds: bool,
-    ) -> Result<(Option<Repairs>, u64), Box<Error>> {
-        let mut locked = self.lock(shard, LockFor::Repair, LockWait::Timeout)?;
-        let mut repairs = locked.repairs();
-        let shard = locked.shard;
-        let poisoned = &shard.memory.control().poisoned;
-        if rebuilds || !shard.is_consistent(Extent::Whole) {
-            self.rebuild(shard);
-            repairs.get_or_insert_default().rebuilt = true;
-        }
-        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && shard.is_consistent(Extent::Whole) {
-            poisoned.store(0, Ordering::Relaxed);
-        }
-        if poisoned.load(Ordering::Relaxed) != 0 {
-            repairs.get_or_insert_default().poisoned = true;
-            return Ok((repairs, 0));
-        }
-        locked.serve_every_queue()?;
-        drop(locked);
-        Ok((repairs, self.reclaim(shard.unruled(), LockWait::Timeout)?))
-    }
-
     /// Counts everything again that follows from fingerprints, holds and tickets: which row has which key, what is in
-    /// use, how many holds are active and which are free, and the order of each queue. The caller holds the lock.
+    /// use, how many holds are active and which are free, and the order of each queue.
     #[cold]
-    pub(crate) fn rebuild(&self, shard: RuledShard<'_>) {
+    pub(in crate::engine) fn rebuild(&self) {
+        let shard = self.shard;
         let memory = shard.memory;
         let control = memory.control();
         memory.journal().mark_rebuild();
@@ -208,6 +182,48 @@ impl SegmentEngine {
             Ordering::Relaxed,
         );
         memory.journal().close();
+    }
+
+    /// Counts everything again because the counts or links were found damaged.
+    #[cold]
+    pub(in crate::engine) fn rebuild_or_poison(&self) -> Result<(), Box<Error>> {
+        self.rebuild();
+        if self.shard.is_consistent(Extent::Whole) {
+            return Ok(());
+        }
+        let poisoned = &self.shard.memory.control().poisoned;
+        poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
+        Err(self.shard.poisoned())
+    }
+}
+
+impl SegmentEngine {
+    /// Recovers a shard now: its lock, its counts, and what the dead hold. Counts everything again if the counts are
+    /// wrong, and in any case if `rebuilds`. Returns what was repaired under the lock, and how many holds of dead
+    /// owners were given back.
+    pub(crate) fn repair(
+        &self,
+        shard: Shard<'_>,
+        rebuilds: bool,
+    ) -> Result<(Option<Repairs>, u64), Box<Error>> {
+        let mut locked = self.lock(shard, LockFor::Repair, LockWait::Timeout)?;
+        let mut repairs = locked.repairs();
+        let shard = locked.shard;
+        let poisoned = &shard.memory.control().poisoned;
+        if rebuilds || !shard.is_consistent(Extent::Whole) {
+            locked.rebuild();
+            repairs.get_or_insert_default().rebuilt = true;
+        }
+        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && shard.is_consistent(Extent::Whole) {
+            poisoned.store(0, Ordering::Relaxed);
+        }
+        if poisoned.load(Ordering::Relaxed) != 0 {
+            repairs.get_or_insert_default().poisoned = true;
+            return Ok((repairs, 0));
+        }
+        locked.serve_every_queue()?;
+        drop(locked);
+        Ok((repairs, self.reclaim(shard.unruled(), LockWait::Timeout)?))
     }
 }
 

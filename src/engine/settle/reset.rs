@@ -49,7 +49,7 @@ impl SegmentEngine {
         }
         locked.begin_and_carry_out_reset(scope, 0);
         if poisoned.load(Ordering::Relaxed) != 0 {
-            self.rebuild(shard);
+            locked.rebuild();
             if shard.is_consistent(Extent::Whole) {
                 poisoned.store(0, Ordering::Relaxed);
             }
@@ -107,30 +107,30 @@ impl LockedShard<'_> {
             .reset_row
             .store(end_row | generation << 32, Ordering::Relaxed);
         self.shard.memory.journal().mark_reset();
-        self.shard.carry_out_reset();
+        self.carry_out_reset();
     }
-}
 
-impl RuledShard<'_> {
-    /// Completes a reset that was begun. The caller holds the lock.
-    pub(crate) fn carry_out_reset(&self) {
-        let control = self.memory.control();
+    /// Completes a reset that was begun.
+    pub(in crate::engine) fn carry_out_reset(&self) {
+        let shard = self.shard;
+        let control = shard.memory.control();
         let scope = ResetScope::from_word(control.reset_scope.load(Ordering::Relaxed));
         let instant = control.reset_instant.load(Ordering::Relaxed);
         let limits = || {
-            self.limits
+            shard
+                .limits
                 .iter()
                 .filter(|limit| scope.limits & (1 << limit.index) != 0)
         };
         let reset_row = control.reset_row.load(Ordering::Relaxed);
         match (reset_row & u64::from(u32::MAX)).checked_sub(1) {
             Some(index) => {
-                let row = self.row(index);
+                let row = shard.row(index);
                 for limit in limits() {
                     limit.reset(row);
                 }
                 if scope.limits != 0 {
-                    self.end_throttling(row, instant);
+                    shard.end_throttling(row, instant);
                     self.void_batches(Some(index), scope.counters);
                 }
                 if let Some(generation) = row.generation() {
@@ -140,30 +140,30 @@ impl RuledShard<'_> {
             }
             None => {
                 for limit in limits() {
-                    let reset_at = &self.counters(limit.index).reset_at;
+                    let reset_at = &shard.counters(limit.index).reset_at;
                     // Zero means no reset. What was decided at this very instant is void, before the reset or after.
                     reset_at.store(instant.max(1), Ordering::Relaxed);
-                    for row in self.memory.all_rows() {
+                    for row in shard.memory.all_rows() {
                         limit.reset(row);
                     }
                 }
                 if scope.limits != 0 {
-                    for row in self.memory.all_rows() {
-                        self.end_throttling(row, instant);
+                    for row in shard.memory.all_rows() {
+                        shard.end_throttling(row, instant);
                     }
                     self.void_batches(None, scope.counters);
                 }
             }
         }
         if scope.counters {
-            for word in counter_words(self) {
+            for word in counter_words(&shard) {
                 word.store(0, Ordering::Relaxed);
             }
-            for counts in self.memory.all_rows().filter_map(Row::counts) {
+            for counts in shard.memory.all_rows().filter_map(Row::counts) {
                 counts.store(0, Ordering::Relaxed);
             }
         }
-        self.memory.journal().close();
+        shard.memory.journal().close();
     }
 }
 

@@ -57,7 +57,7 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
         let (mut locked, in_force) = self.by_known_rules(locked, purpose, wait)?;
-        match self.try_attend(&mut locked, in_force, purpose) {
+        match locked.try_attend(in_force, purpose) {
             Ok(()) => Ok(locked),
             Err(error) => {
                 // What cannot be done now cannot be done after the unlock either.
@@ -99,37 +99,34 @@ impl SegmentEngine {
         drop(locked);
         Err(self.lock_failure(shard, LockError::TimedOut { holder: None }))
     }
+}
 
-    fn try_attend<'a>(
-        &self,
-        locked: &mut LockedShard<'a>,
-        in_force: &'a SetRules,
-        purpose: LockFor,
-    ) -> Result<(), Box<Error>> {
+impl<'a> LockedShard<'a> {
+    fn try_attend(&mut self, in_force: &'a SetRules, purpose: LockFor) -> Result<(), Box<Error>> {
         // What is half done was begun under the shard's own definition.
-        self.recover_if_unfinished(locked)?;
+        self.recover_if_unfinished()?;
         if purpose == LockFor::Repair {
-            return self.migrate(locked, in_force);
+            return self.migrate(in_force);
         }
-        if locked.shard.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
-            return Err(locked.shard.poisoned());
+        if self.shard.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
+            return Err(self.shard.poisoned());
         }
-        self.migrate(locked, in_force)?;
-        locked.finish_some_marks()?;
+        self.migrate(in_force)?;
+        self.finish_some_marks()?;
         // A process that died may have freed something without passing it on.
-        locked.serve_every_queue()
+        self.serve_every_queue()
     }
 
-    fn recover_if_unfinished(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
-        if !locked.was_left_unfinished() {
+    fn recover_if_unfinished(&mut self) -> Result<(), Box<Error>> {
+        if !self.was_left_unfinished() {
             return Ok(());
         }
-        let (path, set) = (self.path(), &*locked.shard.set.name);
-        let owner_died = locked.owner_died();
+        let (path, set) = (self.engine.path(), &*self.shard.set.name);
+        let owner_died = self.owner_died();
         if owner_died {
             probes::owner_dead::fire(|| (path, set));
         }
-        let repairs = self.recover(locked.shard, owner_died);
+        let repairs = self.recover(owner_died);
         let Repairs {
             owner_died,
             undone_words,
@@ -138,10 +135,10 @@ impl SegmentEngine {
             ..
         } = repairs;
         probes::recovered::fire(|| (path, set, owner_died, undone_words, rebuilt, poisoned));
-        locked.repairs = Some(repairs);
+        self.repairs = Some(repairs);
         // What was undone may have been the step to the next definition.
-        let shard = locked.shard.unruled();
-        locked.shard = shard.by(self.own_rules(shard)?);
+        let shard = self.shard.unruled();
+        self.shard = shard.by(self.engine.own_rules(shard)?);
         Ok(())
     }
 }

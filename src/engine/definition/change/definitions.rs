@@ -170,20 +170,18 @@ impl SegmentEngine {
             compile: self.compile,
         }
     }
+}
 
-    /// Migrates a locked shard to the `rules` of the definition in force, unless it is on that already.
-    pub(in crate::engine) fn migrate<'a>(
-        &self,
-        locked: &mut LockedShard<'a>,
-        rules: &'a SetRules,
-    ) -> Result<(), Box<Error>> {
+impl<'a> LockedShard<'a> {
+    /// Migrates the shard to the `rules` of the definition in force, unless it is on that already.
+    pub(in crate::engine) fn migrate(&mut self, rules: &'a SetRules) -> Result<(), Box<Error>> {
         let generation = rules.generation;
-        if generation == locked.shard.rules.generation {
+        if generation == self.shard.rules.generation {
             return Ok(());
         }
-        locked.read_clock();
-        locked.end_automatic_batches()?;
-        let (shard, now) = (locked.shard, locked.now);
+        self.read_clock();
+        self.end_automatic_batches()?;
+        let (shard, now) = (self.shard, self.now);
         let control = shard.memory.control();
         let limits = shard.limits.len() as u64;
         let total = shard.memory.row_count() * limits;
@@ -209,7 +207,7 @@ impl SegmentEngine {
         transaction.store(&control.migrated, 0);
         transaction.store(&control.applied_at, now.monotonic);
         shard.commit(&mut transaction)?;
-        locked.shard = shard.unruled().by(rules);
+        self.shard = shard.unruled().by(rules);
         Ok(())
     }
 }
