@@ -191,32 +191,16 @@ impl SegmentEngine {
         {
             self.refuse_if_removed(now)?;
         }
-        let locked = self.lock_attended(shard, purpose, reading, wait);
-        let mut locked = match locked {
-            Ok(locked) => locked,
-            // Where the lock is only tried, it tells nothing that another has it.
-            Err(error) if purpose.needs_present_segment() && wait != LockWait::NOT => {
-                return Err(self.explain(error));
-            }
-            Err(error) => return Err(error),
-        };
+        // Where the lock is only tried, it explains nothing that another has it.
+        let explains = purpose.needs_present_segment() && wait != LockWait::NOT;
+        let explained = |error| if explains { self.explain(error) } else { error };
+        let set_instant = reading.filter(|_| purpose.sets_instant());
+        let mut locked = self.take_lock(shard, set_instant, wait).map_err(explained)?;
+        if locked.needs_attention() {
+            locked = self.attend(locked, purpose, wait).map_err(explained)?;
+        }
         if let (LockFor::Look, Some(now)) = (purpose, reading) {
             locked.now = locked.shard.instant(now);
-        }
-        Ok(locked)
-    }
-
-    #[inline(always)]
-    fn lock_attended<'a>(
-        &'a self,
-        shard: Shard<'a>,
-        purpose: LockFor,
-        reading: Option<Now>,
-        wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
-        let mut locked = self.take_lock(shard, reading.filter(|_| purpose.sets_instant()), wait)?;
-        if locked.needs_attention() {
-            locked = self.attend(locked, purpose, wait)?;
         }
         Ok(locked)
     }
