@@ -1,8 +1,8 @@
-//! A request that asks one limit may be decided in a lane of its own, and the charge loop has a policy for backlogs and one
-//! for all limits: the result must be the same.
+//! A request that asks one limit may be decided in a lane of its own, and the charge loop has a policy for backlogs and
+//! one for all limits: the result must be the same.
 //!
-//! Each trace is played twice: as it is, and with a limit in shadow that every request asks as well, which keeps it from the
-//! lane and from the policy for backlogs, and changes nothing else.
+//! Each trace is played twice: as it is, and with a limit in shadow that every request asks as well, which keeps it
+//! from the lane and from the policy for backlogs, and changes nothing else.
 
 use std::time::Duration;
 

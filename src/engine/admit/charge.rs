@@ -1,9 +1,9 @@
 //! Charging: everything that is asked for is taken, limit by limit, or nothing.
 //!
-//! Whatever is admitted goes through one [loop](charge_each) and one [commit](LockedShard::charge): requests, reservations,
-//! grants of the queue, and batches of credit. They differ in the policy by which a limit is charged, in where it is noted how
-//! the limit stands then, and in what else belongs to the transaction. Only the [lane of a single word](super::lone) is beside
-//! it.
+//! Whatever is admitted goes through one [loop](charge_each) and one [commit](LockedShard::charge): requests,
+//! reservations, grants of the queue, and batches of credit. They differ in the policy by which a limit is charged, in
+//! where it is noted how the limit stands then, and in what else belongs to the transaction. Only the [lane of a single
+//! word](super::lone) is beside it.
 
 use std::ops::Deref;
 
@@ -110,9 +110,9 @@ fn charge_each(
 }
 
 impl LockedShard<'_> {
-    /// Charges everything, has `complete` do what else belongs to the transaction, counts it, and makes all of it final;
-    /// `None` where a limit refuses, or `complete`, which is told the limits that were waived. Then what was changed is undone,
-    /// in the way in which it would be after a death.
+    /// Charges everything, has `complete` do what else belongs to the transaction, counts it, and makes all of it
+    /// final; `None` where a limit refuses, or `complete`, which is told the limits that were waived. Then what was
+    /// changed is undone, in the way in which it would be after a death.
     #[inline(always)]
     pub(in crate::engine) fn charge<T>(
         &self,
@@ -209,8 +209,8 @@ impl LockedShard<'_> {
 }
 
 impl ShardAt<'_> {
-    /// Charges any limit by its rules, which `limit_of` finds: those of several networks are the same for all rows. One in
-    /// shadow takes what it admits, and refuses nothing.
+    /// Charges any limit by its rules, which `limit_of` finds: those of several networks are the same for all rows. One
+    /// in shadow takes what it admits, and refuses nothing.
     #[inline(always)]
     fn by_rules<L: Deref<Target = LimitRules>>(
         &self,

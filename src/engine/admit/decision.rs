@@ -217,8 +217,8 @@ impl Decision {
         self.details
     }
 
-    /// Begins to note that it is admitted, in a shard of the set, for a participant. How each limit was decided goes into the
-    /// [notes](Self::notes), which are empty where the decision `is_pending` still.
+    /// Begins to note that it is admitted, in a shard of the set, for a participant. How each limit was decided goes
+    /// into the [notes](Self::notes), which are empty where the decision `is_pending` still.
     #[inline(always)]
     pub(in crate::engine) fn begin(
         &mut self,

@@ -1,9 +1,9 @@
-//! The lane of a single word, beside the [charge loop](super::charge): for requests that ask one limit which a backlog decides
-//! and nothing is held of, as most do.
+//! The lane of a single word, beside the [charge loop](super::charge): for requests that ask one limit which a backlog
+//! decides and nothing is held of, as most do.
 //!
-//! It comes to the same as the loop and takes about half as many instructions. Nearly always it changes one word, with one store
-//! that either happens or not, so there is nothing to journal or to undo. And it keeps what it works on, the guard included,
-//! in registers: it is inlined into its callers, and what is not inlined gets copies.
+//! It comes to the same as the loop and takes about half as many instructions. Nearly always it changes one word, with
+//! one store that either happens or not, so there is nothing to journal or to undo. And it keeps what it works on, the
+//! guard included, in registers: it is inlined into its callers, and what is not inlined gets copies.
 
 use std::sync::atomic::Ordering;
 
@@ -31,8 +31,8 @@ enum Taken {
 }
 
 impl LockedShard<'_> {
-    /// Decides, unless the loop has to: then nothing has changed. At the [first](Attempt::First) attempt the decision must be a
-    /// pending one.
+    /// Decides, unless the loop has to: then nothing has changed. At the [first](Attempt::First) attempt the decision
+    /// must be a pending one.
     #[inline(always)]
     pub(in crate::engine) fn decide_lone(
         &self,

@@ -322,8 +322,8 @@ impl LockedShard<'_> {
             if let Some(word) = word {
                 word.store(left.to_word(), Ordering::Release);
             }
-            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then where
-            // the algorithm does not refund.
+            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then
+            // where the algorithm does not refund.
             return self.refuse(row.into(), costs, Cause::Limits, decision, attempt);
         }
         // Each of them has a hold for its batch, and nothing else is held.

@@ -21,7 +21,8 @@ pub(crate) struct SetRules {
     pub(in crate::engine) tier: TierIndex,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
-    /// The [plain](LimitRules::is_plain) limits with the most common rule; none if keys can have other limits than these.
+    /// The [plain](LimitRules::is_plain) limits with the most common rule; none if keys can have other limits than
+    /// these.
     pub(in crate::engine) backlogs: BacklogLimits,
     /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,

@@ -48,7 +48,8 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Does everything that a locked shard needs. If the lock has to be taken again, waits for it as long as `wait` says.
+    /// Does everything that a locked shard needs. If the lock has to be taken again, waits for it as long as `wait`
+    /// says.
     #[cold]
     pub(super) fn attend<'a>(
         &'a self,
@@ -67,8 +68,8 @@ impl SegmentEngine {
         }
     }
 
-    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not read yet
-    /// are read without the lock, which is then taken again.
+    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not
+    /// read yet are read without the lock, which is then taken again.
     fn by_known_rules<'a>(
         &'a self,
         mut locked: LockedShard<'a>,
@@ -86,8 +87,8 @@ impl SegmentEngine {
             locked.leave_marks();
             needed?;
             if locked.lock_was_of_dead() {
-                // What it left has to be undone by the rules that it began under, so by the first process that has read them.
-                // The lock no longer says that its owner died, so a word does.
+                // What it left has to be undone by the rules that it began under, so by the first process that has read
+                // them. The lock no longer says that its owner died, so a word does.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }

@@ -1,5 +1,5 @@
-//! A shard whose lock is held, and the one way to take it: [`SegmentEngine::lock`], which is told [what for](LockFor) and
-//! [how long to wait](LockWait).
+//! A shard whose lock is held, and the one way to take it: [`SegmentEngine::lock`], which is told [what for](LockFor)
+//! and [how long to wait](LockWait).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -64,8 +64,8 @@ pub(crate) enum LockFor {
 }
 
 impl LockFor {
-    /// Whether it has to be the segment at its path. Permits are settled and released in the file that they were taken from,
-    /// whatever became of that.
+    /// Whether it has to be the segment at its path. Permits are settled and released in the file that they were taken
+    /// from, whatever became of that.
     #[inline(always)]
     fn needs_present_segment(self) -> bool {
         !matches!(self, Self::GiveBack | Self::Timeless)
@@ -92,8 +92,8 @@ impl<Rules> Shard<'_, Rules> {
     }
 }
 
-/// A shard whose lock is held. What is left to do once it is released, such as waking waiters, is noted here and done when
-/// this is dropped.
+/// A shard whose lock is held. What is left to do once it is released, such as waking waiters, is noted here and done
+/// when this is dropped.
 pub(crate) struct LockedShard<'a> {
     pub(crate) engine: &'a SegmentEngine,
     /// Decides by the definition that the shard is on, which may be later than the latest one this process knew when it
@@ -171,8 +171,8 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Takes a shard's lock, waiting for it as long as `wait` says, and [attends](Self::attend) to what others left in the
-    /// shard.
+    /// Takes a shard's lock, waiting for it as long as `wait` says, and [attends](Self::attend) to what others left in
+    /// the shard.
     #[inline(always)]
     pub(crate) fn lock<'a>(
         &'a self,
@@ -205,8 +205,8 @@ impl SegmentEngine {
         Ok(locked)
     }
 
-    /// Takes the lock only: no recovery, no migration. Without a `reading` of the clock, the instant is that of the shard's
-    /// latest change.
+    /// Takes the lock only: no recovery, no migration. Without a `reading` of the clock, the instant is that of the
+    /// shard's latest change.
     #[inline(always)]
     pub(super) fn take_lock<'a>(
         &'a self,
