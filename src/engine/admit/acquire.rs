@@ -1,4 +1,4 @@
-//! Deciding on a request at once: on which row, behind whom, and where what it takes is held.
+//! Deciding a request at once: finding its row, its place behind others, and a hold.
 
 use super::charge::Charge;
 use super::decision::{Costs, Decision};
@@ -43,15 +43,6 @@ pub(in crate::engine) enum Attempt {
     BeforeWaiting,
     /// It waits.
     Waiting,
-}
-
-/// Where what a request takes is held.
-#[derive(Clone, Copy, Default)]
-pub(in crate::engine) struct HoldRoom {
-    /// None where nothing is held.
-    pub(in crate::engine) free: Option<FreeHold>,
-    /// Limits in shadow that take nothing, because nothing could hold it.
-    pub(in crate::engine) waived: LimitMask,
 }
 
 /// Whose limits a request is put to.
@@ -186,13 +177,13 @@ impl SegmentEngine {
         if let Some(answer) = locked.decide_lone(target.key, costs, decision, attempt) {
             return Ok(answer);
         }
-        // Moved only here, so that the lane above keeps it in registers.
+        // Moved here and not borrowed, so that the lane above keeps the guard in registers.
         locked.decide_by_loop(target, costs, decision, attempt)
     }
 }
 
 impl LockedShard<'_> {
-    /// Decides by whatever limits there are, and releases the lock.
+    /// Decides what has no lane of its own, and releases the lock.
     #[inline(never)]
     fn decide_by_loop(
         mut self,
@@ -290,34 +281,32 @@ impl LockedShard<'_> {
             };
             return self.refuse(row.into(), costs, cause, decision, attempt);
         }
-        let Some(HoldRoom { free, waived }) = self.room_for_a_hold(costs)? else {
-            return self.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt);
-        };
-        let charge = Charge {
-            waived,
-            ..Charge::of(row.into(), costs)
-        };
-        self.take_all(&charge, free, decision, attempt)
+        match self.charge_and_hold(row, costs)? {
+            Some(charge) => self.take_all(&charge, decision, attempt),
+            None => self.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt),
+        }
     }
 
-    /// Where what is taken is held; `None` where every hold is taken. What only limits in shadow would hold needs none.
+    /// What a request takes now, with a hold for what has to be given back; `None` if every hold is taken. What only
+    /// limits in shadow would hold needs none.
     #[inline(always)]
-    pub(in crate::engine) fn room_for_a_hold(&self, costs: &Costs) -> Result<Option<HoldRoom>, Box<Error>> {
+    pub(in crate::engine) fn charge_and_hold<'r>(
+        &self,
+        row: Row<'r>,
+        costs: &'r Costs,
+    ) -> Result<Option<Charge<'r>>, Box<Error>> {
         let shard = self.shard;
-        if !shard.set.takes_a_hold(costs) {
-            return Ok(Some(HoldRoom::default()));
+        let mut charge = Charge::of(row.into(), costs);
+        if shard.set.takes_a_hold(costs) {
+            match self.find_free_hold()? {
+                FreeHold::None if shard.holds_in_shadow_only(costs) => {
+                    charge.waived = LimitMask((shard.set.held_mask & shard.shadow_mask) as u16);
+                }
+                FreeHold::None => return Ok(None),
+                found => charge.hold = Some(found),
+            }
         }
-        Ok(match self.find_free_hold()? {
-            FreeHold::None if shard.holds_in_shadow_only(costs) => Some(HoldRoom {
-                free: None,
-                waived: LimitMask((shard.set.held_mask & shard.shadow_mask) as u16),
-            }),
-            FreeHold::None => None,
-            found => Some(HoldRoom {
-                free: Some(found),
-                waived: LimitMask::default(),
-            }),
-        })
+        Ok(Some(charge))
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.

@@ -1,9 +1,8 @@
-//! Charging: everything that is asked for is taken, limit by limit, or nothing.
+//! Charging: takes everything a request asks for, limit by limit, or nothing.
 //!
-//! Whatever is admitted goes through one [loop](charge_each) and one [commit](LockedShard::charge): requests,
-//! reservations, grants of the queue, and batches of credit. They differ in the policy by which a limit is charged, in
-//! where it is noted how the limit stands then, and in what else belongs to the transaction. Only the [lane of a single
-//! word](super::lone) is beside it.
+//! Requests, reservations, grants from the queue and batches of credit all go through one [loop](charge_each) and one
+//! [commit](LockedShard::charge). They differ in the policy that charges a limit, in where the resulting mark is noted,
+//! and in what else belongs to the transaction. Only the [lane of a single word](super::lone) stays beside the loop.
 
 use std::ops::Deref;
 
@@ -27,36 +26,38 @@ use crate::shm::lock::journal::{Transaction, count};
 pub(in crate::engine) struct Charge<'r> {
     pub(in crate::engine) rows: Rows<'r>,
     pub(in crate::engine) costs: &'r Costs,
-    /// Limits in shadow that are not charged, because nothing could hold it.
+    /// Limits in shadow that are not charged, because no hold is free.
     pub(in crate::engine) waived: LimitMask,
-    /// For a use so many nanoseconds from now, by which all of it can be had.
+    /// The free hold to take for what has to be given back, if anything has.
+    pub(in crate::engine) hold: Option<FreeHold>,
+    /// For a reservation: in how many nanoseconds it will be used. By then every limit must admit it.
     pub(in crate::engine) ahead: Option<u64>,
-    /// How many requests it is counted as.
+    /// How many requests to count.
     pub(in crate::engine) requests: u64,
 }
 
 impl<'r> Charge<'r> {
-    /// What one request takes now.
+    /// One request that takes its costs now.
     #[inline(always)]
     pub(in crate::engine) fn of(rows: Rows<'r>, costs: &'r Costs) -> Self {
         Self {
             rows,
             costs,
             waived: LimitMask::default(),
+            hold: None,
             ahead: None,
             requests: 1,
         }
     }
 }
 
-/// What charging one limit came to.
+/// The result of charging one limit.
 enum Charged {
-    /// How the limit stands then, and whether that is near its end.
     Taken {
         mark: Mark,
         is_near: bool,
     },
-    /// Nothing was taken of a limit in shadow. How it stands.
+    /// A limit in shadow took nothing.
     Waived(Mark),
     Refused,
 }
@@ -74,14 +75,14 @@ impl Charged {
     }
 }
 
-/// Of what was charged, which limits are near their end, and which were waived.
+/// Of the limits that were charged, those that are near their capacity, and those that were waived.
 #[derive(Default)]
 struct Charges {
     near: LimitMask,
     waived: LimitMask,
 }
 
-/// Charges one limit after the other by a policy, and tells `note` how each stands then; `None` where one refuses.
+/// Charges one limit after the other by `policy`, and passes each result to `note`. `None` as soon as one refuses.
 #[inline(always)]
 fn charge_each(
     costs: &Costs,
@@ -110,9 +111,9 @@ fn charge_each(
 }
 
 impl LockedShard<'_> {
-    /// Charges everything, has `complete` do what else belongs to the transaction, counts it, and makes all of it
-    /// final; `None` where a limit refuses, or `complete`, which is told the limits that were waived. Then what was
-    /// changed is undone, in the way in which it would be after a death.
+    /// Charges all limits, lets `complete` do whatever else belongs to the transaction, counts, and commits. `complete`
+    /// gets the limits that were waived. If a limit refuses, or `complete` returns `None`, everything is rolled back,
+    /// as it would be after a death.
     #[inline(always)]
     pub(in crate::engine) fn charge<T>(
         &self,
@@ -148,7 +149,7 @@ impl LockedShard<'_> {
         let Some(completed) = complete(&mut transaction, charges.waived) else {
             return Ok(None);
         };
-        // Only now, because what is counted is not undone.
+        // Last, because counters are not rolled back.
         for (index, cost) in costs.iter() {
             if charges.waived.contains(index) {
                 count(&self.shard.counters(index).would_refuse, 1);
@@ -165,12 +166,11 @@ impl LockedShard<'_> {
         Ok(Some(completed))
     }
 
-    /// Takes everything, and a hold where there is a `free` one, or refuses.
+    /// Takes everything, or refuses.
     #[inline(never)]
     pub(in crate::engine) fn take_all(
         &self,
         charge: &Charge<'_>,
-        free: Option<FreeHold>,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
@@ -192,7 +192,7 @@ impl LockedShard<'_> {
                 let at = self.at_its_instant();
                 let take_hold =
                     |free| at.take_hold(transaction, rows.first(), free, self.owner, costs, waived);
-                Some(free.and_then(take_hold))
+                Some(charge.hold.and_then(take_hold))
             },
         )?;
         let Some(hold) = taken else {
@@ -209,8 +209,8 @@ impl LockedShard<'_> {
 }
 
 impl ShardAt<'_> {
-    /// Charges any limit by its rules, which `limit_of` finds: those of several networks are the same for all rows. One
-    /// in shadow takes what it admits, and refuses nothing.
+    /// The policy for any limit. `limit_of` finds its rules, which are the same for all networks of an address. A limit
+    /// in shadow never refuses: it is waived instead.
     #[inline(always)]
     fn by_rules<L: Deref<Target = LimitRules>>(
         &self,
@@ -234,10 +234,10 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Counts what was charged to a limit.
+    /// Counts what a limit admitted.
     #[inline(always)]
     pub(super) fn count_charge(&self, index: usize, cost: u64, is_near: bool, requests: u64) {
-        // There are counters for each limit; said so, because nothing may end this half done.
+        // Every limit has counters. No panic may end this half done, so nothing is indexed.
         if let Some(counters) = self.shard.memory.find_counters(index) {
             count(&counters.admitted, requests);
             count(&counters.taken, cost);
@@ -247,7 +247,7 @@ impl ShardAt<'_> {
         }
     }
 
-    /// Counts requests that are admitted.
+    /// Counts admitted requests.
     #[inline(always)]
     pub(super) fn count_admitted(&self, rows: Rows<'_>, requests: u64) {
         count(&self.shard.memory.control().admitted, requests);

@@ -217,8 +217,8 @@ impl Decision {
         self.details
     }
 
-    /// Begins to note that it is admitted, in a shard of the set, for a participant. How each limit was decided goes
-    /// into the [notes](Self::notes), which are empty where the decision `is_pending` still.
+    /// Begins an admission, in a shard of the set, for a participant. Its [notes](Self::notes) are cleared, unless the
+    /// decision `is_pending`: then they are still empty.
     #[inline(always)]
     pub(in crate::engine) fn begin(
         &mut self,
@@ -325,7 +325,7 @@ impl Decision {
     /// Notes, behind the key, the capacity of its own that it has of each limit that is asked for. There is room for it.
     pub(in crate::engine) fn note_own_capacities(&mut self, capacity: impl Fn(usize) -> Option<NonZeroU64>) {
         let count = self.limits.0.count_ones() as usize;
-        // Where it was refused, or only looked at, nothing stands there yet.
+        // A refusal or a look has no place for these yet.
         let end = count + 1 + notes_of_overrides(count);
         if self.decided.len() < end {
             self.decided.resize(end, Decided::NOTHING);
@@ -497,11 +497,11 @@ pub(in crate::engine) fn longer_wait(first: Binding, second: Binding) -> Binding
     if second.1 > first.1 { second } else { first }
 }
 
-/// The notes of a [`Decision`]. To store a note in its place takes less than to add it.
+/// The notes of a [`Decision`]: places that are filled in order, which is cheaper than pushing.
 pub(in crate::engine) struct Notes<'a>(std::slice::IterMut<'a, Decided>);
 
 impl Notes<'_> {
-    /// Notes something in the next place.
+    /// Fills the next place.
     #[inline(always)]
     pub(in crate::engine) fn note(&mut self, decided: Decided) {
         let place = self.0.next();
@@ -511,7 +511,7 @@ impl Notes<'_> {
         }
     }
 
-    /// Notes, when everything is decided, the key of the row that it was decided on, if that has one.
+    /// Notes the key of the row, if it has one. The last note, after those of the limits.
     #[inline(always)]
     pub(in crate::engine) fn note_key(&mut self, row: Row<'_>, reference: RowReference) {
         if let Some(key) = Decided::of_key(row, reference) {

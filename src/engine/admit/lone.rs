@@ -1,9 +1,9 @@
-//! The lane of a single word, beside the [charge loop](super::charge): for requests that ask one limit which a backlog
-//! decides and nothing is held of, as most do.
+//! The lane of a single word: a request for one limit that is a plain backlog, as most are.
 //!
-//! It comes to the same as the loop and takes about half as many instructions. Nearly always it changes one word, with
-//! one store that either happens or not, so there is nothing to journal or to undo. And it keeps what it works on, the
-//! guard included, in registers: it is inlined into its callers, and what is not inlined gets copies.
+//! The [charge loop](super::charge) would decide the same. The lane stays beside it because it is what most programs
+//! do all day, and takes about half the instructions. It nearly always changes one word, with one store that either
+//! happens or not: there is nothing to journal and nothing to undo. It is inlined into its callers, and passes copies
+//! to what is not inlined, so the guard stays in registers.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::{LoneChange, count};
 
-/// What a limit came to.
+/// What became of the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Admitted,
@@ -31,8 +31,8 @@ enum Taken {
 }
 
 impl LockedShard<'_> {
-    /// Decides, unless the loop has to: then nothing has changed. At the [first](Attempt::First) attempt the decision
-    /// must be a pending one.
+    /// Decides a request that has the lane to itself. `None`, with nothing changed, if the loop has to decide it. At
+    /// the [first](Attempt::First) attempt the decision must be pending.
     #[inline(always)]
     pub(in crate::engine) fn decide_lone(
         &self,
@@ -103,7 +103,7 @@ impl ShardAt<'_> {
         Taken::Admitted
     }
 
-    /// Refuses what no holder's death would help. `None` where the cost never fits, which the loop says.
+    /// Refuses: no holder's death would help. `None` if the cost never fits, which is for the loop to say.
     #[inline(never)]
     fn refuse_backlog(
         self,

@@ -192,7 +192,7 @@ impl LockedShard<'_> {
             }
         }
         let rows = Rows::of_levels(&rows);
-        self.take_all(&Charge::of(rows, costs), None, decision, attempt)
+        self.take_all(&Charge::of(rows, costs), decision, attempt)
     }
 }
 

@@ -315,7 +315,7 @@ impl LockedShard<'_> {
                 waived: costs.limits,
                 ..Charge::of(Row::ABSENT.into(), costs)
             };
-            return self.take_all(&charge, None, decision, Attempt::Last);
+            return self.take_all(&charge, decision, Attempt::Last);
         }
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,

@@ -79,7 +79,7 @@ impl SegmentEngine {
                     ..Charge::of(row.into(), costs)
                 };
                 // Nothing of it is held.
-                locked.take_all(&charge, None, decision, attempt)
+                locked.take_all(&charge, decision, attempt)
             }
             _ => locked.refuse(row.into(), costs, cause, decision, attempt),
         }

@@ -237,8 +237,8 @@ impl LimitRules {
         }
     }
 
-    /// Charges for a use `delay` nanoseconds from now, by when the limit admits it, as of then: charged before, it
-    /// would leave room for others at that instant. Answers how the limit stands now; `None` if it is in shadow and
+    /// Charges for a use `delay` nanoseconds from now, as of then, by when the limit must admit it. Charged as of now,
+    /// it would leave room for others at that instant. Returns how the limit stands now; `None` if it is in shadow and
     /// would refuse.
     #[cold]
     pub(crate) fn take_ahead(

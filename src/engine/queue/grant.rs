@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::deadline::Deadline;
 use super::pending_wake::BY_PROCESS_FUTEX;
 use super::queue_words::QueueWords;
-use crate::engine::admit::acquire::HoldRoom;
-use crate::engine::admit::charge::Charge;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
@@ -268,12 +266,8 @@ impl<'a> LockedShard<'a> {
         if self.throttles(row, costs) > 0 {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let Some(HoldRoom { free, waived }) = self.room_for_a_hold(costs)? else {
+        let Some(charge) = self.charge_and_hold(row, costs)? else {
             return Ok(Served::Blocked(self.blocked(row, costs)));
-        };
-        let charge = Charge {
-            waived,
-            ..Charge::of(row.into(), costs)
         };
         let mut is_sound = true;
         let note = |index, decided: Decided| {
@@ -284,7 +278,8 @@ impl<'a> LockedShard<'a> {
         };
         let granted = self.charge(&charge, note, |transaction, waived| {
             let at = self.at_its_instant();
-            let hold = free.and_then(|free| at.take_hold(transaction, row, free, owner, costs, waived));
+            let take_hold = |free| at.take_hold(transaction, row, free, owner, costs, waived);
+            let hold = charge.hold.and_then(take_hold);
             let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
             ticket.hold().store(hold, Ordering::Relaxed);
             ticket.hold_serial().store(serial, Ordering::Relaxed);
@@ -317,7 +312,7 @@ impl<'a> LockedShard<'a> {
         Ok(Served::Blocked(self.blocked(row, costs)))
     }
 
-    /// Counts that a waiter is granted what it asked for, and for how long it waited.
+    /// Counts a waiter that is granted what it asked for, and how long it waited.
     fn count_wait(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'_>) {
         let control = self.shard.memory.control();
         let enqueued_at = ticket.enqueued_at().load(Ordering::Relaxed);

@@ -83,7 +83,7 @@ impl SegmentEngine {
                 locked.shard = shard.by(rules.own);
                 return Ok((locked, rules.in_force));
             }
-            // To finish marks after the unlock would need the rules that are missing.
+            // Finishing marks after the unlock would need the same rules.
             locked.leave_marks();
             needed?;
             if locked.lock_was_of_dead() {

@@ -366,13 +366,13 @@ impl KeyCounts {
         u64::from(self.admitted) | (u64::from(self.refused) << 32)
     }
 
-    /// A refused request.
+    /// One refused request.
     pub(in crate::engine) const REFUSED: Self = Self {
         admitted: 0,
         refused: 1,
     };
 
-    /// So many admitted requests.
+    /// `requests` admitted requests.
     #[inline(always)]
     pub(in crate::engine) fn admitted(requests: u64) -> Self {
         Self {

@@ -44,34 +44,34 @@ impl LockWait {
     pub(crate) const NOT: Self = Self::Until(0);
 }
 
-/// What the lock of a shard is taken for.
+/// What a shard's lock is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockFor {
-    /// Taking something.
+    /// To take something, at an instant that is read now.
     Decide,
-    /// Taking something at an instant that was read before: for several shards at one instant. A shard that was changed
-    /// later than that is decided on as of its change.
+    /// To take something, at an instant that was read before, so that several shards can share it. If a shard was
+    /// changed later than that, the instant is that of the change.
     DecideAt(Now),
-    /// Looking at what would be decided. Leaves no trace of when.
+    /// To see what would be decided. Leaves no trace of when.
     Look,
-    /// Giving back, or finishing what others left.
+    /// To give something back, or to finish what others left.
     GiveBack,
-    /// What does not depend on time. The clock is not read: the instant is that of the shard's latest change.
+    /// For what does not depend on time. The clock is not read: the instant is that of the shard's latest change.
     Timeless,
-    /// Repairing. Also locks a poisoned shard, leaves marks and queues to the caller, and keeps
+    /// To repair. Accepts a poisoned shard, leaves marks and queues to the caller, and keeps
     /// [what was repaired](LockedShard::repairs).
     Repair,
 }
 
 impl LockFor {
-    /// Whether it has to be the segment at its path. Permits are settled and released in the file that they were taken
-    /// from, whatever became of that.
+    /// Whether the segment must not have been removed. Permits are settled and released in the file they were taken
+    /// from, even if that was removed.
     #[inline(always)]
     fn needs_present_segment(self) -> bool {
         !matches!(self, Self::GiveBack | Self::Timeless)
     }
 
-    /// Whether the shard is changed as of now, so that no later change may be dated before it.
+    /// Whether the shard changes as of now, so that no later change is dated before this one.
     #[inline(always)]
     pub(super) fn sets_instant(self) -> bool {
         !matches!(self, Self::Look | Self::Timeless)
@@ -92,8 +92,8 @@ impl<Rules> Shard<'_, Rules> {
     }
 }
 
-/// A shard whose lock is held. What is left to do once it is released, such as waking waiters, is noted here and done
-/// when this is dropped.
+/// A shard whose lock is held. Collects the work that is left for after the unlock, such as waking waiters. Dropping it
+/// releases the lock and then does that work.
 pub(crate) struct LockedShard<'a> {
     pub(crate) engine: &'a SegmentEngine,
     /// Decides by the definition that the shard is on, which may be later than the latest one this process knew when it
@@ -102,9 +102,9 @@ pub(crate) struct LockedShard<'a> {
     pub(crate) now: Now,
     /// This process as a participant.
     pub(crate) owner: u64,
-    /// `None` only while this is dropped.
+    /// `None` only in `drop`.
     guard: Option<Guard<'a>>,
-    /// What is to be woken.
+    /// Whom to wake.
     pub(in crate::engine) pending_wake: Cell<Option<PendingWake<'a>>>,
     /// Whether the process on duty has to look whether to ask for more.
     pub(in crate::engine) wakes_duty: Cell<bool>,
@@ -118,7 +118,7 @@ pub(crate) struct LockedShard<'a> {
 impl Drop for LockedShard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // First, so that a waiter is woken when the lock is free.
+        // First, so that a waiter is only woken when the lock is free.
         drop(self.guard.take());
         let shard = self.shard.unruled();
         if let Some(pending_wake) = self.pending_wake.take() {
@@ -143,7 +143,7 @@ impl LockedShard<'_> {
         self.shard.at(self.now)
     }
 
-    /// Whether the lock's previous owner died with it.
+    /// Whether the lock's previous owner died holding it.
     #[inline(always)]
     pub(super) fn lock_was_of_dead(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::owner_died)
@@ -154,7 +154,7 @@ impl LockedShard<'_> {
         self.repairs
     }
 
-    /// Leaves marks that are made until the unlock to the next holder.
+    /// Leaves marks that are found after the unlock to the next holder of the lock.
     pub(in crate::engine) fn leave_marks(&mut self) {
         self.deadline = NOTHING_MORE;
     }
@@ -171,8 +171,10 @@ impl LockedShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Takes a shard's lock, waiting for it as long as `wait` says, and [attends](Self::attend) to what others left in
-    /// the shard.
+    /// Takes a shard's lock, and [attends](Self::attend) to whatever others left in the shard.
+    ///
+    /// The clock is read before the lock is taken, to keep it out of the critical section. Only a process that had to
+    /// wait for the lock reads it again.
     #[inline(always)]
     pub(crate) fn lock<'a>(
         &'a self,
@@ -180,7 +182,6 @@ impl SegmentEngine {
         purpose: LockFor,
         wait: LockWait,
     ) -> Result<LockedShard<'a>, Box<Error>> {
-        // Before the lock is taken, so that it is not part of the critical section.
         let reading = match purpose {
             LockFor::Timeless => None,
             LockFor::DecideAt(now) => Some(now),
@@ -191,7 +192,7 @@ impl SegmentEngine {
         {
             self.refuse_if_removed(now)?;
         }
-        // Where the lock is only tried, it explains nothing that another has it.
+        // If the lock was only tried, that another process has it needs no explanation.
         let explains = purpose.needs_present_segment() && wait != LockWait::NOT;
         let explained = |error| if explains { self.explain(error) } else { error };
         let set_instant = reading.filter(|_| purpose.sets_instant());
