@@ -135,12 +135,12 @@ impl LockedShard<'_> {
             charge_each(costs, &mut transaction, policy, note)
         } else if !rules.differs_by_key {
             let limit_of = |index: usize| rules.limits.get(index);
-            let policy = at.by_rules(limit_of, charge);
+            let policy = self.by_rules(limit_of, charge);
             charge_each(costs, &mut transaction, policy, note)
         } else {
             let rules = self.shard.of_request(row, costs).rules;
             let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
-            let policy = at.by_rules(limit_of, charge);
+            let policy = self.by_rules(limit_of, charge);
             charge_each(costs, &mut transaction, policy, note)
         };
         let Some(charges) = charges else {
@@ -189,9 +189,8 @@ impl LockedShard<'_> {
             charge,
             |_, decided| notes.note(decided),
             |transaction, waived| {
-                let at = self.at_its_instant();
                 let take_hold =
-                    |free| at.take_hold(transaction, rows.first(), free, self.owner, costs, waived);
+                    |free| self.take_hold(transaction, rows.first(), free, self.owner, costs, waived);
                 Some(charge.hold.and_then(take_hold))
             },
         )?;
@@ -206,9 +205,7 @@ impl LockedShard<'_> {
         self.keep_label(decision, costs);
         Ok(Answer::Admitted)
     }
-}
 
-impl ShardAt<'_> {
     /// The policy for any limit. `limit_of` finds its rules, which are the same for all networks of an address. A limit
     /// in shadow never refuses: it is waived instead.
     #[inline(always)]
@@ -233,7 +230,9 @@ impl ShardAt<'_> {
             Charged::by(mark, |mark| limit.is_near(mark))
         }
     }
+}
 
+impl ShardAt<'_> {
     /// Counts what a limit admitted.
     #[inline(always)]
     pub(super) fn count_charge(&self, index: usize, cost: u64, is_near: bool, requests: u64) {

@@ -217,11 +217,10 @@ impl LockedShard<'_> {
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
         let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
-        let at = self.at_its_instant();
-        at.assess_all(row.into(), costs, decision);
+        self.at_its_instant().assess_all(row.into(), costs, decision);
         // Whatever else the key would have to wait for, this is the reason.
         decision.refuse(Cause::Limits);
-        at.count_refusal(row.into(), decision);
+        self.count_refusal(row.into(), decision);
     }
 }
 

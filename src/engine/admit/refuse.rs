@@ -168,11 +168,27 @@ impl ShardAt<'_> {
     }
 }
 
-impl ShardAt<'_> {
+impl RuledShard<'_> {
+    fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
+        let control = self.memory.control();
+        match reason {
+            RefusalReason::Rate => &control.refused_rate,
+            RefusalReason::Concurrency => &control.refused_concurrency,
+            RefusalReason::Budget => &control.refused_budget,
+            RefusalReason::TableFull => &control.refused_table_full,
+            RefusalReason::HoldsFull => &control.refused_holds_full,
+            RefusalReason::QueueFull => &control.refused_queue_full,
+            RefusalReason::Throttled => &control.refused_throttled,
+            RefusalReason::Lease => &control.refused_lease,
+        }
+    }
+}
+
+impl LockedShard<'_> {
     /// What else than a refusal a request is answered by that the limits do not admit: it is worth a look whether holders
     /// have died, or it can wait.
     #[inline(always)]
-    pub(in crate::engine) fn not_yet_refused(
+    fn not_yet_refused(
         &self,
         costs: &Costs,
         cause: Cause,
@@ -197,27 +213,9 @@ impl ShardAt<'_> {
                 count(&self.shard.counters(index).refused, 1);
             }
         }
-        self.count_on_rows(rows, KeyCounts::REFUSED);
+        self.at_its_instant().count_on_rows(rows, KeyCounts::REFUSED);
     }
-}
 
-impl RuledShard<'_> {
-    fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
-        let control = self.memory.control();
-        match reason {
-            RefusalReason::Rate => &control.refused_rate,
-            RefusalReason::Concurrency => &control.refused_concurrency,
-            RefusalReason::Budget => &control.refused_budget,
-            RefusalReason::TableFull => &control.refused_table_full,
-            RefusalReason::HoldsFull => &control.refused_holds_full,
-            RefusalReason::QueueFull => &control.refused_queue_full,
-            RefusalReason::Throttled => &control.refused_throttled,
-            RefusalReason::Lease => &control.refused_lease,
-        }
-    }
-}
-
-impl LockedShard<'_> {
     /// Refuses for a cause, as far as it is known, unless it is no refusal yet.
     #[inline(never)]
     pub(in crate::engine) fn refuse(
@@ -236,10 +234,7 @@ impl LockedShard<'_> {
         if self.shard.set.has_lease_room {
             self.note_unmet(rows.first(), costs);
         }
-        if let Some(answer) = self
-            .at_its_instant()
-            .not_yet_refused(costs, cause, decision, attempt)
-        {
+        if let Some(answer) = self.not_yet_refused(costs, cause, decision, attempt) {
             return Ok(answer);
         }
         let late = match attempt {
@@ -247,7 +242,7 @@ impl LockedShard<'_> {
             _ => None,
         };
         decision.refuse(self.final_cause(rows.first(), costs, cause, late)?);
-        self.at_its_instant().count_refusal(rows, decision);
+        self.count_refusal(rows, decision);
         Ok(Answer::Refused)
     }
 

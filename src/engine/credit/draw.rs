@@ -390,8 +390,7 @@ impl LockedShard<'_> {
                         .index()
                         .and_then(|index| memory.hold(index)?.amounts().first());
                     let empty = empty.map_or(0, |word| CreditWord::take(word).emptied().to_word());
-                    let at = self.at_its_instant();
-                    at.fill_hold(transaction, row, free, owner, |_| empty)?
+                    self.fill_hold(transaction, row, free, owner, |_| empty)?
                 }
             };
             let place = memory.hold(hold.index)?;
@@ -468,12 +467,12 @@ impl LockedShard<'_> {
         if left.units() == 0 && left.requests() == 0 {
             return;
         }
-        let (at, units) = (self.at_its_instant(), left.units());
+        let units = left.units();
         let refunded = match mark {
-            None => at.refund_drawn(transaction, limit, row, units, origin),
+            None => self.refund_drawn(transaction, limit, row, units, origin),
             Some(mark) => {
                 let charged = Decided::charged(mark, units);
-                at.refund_unused(transaction, limit, row, units, &charged, origin)
+                self.refund_unused(transaction, limit, row, units, &charged, origin)
             }
         };
         let counters = self.shard.counters(limit.index);

@@ -277,8 +277,7 @@ impl<'a> LockedShard<'a> {
             }
         };
         let granted = self.charge(&charge, note, |transaction, waived| {
-            let at = self.at_its_instant();
-            let take_hold = |free| at.take_hold(transaction, row, free, owner, costs, waived);
+            let take_hold = |free| self.take_hold(transaction, row, free, owner, costs, waived);
             let hold = charge.hold.and_then(take_hold);
             let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
             ticket.hold().store(hold, Ordering::Relaxed);
@@ -370,7 +369,6 @@ impl<'a> LockedShard<'a> {
     /// Gives back what a granted ticket took: no process has made use of it.
     pub(in crate::engine) fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let row = self.shard.row(ticket.row().index);
-        let at = self.at_its_instant();
         let origin = ticket.granted_origin();
         let shard = self.shard.of(row);
         // What its hold stands for is given back with the hold.
@@ -380,7 +378,7 @@ impl<'a> LockedShard<'a> {
             };
             let reserved = Decided::charged(asked.mark(), cost);
             let limit = limit.of(row);
-            let refunded = at.refund_unused(transaction, &limit, row, cost, &reserved, origin);
+            let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
             transaction.count(&self.shard.counters(limit.index).refunded, refunded);
         }
         if let Some(hold) = self.shard.hold_of_grant(ticket) {

@@ -17,7 +17,7 @@ use crate::engine::admit::decision::Decision;
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::shard::set_engine::ShardAt;
+use crate::engine::shard::locked_shard::LockedShard;
 use crate::limit::Charge;
 use crate::shm::layout::places::HoldPlace;
 use crate::shm::layout::row::{Row, RowReference};
@@ -59,7 +59,7 @@ impl HoldPlace<'_> {
     }
 }
 
-impl ShardAt<'_> {
+impl LockedShard<'_> {
     /// Refunds what was reserved and not used. Returns the units actually refunded.
     pub(in crate::engine) fn refund_unused(
         &self,

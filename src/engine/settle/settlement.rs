@@ -257,14 +257,7 @@ impl<'a> LockedShard<'a> {
         };
         if used < reserved {
             let unused = reserved - used;
-            settled.refunded = self.at_its_instant().refund_unused(
-                transaction,
-                &limit,
-                row,
-                unused,
-                decided,
-                permit.origin(),
-            );
+            settled.refunded = self.refund_unused(transaction, &limit, row, unused, decided, permit.origin());
             let drawn_again = match limit.credit {
                 Some(_) => self.put_back(transaction, &limit, row, permit, settled.refunded),
                 None => 0,
