@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use super::acquire::{Answer, Attempt};
+use super::attempt::{Answer, Attempt};
 use super::decided::Decided;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;
@@ -248,7 +248,7 @@ impl ShardAt<'_> {
 
     /// Counts admitted requests.
     #[inline(always)]
-    pub(super) fn count_admitted(&self, rows: Rows<'_>, requests: u64) {
+    pub(in crate::engine) fn count_admitted(&self, rows: Rows<'_>, requests: u64) {
         count(&self.shard.memory.control().admitted, requests);
         self.count_on_rows(rows, KeyCounts::admitted(requests));
     }

@@ -1,6 +1,7 @@
 //! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
 
-use super::acquire::{Answer, Attempt, Target};
+use super::acquire::Target;
+use super::attempt::{Answer, Attempt};
 use super::charge::Charge;
 use super::decided::NEVER;
 use super::decision::{Costs, Decision, Impossible};

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::acquire::{Answer, Attempt};
+use super::attempt::{Answer, Attempt};
 use super::decided::Decided;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;

@@ -2,6 +2,7 @@
 
 pub(super) mod acquire;
 pub(super) mod ahead;
+pub(super) mod attempt;
 pub(super) mod charge;
 pub(super) mod check;
 pub(super) mod decided;

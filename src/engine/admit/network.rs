@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::acquire::{Answer, Attempt};
+use super::attempt::{Answer, Attempt};
 use super::charge::Charge;
 use super::decision::{Costs, Decision};
 use crate::engine::definition::plan::PrefixLengths;

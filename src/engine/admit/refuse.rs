@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
-use super::acquire::{Answer, Attempt};
+use super::attempt::{Answer, Attempt};
 use super::charge::Charge;
 use super::decided::Decided;
 use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT};

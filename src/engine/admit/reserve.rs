@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-use super::acquire::{Answer, Attempt, Target};
+use super::acquire::Target;
+use super::attempt::{Answer, Attempt};
 use super::charge::Charge;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;

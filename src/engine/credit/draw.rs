@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
-use crate::engine::admit::acquire::{Answer, Attempt, Target};
+use crate::engine::admit::acquire::Target;
+use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::admit::charge::Charge;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, Decision};
@@ -25,7 +26,6 @@ use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::{BatchSize, CreditPlan};
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::{Ending, FreeHold};
-use crate::engine::shard::key_table::KeyCounts;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
@@ -33,7 +33,7 @@ use crate::error::{Error, SegmentError};
 use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::row::Row;
-use crate::shm::lock::journal::Transaction;
+use crate::shm::lock::journal::{Transaction, count};
 use crate::shm::time::clock::boot_nanos;
 use crate::table::Fingerprint;
 
@@ -433,20 +433,9 @@ impl LockedShard<'_> {
     }
 
     /// Counts requests that were admitted from a batch.
-    fn count_requests(
-        &self,
-        transaction: &mut Transaction<'_>,
-        limit: &LimitRules,
-        row: Row<'_>,
-        requests: u64,
-    ) {
-        transaction.count(&self.shard.counters(limit.index).admitted, requests);
-        transaction.count(&self.shard.memory.control().admitted, requests);
-        if let Some(counts) = row.counts() {
-            self.at_its_instant().note_use(row);
-            let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
-            transaction.store(counts, before.plus(KeyCounts::admitted(requests)).to_word());
-        }
+    fn count_requests(&self, limit: &LimitRules, row: Row<'_>, requests: u64) {
+        count(&self.shard.counters(limit.index).admitted, requests);
+        self.at_its_instant().count_admitted(row.into(), requests);
     }
 
     /// Takes what is left of a batch, gives it back as far as the algorithm refunds, and counts what was admitted from it.
@@ -482,7 +471,7 @@ impl LockedShard<'_> {
             &counters.refunded
         };
         transaction.count(counter, refunded);
-        self.count_requests(transaction, limit, row, left.requests());
+        self.count_requests(limit, row, left.requests());
     }
 
     /// Takes what is left of all batches, of one row or of all: for a reset, which has replenished the limit already.
@@ -579,7 +568,7 @@ impl LockedShard<'_> {
         let room = credit.batch.max_left(drawn.units);
         let (added, requests) = CreditWord::put_back(word, drawn.tag, refunded, room);
         limit.charge(row, transaction, self.now, added);
-        self.count_requests(transaction, limit, row, requests);
+        self.count_requests(limit, row, requests);
         added
     }
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod deadline;
 pub(super) mod deaths;
+mod enqueue;
 pub(super) mod grant;
 pub(super) mod lapse;
 pub(super) mod next_look;

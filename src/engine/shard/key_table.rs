@@ -299,7 +299,7 @@ impl ShardAt<'_> {
     /// Notes that the key of a row was decided on now. A throttled key counts as used when the throttling ends. Not
     /// journalled: even if the operation is undone, the key was asked for.
     #[inline(always)]
-    pub(in crate::engine) fn note_use(&self, row: Row<'_>) {
+    fn note_use(&self, row: Row<'_>) {
         if let Some(used_at) = row.used_at()
             && self.shard.throttled_for(row, self.now) == 0
         {
@@ -382,7 +382,7 @@ impl KeyCounts {
     }
 
     #[inline(always)]
-    pub(in crate::engine) fn plus(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         Self {
             admitted: self.admitted.saturating_add(other.admitted),
             refused: self.refused.saturating_add(other.refused),
