@@ -1,7 +1,7 @@
 //! Deciding a request at once: finding its row, its place behind others, and a hold.
 
 use super::attempt::{Answer, Attempt};
-use super::charge::Charge;
+use super::charge::Admission;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;
 use crate::engine::credit::batches::Batches;
@@ -251,32 +251,32 @@ impl LockedShard<'_> {
             };
             return self.refuse(row.into(), costs, cause, decision, attempt);
         }
-        match self.charge_and_hold(row, costs)? {
-            Some(charge) => self.take_all(&charge, decision, attempt),
+        match self.admission_of(row, costs)? {
+            Some(admission) => self.take_all(&admission, decision, attempt),
             None => self.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt),
         }
     }
 
-    /// What a request takes now, with a hold for what has to be given back; `None` if every hold is taken. What only
-    /// limits in shadow would hold needs none.
+    /// One request that takes its costs now, with a hold if it has to give any back; `None` if every hold is taken. If
+    /// only limits in shadow would be held, it does without.
     #[inline(always)]
-    pub(in crate::engine) fn charge_and_hold<'r>(
+    pub(in crate::engine) fn admission_of<'r>(
         &self,
         row: Row<'r>,
         costs: &'r Costs,
-    ) -> Result<Option<Charge<'r>>, Box<Error>> {
+    ) -> Result<Option<Admission<'r>>, Box<Error>> {
         let shard = self.shard;
-        let mut charge = Charge::of(row.into(), costs);
+        let mut admission = Admission::of(row.into(), costs);
         if shard.set.takes_a_hold(costs) {
             match self.find_free_hold()? {
                 FreeHold::None if shard.holds_in_shadow_only(costs) => {
-                    charge.waived = LimitMask((shard.set.held_mask & shard.shadow_mask) as u16);
+                    admission.waived = LimitMask((shard.set.held_mask & shard.shadow_mask) as u16);
                 }
                 FreeHold::None => return Ok(None),
-                found => charge.hold = Some(found),
+                found => admission.hold = Some(found),
             }
         }
-        Ok(Some(charge))
+        Ok(Some(admission))
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.

@@ -21,9 +21,9 @@ use crate::limit::Mark;
 use crate::shm::layout::row::Rows;
 use crate::shm::lock::journal::{Transaction, count};
 
-/// What is charged.
+/// What is to be charged, and what is recorded with it.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct Charge<'r> {
+pub(in crate::engine) struct Admission<'r> {
     pub(in crate::engine) rows: Rows<'r>,
     pub(in crate::engine) costs: &'r Costs,
     /// Limits in shadow that are not charged, because no hold is free.
@@ -36,7 +36,7 @@ pub(in crate::engine) struct Charge<'r> {
     pub(in crate::engine) requests: u64,
 }
 
-impl<'r> Charge<'r> {
+impl<'r> Admission<'r> {
     /// One request that takes its costs now.
     #[inline(always)]
     pub(in crate::engine) fn of(rows: Rows<'r>, costs: &'r Costs) -> Self {
@@ -117,14 +117,14 @@ impl LockedShard<'_> {
     #[inline(always)]
     pub(in crate::engine) fn charge<T>(
         &self,
-        charge: &Charge<'_>,
+        admission: &Admission<'_>,
         note: impl FnMut(usize, Decided),
         complete: impl FnOnce(&mut Transaction<'_>, LimitMask) -> Option<T>,
     ) -> Result<Option<T>, Box<Error>> {
-        let (at, costs) = (self.at_its_instant(), charge.costs);
-        let (row, rules) = (charge.rows.first(), self.shard.rules);
+        let (at, costs) = (self.at_its_instant(), admission.costs);
+        let (row, rules) = (admission.rows.first(), self.shard.rules);
         let mut transaction = self.shard.memory.journal().begin();
-        let charges = if rules.backlogs.have_all(costs.limits) && charge.ahead.is_none() {
+        let charges = if rules.backlogs.have_all(costs.limits) && admission.ahead.is_none() {
             let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
                 let Some(limit) = rules.backlogs.get(index) else {
                     return Charged::Refused;
@@ -135,12 +135,12 @@ impl LockedShard<'_> {
             charge_each(costs, &mut transaction, policy, note)
         } else if !rules.differs_by_key {
             let limit_of = |index: usize| rules.limits.get(index);
-            let policy = self.by_rules(limit_of, charge);
+            let policy = self.by_rules(limit_of, admission);
             charge_each(costs, &mut transaction, policy, note)
         } else {
             let rules = self.shard.of_request(row, costs).rules;
             let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
-            let policy = self.by_rules(limit_of, charge);
+            let policy = self.by_rules(limit_of, admission);
             charge_each(costs, &mut transaction, policy, note)
         };
         let Some(charges) = charges else {
@@ -156,12 +156,12 @@ impl LockedShard<'_> {
                 continue;
             }
             let is_near = charges.near.contains(index);
-            at.count_charge(index, cost, is_near, charge.requests);
+            at.count_charge(index, cost, is_near, admission.requests);
             if is_near && let Some(limit) = rules.limits.get(index).filter(|limit| limit.is_leased()) {
                 self.note_low(limit, row);
             }
         }
-        at.count_admitted(charge.rows, charge.requests);
+        at.count_admitted(admission.rows, admission.requests);
         self.shard.commit(&mut transaction)?;
         Ok(Some(completed))
     }
@@ -170,11 +170,11 @@ impl LockedShard<'_> {
     #[inline(never)]
     pub(in crate::engine) fn take_all(
         &self,
-        charge: &Charge<'_>,
+        admission: &Admission<'_>,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let Charge { rows, costs, .. } = *charge;
+        let Admission { rows, costs, .. } = *admission;
         let shard = self.shard.of_request(rows.first(), costs);
         let is_pending = attempt == Attempt::First;
         decision.begin(
@@ -186,12 +186,12 @@ impl LockedShard<'_> {
         );
         let mut notes = decision.notes();
         let taken = self.charge(
-            charge,
+            admission,
             |_, decided| notes.note(decided),
             |transaction, waived| {
                 let take_hold =
                     |free| self.take_hold(transaction, rows.first(), free, self.owner, costs, waived);
-                Some(charge.hold.and_then(take_hold))
+                Some(admission.hold.and_then(take_hold))
             },
         )?;
         let Some(hold) = taken else {
@@ -212,15 +212,15 @@ impl LockedShard<'_> {
     fn by_rules<L: Deref<Target = LimitRules>>(
         &self,
         limit_of: impl Fn(usize) -> Option<L>,
-        charge: &Charge<'_>,
+        admission: &Admission<'_>,
     ) -> impl Fn(usize, u64, &mut Transaction<'_>) -> Charged {
         move |index, cost, transaction| {
             let Some(limit) = limit_of(index) else {
                 return Charged::Refused;
             };
-            let row = charge.rows.of(limit.level);
-            let mark = match charge.ahead {
-                _ if charge.waived.contains(index) => None,
+            let row = admission.rows.of(limit.level);
+            let mark = match admission.ahead {
+                _ if admission.waived.contains(index) => None,
                 None => limit.take(row, transaction, self.now, cost).ok(),
                 Some(delay) => limit.take_ahead(row, transaction, self.now, delay, cost),
             };

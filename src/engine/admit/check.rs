@@ -2,7 +2,7 @@
 
 use super::acquire::Target;
 use super::attempt::{Answer, Attempt};
-use super::charge::Charge;
+use super::charge::Admission;
 use super::decided::NEVER;
 use super::decision::{Costs, Decision, Impossible};
 use super::resolution::Cause;
@@ -127,7 +127,7 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         let locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
         let answer = match locked.row_of(permit)? {
-            Ok(row) => locked.take_all(&Charge::of(row.into(), costs), decision, Attempt::Last)?,
+            Ok(row) => locked.take_all(&Admission::of(row.into(), costs), decision, Attempt::Last)?,
             Err(no_row) => locked.without_a_row(no_row, costs, decision, Attempt::Last)?,
         };
         Ok(answer == Answer::Admitted)

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::attempt::{Answer, Attempt};
-use super::charge::Charge;
+use super::charge::Admission;
 use super::decision::{Costs, Decision};
 use crate::engine::definition::plan::PrefixLengths;
 use crate::engine::shard::key_identity::KeyIdentity;
@@ -192,7 +192,7 @@ impl LockedShard<'_> {
             }
         }
         let rows = Rows::of_levels(&rows);
-        self.take_all(&Charge::of(rows, costs), decision, attempt)
+        self.take_all(&Admission::of(rows, costs), decision, attempt)
     }
 }
 

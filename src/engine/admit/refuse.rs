@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
 use super::attempt::{Answer, Attempt};
-use super::charge::Charge;
+use super::charge::Admission;
 use super::decided::Decided;
 use super::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT};
 use super::resolution::Cause;
@@ -306,11 +306,11 @@ impl LockedShard<'_> {
             }
         };
         if self.shard.is_in_shadow(costs) {
-            let charge = Charge {
+            let admission = Admission {
                 waived: costs.limits,
-                ..Charge::of(Row::ABSENT.into(), costs)
+                ..Admission::of(Row::ABSENT.into(), costs)
             };
-            return self.take_all(&charge, decision, Attempt::Last);
+            return self.take_all(&admission, decision, Attempt::Last);
         }
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::acquire::Target;
 use super::attempt::{Answer, Attempt};
-use super::charge::Charge;
+use super::charge::Admission;
 use super::decision::{Costs, Decision};
 use super::resolution::Cause;
 use crate::choices::Kind;
@@ -75,12 +75,12 @@ impl SegmentEngine {
         match (cause, possible) {
             (Cause::Limits, Some(possible)) => {
                 delay.set(possible);
-                let charge = Charge {
+                let admission = Admission {
                     ahead: Some(possible),
-                    ..Charge::of(row.into(), costs)
+                    ..Admission::of(row.into(), costs)
                 };
                 // Nothing of it is held.
-                locked.take_all(&charge, decision, attempt)
+                locked.take_all(&admission, decision, attempt)
             }
             _ => locked.refuse(row.into(), costs, cause, decision, attempt),
         }

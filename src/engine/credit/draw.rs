@@ -17,7 +17,7 @@ use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::Target;
 use crate::engine::admit::attempt::{Answer, Attempt};
-use crate::engine::admit::charge::Charge;
+use crate::engine::admit::charge::Admission;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::admit::resolution::Cause;
@@ -375,13 +375,13 @@ impl LockedShard<'_> {
     ) -> Result<Option<Drawn>, Box<Error>> {
         let memory = self.shard.memory;
         let costs = Costs::of_one(limit.index, draw.units);
-        let charge = Charge {
+        let admission = Admission {
             requests: draw.requests,
-            ..Charge::of(row.into(), &costs)
+            ..Admission::of(row.into(), &costs)
         };
         let mut mark = Mark::default();
         let note = |_, decided: Decided| mark = decided.mark;
-        let recorded = self.charge(&charge, note, |transaction, _| {
+        let recorded = self.charge(&admission, note, |transaction, _| {
             let hold = match draw.hold {
                 DrawInto::Own(hold) => hold,
                 DrawInto::New(free) => {

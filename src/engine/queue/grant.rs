@@ -266,7 +266,7 @@ impl<'a> LockedShard<'a> {
         if self.throttles(row, costs) > 0 {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let Some(charge) = self.charge_and_hold(row, costs)? else {
+        let Some(admission) = self.admission_of(row, costs)? else {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         };
         let mut is_sound = true;
@@ -276,9 +276,9 @@ impl<'a> LockedShard<'a> {
                 limit.set_mark(decided.mark);
             }
         };
-        let granted = self.charge(&charge, note, |transaction, waived| {
+        let granted = self.charge(&admission, note, |transaction, waived| {
             let take_hold = |free| self.take_hold(transaction, row, free, owner, costs, waived);
-            let hold = charge.hold.and_then(take_hold);
+            let hold = admission.hold.and_then(take_hold);
             let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
             ticket.hold().store(hold, Ordering::Relaxed);
             ticket.hold_serial().store(serial, Ordering::Relaxed);
