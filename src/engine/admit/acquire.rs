@@ -9,7 +9,7 @@ use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::recover::dead_holds::OfDead;
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
-use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
+use crate::engine::shard::locked_shard::{BareLock, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
 use crate::error::Error;
@@ -143,36 +143,43 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
-        if let Some(answer) = locked.decide_lone(target.key, costs, decision, attempt) {
-            return Ok(answer);
+        let shard = target.shard();
+        let bare = self.take_bare_lock(shard)?;
+        let ruled = shard.by(shard.set.shown());
+        if !bare.needs_attention(self, ruled) {
+            let (at, owner) = (ruled.at(bare.now), bare.owner);
+            if let Some(answer) = at.decide_lone(owner, target.key, costs, decision, attempt) {
+                bare.release(self, shard);
+                return Ok(answer);
+            }
         }
-        // Moved here and not borrowed, so that the lane above keeps the guard in registers.
-        locked.decide_by_loop(target, costs, decision, attempt)
+        self.decide_by_loop(bare, target, costs, decision, attempt)
     }
-}
 
-impl LockedShard<'_> {
     /// Decides what has no lane of its own, and releases the lock.
     #[inline(never)]
     fn decide_by_loop(
-        mut self,
+        &self,
+        bare: BareLock<'_>,
         target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
+        let mut locked = self.open(target.shard(), bare)?;
         let batches = target.set.batches.as_deref();
         match target.key {
             // Apart, because what only keys have costs nothing where it is known that there are none.
             None => {
-                let row = self.shard.only_row();
-                self.decide_on_row(row, batches, costs, decision, attempt)
+                let row = locked.shard.only_row();
+                locked.decide_on_row(row, batches, costs, decision, attempt)
             }
-            Some(key) => self.decide_for_key(key, batches, costs, decision, attempt),
+            Some(key) => locked.decide_for_key(key, batches, costs, decision, attempt),
         }
     }
+}
 
+impl LockedShard<'_> {
     /// Decides for a key. With `batches`, what is taken is drawn from one.
     #[inline(always)]
     pub(in crate::engine) fn decide_for_key(

@@ -121,10 +121,9 @@ impl LockedShard<'_> {
         note: impl FnMut(usize, Decided),
         complete: impl FnOnce(&mut Transaction<'_>, LimitMask) -> Option<T>,
     ) -> Result<Option<T>, Box<Error>> {
-        let (at, costs) = (self.at_its_instant(), admission.costs);
-        let (row, rules) = (admission.rows.first(), self.shard.rules);
-        let mut transaction = self.shard.memory.journal().begin();
-        let charges = if rules.backlogs.have_all(costs.limits) && admission.ahead.is_none() {
+        let (costs, row) = (admission.costs, admission.rows.first());
+        let rules = self.shard.rules;
+        if rules.backlogs.have_all(costs.limits) && admission.ahead.is_none() {
             let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
                 let Some(limit) = rules.backlogs.get(index) else {
                     return Charged::Refused;
@@ -132,18 +131,29 @@ impl LockedShard<'_> {
                 let mark = limit.take(row.states(), transaction, self.now, cost);
                 Charged::by(mark, |mark| limit.is_near(mark))
             };
-            charge_each(costs, &mut transaction, policy, note)
-        } else if !rules.differs_by_key {
+            return self.charge_by(policy, admission, note, complete);
+        }
+        if !rules.differs_by_key {
             let limit_of = |index: usize| rules.limits.get(index);
-            let policy = self.by_rules(limit_of, admission);
-            charge_each(costs, &mut transaction, policy, note)
-        } else {
-            let rules = self.shard.of_request(row, costs).rules;
-            let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
-            let policy = self.by_rules(limit_of, admission);
-            charge_each(costs, &mut transaction, policy, note)
-        };
-        let Some(charges) = charges else {
+            return self.charge_by(self.by_rules(limit_of, admission), admission, note, complete);
+        }
+        let rules = self.shard.of_request(row, costs).rules;
+        let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
+        self.charge_by(self.by_rules(limit_of, admission), admission, note, complete)
+    }
+
+    /// Charges by a policy. Compiled once for each, so that the transaction stays in registers if the policy allows it.
+    #[inline(never)]
+    fn charge_by<T>(
+        &self,
+        policy: impl Fn(usize, u64, &mut Transaction<'_>) -> Charged,
+        admission: &Admission<'_>,
+        note: impl FnMut(usize, Decided),
+        complete: impl FnOnce(&mut Transaction<'_>, LimitMask) -> Option<T>,
+    ) -> Result<Option<T>, Box<Error>> {
+        let (at, costs) = (self.at_its_instant(), admission.costs);
+        let mut transaction = self.shard.memory.journal().begin();
+        let Some(charges) = charge_each(costs, &mut transaction, policy, note) else {
             return Ok(None);
         };
         let Some(completed) = complete(&mut transaction, charges.waived) else {
@@ -157,8 +167,8 @@ impl LockedShard<'_> {
             }
             let is_near = charges.near.contains(index);
             at.count_charge(index, cost, is_near, admission.requests);
-            if is_near && let Some(limit) = rules.limits.get(index).filter(|limit| limit.is_leased()) {
-                self.note_low(limit, row);
+            if is_near && let Some(limit) = self.shard.limits.get(index).filter(|limit| limit.is_leased()) {
+                self.note_low(limit, admission.rows.first());
             }
         }
         at.count_admitted(admission.rows, admission.requests);

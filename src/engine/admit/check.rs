@@ -81,7 +81,8 @@ impl SegmentEngine {
                     continue;
                 };
                 let mut decide = |decision: &mut Decision, attempt| {
-                    let lone = locked.decide_lone(Some(key), costs, decision, attempt);
+                    let (at, owner) = (locked.at_its_instant(), locked.owner);
+                    let lone = at.decide_lone(owner, Some(key), costs, decision, attempt);
                     match lone {
                         Some(answer) => Ok(answer),
                         None => locked.decide_for_key(key, None, costs, decision, attempt),

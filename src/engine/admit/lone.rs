@@ -2,8 +2,8 @@
 //!
 //! The [charge loop](super::charge) would decide the same. The lane stays beside it because it is what most programs
 //! do all day, and takes about half the instructions. It nearly always changes one word, with one store that either
-//! happens or not: there is nothing to journal and nothing to undo. It is inlined into its callers, and passes copies
-//! to what is not inlined, so the guard stays in registers.
+//! happens or not: there is nothing to journal and nothing to undo. It needs only the bare lock, is inlined into its
+//! callers, and passes copies to what is not inlined, so that everything stays in registers.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,6 @@ use super::resolution::Cause;
 use crate::engine::definition::backlog_limit::BacklogLimit;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::KeyCounts;
-use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::set_engine::ShardAt;
 use crate::limit::Assessment;
 use crate::shm::layout::records::MAX_LIMITS;
@@ -30,18 +29,19 @@ enum Taken {
     Undecided,
 }
 
-impl LockedShard<'_> {
-    /// Decides a request that has the lane to itself. `None`, with nothing changed, if the loop has to decide it. At
-    /// the [first](Attempt::First) attempt the decision must be pending.
+impl ShardAt<'_> {
+    /// Decides a request that has the lane to itself, for the process that is `owner`. `None`, with nothing changed, if
+    /// the loop has to decide it. At the [first](Attempt::First) attempt the decision must be pending.
     #[inline(always)]
     pub(in crate::engine) fn decide_lone(
-        &self,
+        self,
+        owner: u64,
         key: Option<&KeyIdentity>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Option<Answer> {
-        let (shard, now) = (self.shard, self.now);
+        let Self { shard, now } = self;
         let index = costs.limits.only()?;
         let limit = shard.rules.backlogs.get(index)?;
         let row = match key {
@@ -56,7 +56,7 @@ impl LockedShard<'_> {
             shard.index(),
             shard.definition(),
             now.monotonic,
-            self.owner,
+            owner,
             is_pending,
         );
         match shard.at(now).take_backlog(limit, index, row, costs, decision) {
@@ -65,9 +65,7 @@ impl LockedShard<'_> {
             Taken::Undecided => None,
         }
     }
-}
 
-impl ShardAt<'_> {
     #[inline(always)]
     fn take_backlog(
         self,

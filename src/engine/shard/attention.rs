@@ -21,18 +21,6 @@ use crate::shm::probes;
 const ROUNDS: usize = 16;
 
 impl LockedShard<'_> {
-    /// Whether the shard needs anything done before it is used. Checks everything at once, because the answer is nearly
-    /// always no.
-    #[inline(always)]
-    pub(super) fn needs_attention(&self) -> bool {
-        let control = self.shard.memory.control();
-        let words = control.poisoned.load(Ordering::Relaxed)
-            | control.marks.load(Ordering::Relaxed)
-            | self.shard.memory.journal().unfinished()
-            | self.engine.difference_from_definition(self.shard);
-        words != 0 || self.lock_was_of_dead()
-    }
-
     /// Whether a process died while it had the lock, and nobody has recovered the shard since.
     fn owner_died(&self) -> bool {
         self.lock_was_of_dead()
@@ -94,7 +82,8 @@ impl SegmentEngine {
             }
             drop(locked);
             self.definitions().learn(shard.set)?;
-            locked = self.take_lock(shard, purpose.sets_instant().then(|| self.now(shard)), wait)?;
+            let reading = purpose.sets_instant().then(|| self.now(shard));
+            locked = self.take_lock(shard, reading, wait)?.of(self, shard);
         }
         locked.leave_marks();
         drop(locked);

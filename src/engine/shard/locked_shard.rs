@@ -115,6 +115,54 @@ pub(crate) struct LockedShard<'a> {
     pub(super) repairs: Option<Repairs>,
 }
 
+/// The bare lock of a shard, before anything under it has been looked at. Only the [lane of a single
+/// word](crate::engine::admit::lone) decides under it: it is small enough to stay in registers, which a [`LockedShard`]
+/// is not.
+pub(in crate::engine) struct BareLock<'a> {
+    guard: Guard<'a>,
+    pub(in crate::engine) now: Now,
+    pub(in crate::engine) owner: u64,
+    deadline: u64,
+}
+
+impl<'a> BareLock<'a> {
+    /// Whether the shard needs anything done before it is used. Checks everything at once, because the answer is nearly
+    /// always no.
+    #[inline(always)]
+    pub(in crate::engine) fn needs_attention(&self, engine: &SegmentEngine, shard: RuledShard<'_>) -> bool {
+        let control = shard.memory.control();
+        let words = control.poisoned.load(Ordering::Relaxed)
+            | control.marks.load(Ordering::Relaxed)
+            | shard.memory.journal().unfinished()
+            | engine.difference_from_definition(shard);
+        words != 0 || self.guard.owner_died()
+    }
+
+    /// Releases the lock. Nothing has changed that others wait for.
+    #[inline(always)]
+    pub(in crate::engine) fn release(self, engine: &SegmentEngine, shard: Shard<'_>) {
+        drop(self.guard);
+        engine.finish_marks_left_meanwhile(shard, self.deadline);
+    }
+
+    /// The shard that is locked, by the latest definition that this process knows. If it is on another one, it needs
+    /// attention.
+    #[inline(always)]
+    pub(super) fn of(self, engine: &'a SegmentEngine, shard: Shard<'a>) -> LockedShard<'a> {
+        LockedShard {
+            engine,
+            shard: shard.by(shard.set.shown()),
+            now: self.now,
+            owner: self.owner,
+            guard: Some(self.guard),
+            pending_wake: Cell::new(None),
+            wakes_duty: Cell::new(false),
+            deadline: self.deadline,
+            repairs: None,
+        }
+    }
+}
+
 impl Drop for LockedShard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -196,12 +244,42 @@ impl SegmentEngine {
         let explains = purpose.needs_present_segment() && wait != LockWait::NOT;
         let explained = |error| if explains { self.explain(error) } else { error };
         let set_instant = reading.filter(|_| purpose.sets_instant());
-        let mut locked = self.take_lock(shard, set_instant, wait).map_err(explained)?;
-        if locked.needs_attention() {
+        let bare = self.take_lock(shard, set_instant, wait).map_err(explained)?;
+        let needs_attention = bare.needs_attention(self, shard.by(shard.set.shown()));
+        let mut locked = bare.of(self, shard);
+        if needs_attention {
             locked = self.attend(locked, purpose, wait).map_err(explained)?;
         }
         if let (LockFor::Look, Some(now)) = (purpose, reading) {
             locked.now = locked.shard.instant(now);
+        }
+        Ok(locked)
+    }
+
+    /// Takes the bare lock to decide. What has no lane of its own goes on with [`open`](Self::open).
+    #[inline(always)]
+    pub(in crate::engine) fn take_bare_lock<'a>(
+        &'a self,
+        shard: Shard<'a>,
+    ) -> Result<BareLock<'a>, Box<Error>> {
+        let now = self.now(shard);
+        self.refuse_if_removed(now)?;
+        self.take_lock(shard, Some(now), LockWait::Timeout)
+            .map_err(|error| self.explain(error))
+    }
+
+    /// Attends to what others left in a shard whose bare lock was taken to decide.
+    #[inline(always)]
+    pub(in crate::engine) fn open<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        bare: BareLock<'a>,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        let needs_attention = bare.needs_attention(self, shard.by(shard.set.shown()));
+        let locked = bare.of(self, shard);
+        if needs_attention {
+            let attended = self.attend(locked, LockFor::Decide, LockWait::Timeout);
+            return attended.map_err(|error| self.explain(error));
         }
         Ok(locked)
     }
@@ -214,7 +292,7 @@ impl SegmentEngine {
         shard: Shard<'a>,
         mut reading: Option<Now>,
         wait: LockWait,
-    ) -> Result<LockedShard<'a>, Box<Error>> {
+    ) -> Result<BareLock<'a>, Box<Error>> {
         // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
         // other namespaces than the segment's it cannot.
         let owner = self.membership.owner()?;
@@ -251,17 +329,11 @@ impl SegmentEngine {
                 utc: 0,
             },
         };
-        Ok(LockedShard {
-            engine: self,
-            // As far as this process has heard. Where it is another by now, the shard needs attention.
-            shard: shard.by(shard.set.shown()),
+        Ok(BareLock {
+            guard,
             now,
             owner,
-            guard: Some(guard),
-            pending_wake: Cell::new(None),
-            wakes_duty: Cell::new(false),
             deadline,
-            repairs: None,
         })
     }
 
