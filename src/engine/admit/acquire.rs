@@ -258,36 +258,32 @@ impl LockedShard<'_> {
             };
             return self.refuse(row.into(), costs, cause, decision, attempt);
         }
-        match self.admission_of(row, costs)? {
-            Some(admission) => self.take_all(&admission, decision, attempt),
-            None => self.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt),
+        let mut admission = Admission::of(row.into(), costs);
+        if !self.find_hold_for(&mut admission)? {
+            return self.refuse(row.into(), costs, Cause::HoldsFull, decision, attempt);
         }
+        self.take_all(&admission, decision, attempt)
     }
 
-    /// One request that takes its costs now, with a hold if it has to give any back; `None` if every hold is taken. If
-    /// only limits in shadow would be held, it does without.
+    /// Finds a hold if an admission has to give anything back. Returns whether it can go on: if every hold is taken, it
+    /// can only if nothing but limits in shadow would be held.
     #[inline(always)]
-    pub(in crate::engine) fn admission_of<'r>(
-        &self,
-        row: Row<'r>,
-        costs: &'r Costs,
-    ) -> Result<Option<Admission<'r>>, Box<Error>> {
-        let shard = self.shard;
-        let mut admission = Admission::of(row.into(), costs);
+    pub(in crate::engine) fn find_hold_for(&self, admission: &mut Admission<'_>) -> Result<bool, Box<Error>> {
+        let (shard, costs) = (self.shard, admission.costs);
         if shard.set.takes_a_hold(costs) {
             match self.find_free_hold()? {
                 FreeHold::None if shard.holds_in_shadow_only(costs) => {
                     admission.waived = LimitMask((shard.set.held_mask & shard.shadow_mask) as u16);
                 }
-                FreeHold::None => return Ok(None),
+                FreeHold::None => return Ok(false),
                 found => admission.hold = Some(found),
             }
         }
-        Ok(Some(admission))
+        Ok(true)
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.
-    #[inline]
+    #[inline(always)]
     pub(in crate::engine) fn find_free_hold(&self) -> Result<FreeHold, Box<Error>> {
         match self.shard.memory.find_free_hold() {
             FreeHold::Damaged => {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::deadline::Deadline;
 use super::pending_wake::BY_PROCESS_FUTEX;
 use super::queue_words::QueueWords;
+use crate::engine::admit::charge::Admission;
 use crate::engine::admit::decided::Decided;
 use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
 use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
@@ -266,9 +267,10 @@ impl<'a> LockedShard<'a> {
         if self.throttles(row, costs) > 0 {
             return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let Some(admission) = self.admission_of(row, costs)? else {
+        let mut admission = Admission::of(row.into(), costs);
+        if !self.find_hold_for(&mut admission)? {
             return Ok(Served::Blocked(self.blocked(row, costs)));
-        };
+        }
         let mut is_sound = true;
         let note = |index, decided: Decided| {
             if let Some(limit) = ticket.limit(index) {

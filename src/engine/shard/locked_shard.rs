@@ -276,10 +276,10 @@ impl SegmentEngine {
         bare: BareLock<'a>,
     ) -> Result<LockedShard<'a>, Box<Error>> {
         let needs_attention = bare.needs_attention(self, shard.by(shard.set.shown()));
-        let locked = bare.of(self, shard);
+        let mut locked = bare.of(self, shard);
         if needs_attention {
             let attended = self.attend(locked, LockFor::Decide, LockWait::Timeout);
-            return attended.map_err(|error| self.explain(error));
+            locked = attended.map_err(|error| self.explain(error))?;
         }
         Ok(locked)
     }
