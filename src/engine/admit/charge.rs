@@ -142,8 +142,8 @@ impl LockedShard<'_> {
         self.charge_by(self.by_rules(limit_of, admission), admission, note, complete)
     }
 
-    /// Charges by a policy. Compiled once for each, so that the transaction stays in registers if the policy allows it.
-    #[inline(never)]
+    /// Charges by a policy.
+    #[inline(always)]
     fn charge_by<T>(
         &self,
         policy: impl Fn(usize, u64, &mut Transaction<'_>) -> Charged,
