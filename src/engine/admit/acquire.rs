@@ -3,6 +3,7 @@
 use super::attempt::{Answer, Attempt};
 use super::charge::Admission;
 use super::decision::{Costs, Decision};
+use super::plain::Plain;
 use super::resolution::Cause;
 use crate::engine::credit::batches::Batches;
 use crate::engine::definition::own_capacities::LimitMask;
@@ -146,19 +147,40 @@ impl SegmentEngine {
         let shard = target.shard();
         let bare = self.take_bare_lock(shard)?;
         let ruled = shard.by(shard.set.shown());
-        if !bare.needs_attention(self, ruled) {
-            let (at, owner) = (ruled.at(bare.now), bare.owner);
-            if let Some(answer) = at.decide_lone(owner, target.key, costs, decision, attempt) {
-                bare.release(self, shard);
-                return Ok(answer);
-            }
+        if bare.needs_attention(self, ruled) {
+            return self.decide_in_full(bare, target, costs, decision, attempt);
         }
-        self.decide_by_loop(bare, target, costs, decision, attempt)
+        match ruled
+            .at(bare.now)
+            .decide_plain(bare.owner, target.key, costs, decision, attempt)
+        {
+            Plain::Decided(answer) => {
+                bare.release(self, shard);
+                Ok(answer)
+            }
+            Plain::Refused(row) => self.refuse_plain(bare, shard, row, costs, decision, attempt),
+            Plain::Undecided => self.decide_in_full(bare, target, costs, decision, attempt),
+        }
     }
 
-    /// Decides what has no lane of its own, and releases the lock.
+    /// Refuses what the limits do not admit on a row, and releases the lock.
     #[inline(never)]
-    fn decide_by_loop(
+    fn refuse_plain(
+        &self,
+        bare: BareLock<'_>,
+        shard: Shard<'_>,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        bare.of(self, shard)
+            .refuse(row.into(), costs, Cause::Limits, decision, attempt)
+    }
+
+    /// Decides what is not plain, and releases the lock.
+    #[inline(never)]
+    fn decide_in_full(
         &self,
         bare: BareLock<'_>,
         target: Target<'_>,

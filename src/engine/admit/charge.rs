@@ -19,7 +19,7 @@ use crate::engine::shard::set_engine::ShardAt;
 use crate::error::Error;
 use crate::limit::Mark;
 use crate::shm::layout::row::Rows;
-use crate::shm::lock::journal::{Transaction, count};
+use crate::shm::lock::journal::{JournalOverflow, Transaction, count};
 
 /// What is to be charged, and what is recorded with it.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ impl<'r> Admission<'r> {
 }
 
 /// The result of charging one limit.
-enum Charged {
+pub(super) enum Charged {
     Taken {
         mark: Mark,
         is_near: bool,
@@ -64,7 +64,7 @@ enum Charged {
 
 impl Charged {
     #[inline(always)]
-    fn by(mark: Option<Mark>, is_near: impl FnOnce(Mark) -> bool) -> Self {
+    pub(super) fn by(mark: Option<Mark>, is_near: impl FnOnce(Mark) -> bool) -> Self {
         match mark {
             None => Self::Refused,
             Some(mark) => Self::Taken {
@@ -77,7 +77,7 @@ impl Charged {
 
 /// Of the limits that were charged, those that are near their capacity, and those that were waived.
 #[derive(Default)]
-struct Charges {
+pub(super) struct Charges {
     near: LimitMask,
     waived: LimitMask,
 }
@@ -110,10 +110,42 @@ fn charge_each(
     Some(charges)
 }
 
+impl ShardAt<'_> {
+    /// Charges all limits by `policy`, lets `complete` do whatever else belongs to the transaction, counts, and commits.
+    /// `complete` gets the limits that were waived and those that are near their capacity. If a limit refuses, or
+    /// `complete` returns `None`, everything is rolled back, as it would be after a death.
+    #[inline(always)]
+    pub(super) fn charge_by<T>(
+        &self,
+        policy: impl Fn(usize, u64, &mut Transaction<'_>) -> Charged,
+        admission: &Admission<'_>,
+        note: impl FnMut(usize, Decided),
+        complete: impl FnOnce(&mut Transaction<'_>, &Charges) -> Option<T>,
+    ) -> Result<Option<T>, JournalOverflow> {
+        let costs = admission.costs;
+        let mut transaction = self.shard.memory.journal().begin();
+        let Some(charges) = charge_each(costs, &mut transaction, policy, note) else {
+            return Ok(None);
+        };
+        let Some(completed) = complete(&mut transaction, &charges) else {
+            return Ok(None);
+        };
+        // Last, because counters are not rolled back.
+        for (index, cost) in costs.iter() {
+            if charges.waived.contains(index) {
+                count(&self.shard.counters(index).would_refuse, 1);
+            } else {
+                self.count_charge(index, cost, charges.near.contains(index), admission.requests);
+            }
+        }
+        self.count_admitted(admission.rows, admission.requests);
+        transaction.commit()?;
+        Ok(Some(completed))
+    }
+}
+
 impl LockedShard<'_> {
-    /// Charges all limits, lets `complete` do whatever else belongs to the transaction, counts, and commits. `complete`
-    /// gets the limits that were waived. If a limit refuses, or `complete` returns `None`, everything is rolled back,
-    /// as it would be after a death.
+    /// Charges all limits, and whatever `complete` adds, as [`charge_by`](ShardAt::charge_by) does.
     #[inline(always)]
     pub(in crate::engine) fn charge<T>(
         &self,
@@ -121,59 +153,25 @@ impl LockedShard<'_> {
         note: impl FnMut(usize, Decided),
         complete: impl FnOnce(&mut Transaction<'_>, LimitMask) -> Option<T>,
     ) -> Result<Option<T>, Box<Error>> {
-        let (costs, row) = (admission.costs, admission.rows.first());
-        let rules = self.shard.rules;
-        if rules.backlogs.have_all(costs.limits) && admission.ahead.is_none() {
-            let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
-                let Some(limit) = rules.backlogs.get(index) else {
-                    return Charged::Refused;
-                };
-                let mark = limit.take(row.states(), transaction, self.now, cost);
-                Charged::by(mark, |mark| limit.is_near(mark))
-            };
-            return self.charge_by(policy, admission, note, complete);
-        }
-        if !rules.differs_by_key {
+        let (costs, row, rules) = (admission.costs, admission.rows.first(), self.shard.rules);
+        let mut near = LimitMask::default();
+        let complete = |transaction: &mut Transaction<'_>, charges: &Charges| {
+            near = charges.near;
+            complete(transaction, charges.waived)
+        };
+        let charged = if rules.differs_by_key {
+            let rules = self.shard.of_request(row, costs).rules;
+            let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
+            self.charge_by(self.by_rules(limit_of, admission), admission, note, complete)
+        } else {
             let limit_of = |index: usize| rules.limits.get(index);
-            return self.charge_by(self.by_rules(limit_of, admission), admission, note, complete);
-        }
-        let rules = self.shard.of_request(row, costs).rules;
-        let limit_of = |index: usize| Some(rules.limits.get(index)?.of_request(row, costs));
-        self.charge_by(self.by_rules(limit_of, admission), admission, note, complete)
-    }
-
-    /// Charges by a policy.
-    #[inline(always)]
-    fn charge_by<T>(
-        &self,
-        policy: impl Fn(usize, u64, &mut Transaction<'_>) -> Charged,
-        admission: &Admission<'_>,
-        note: impl FnMut(usize, Decided),
-        complete: impl FnOnce(&mut Transaction<'_>, LimitMask) -> Option<T>,
-    ) -> Result<Option<T>, Box<Error>> {
-        let (at, costs) = (self.at_its_instant(), admission.costs);
-        let mut transaction = self.shard.memory.journal().begin();
-        let Some(charges) = charge_each(costs, &mut transaction, policy, note) else {
-            return Ok(None);
+            self.charge_by(self.by_rules(limit_of, admission), admission, note, complete)
         };
-        let Some(completed) = complete(&mut transaction, charges.waived) else {
-            return Ok(None);
-        };
-        // Last, because counters are not rolled back.
-        for (index, cost) in costs.iter() {
-            if charges.waived.contains(index) {
-                count(&self.shard.counters(index).would_refuse, 1);
-                continue;
-            }
-            let is_near = charges.near.contains(index);
-            at.count_charge(index, cost, is_near, admission.requests);
-            if is_near && let Some(limit) = self.shard.limits.get(index).filter(|limit| limit.is_leased()) {
-                self.note_low(limit, admission.rows.first());
-            }
+        let charged = charged.map_err(|overflow| self.shard.internal_error(overflow))?;
+        if charged.is_some() {
+            self.note_low_leases(near, row);
         }
-        at.count_admitted(admission.rows, admission.requests);
-        self.shard.commit(&mut transaction)?;
-        Ok(Some(completed))
+        Ok(charged)
     }
 
     /// Takes everything, or refuses.
@@ -186,7 +184,8 @@ impl LockedShard<'_> {
     ) -> Result<Answer, Box<Error>> {
         let Admission { rows, costs, .. } = *admission;
         let shard = self.shard.of_request(rows.first(), costs);
-        let is_pending = attempt == Attempt::First;
+        // The fast path may have noted something before it left the rest to this one.
+        let is_pending = false;
         decision.begin(
             shard.index(),
             shard.definition(),

@@ -5,6 +5,7 @@ use super::attempt::{Answer, Attempt};
 use super::charge::Admission;
 use super::decided::NEVER;
 use super::decision::{Costs, Decision, Impossible};
+use super::plain::Plain;
 use super::resolution::Cause;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
@@ -81,11 +82,13 @@ impl SegmentEngine {
                     continue;
                 };
                 let mut decide = |decision: &mut Decision, attempt| {
-                    let (at, owner) = (locked.at_its_instant(), locked.owner);
-                    let lone = at.decide_lone(owner, Some(key), costs, decision, attempt);
-                    match lone {
-                        Some(answer) => Ok(answer),
-                        None => locked.decide_for_key(key, None, costs, decision, attempt),
+                    let (at, owner) = (locked.at, locked.owner);
+                    match at.decide_plain(owner, Some(key), costs, decision, attempt) {
+                        Plain::Decided(answer) => Ok(answer),
+                        Plain::Refused(row) => {
+                            locked.refuse(row.into(), costs, Cause::Limits, decision, attempt)
+                        }
+                        Plain::Undecided => locked.decide_for_key(key, None, costs, decision, attempt),
                     }
                 };
                 let mut answer = decide(decision, Attempt::First)?;
@@ -219,7 +222,7 @@ impl LockedShard<'_> {
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
         let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
-        self.at_its_instant().assess_all(row.into(), costs, decision);
+        self.assess_all(row.into(), costs, decision);
         // Whatever else the key would have to wait for, this is the reason.
         decision.refuse(Cause::Limits);
         self.count_refusal(row.into(), decision);

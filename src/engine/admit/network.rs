@@ -145,9 +145,7 @@ impl SegmentEngine {
                     .unwrap_or(Row::ABSENT)
             })
             .collect();
-        locked
-            .at_its_instant()
-            .assess_all(Rows::of_levels(&rows), costs, &mut decision);
+        locked.assess_all(Rows::of_levels(&rows), costs, &mut decision);
         Ok(decision)
     }
 

@@ -213,7 +213,7 @@ impl LockedShard<'_> {
                 count(&self.shard.counters(index).refused, 1);
             }
         }
-        self.at_its_instant().count_on_rows(rows, KeyCounts::REFUSED);
+        self.count_on_rows(rows, KeyCounts::REFUSED);
     }
 
     /// Refuses for a cause, as far as it is known, unless it is no refusal yet.
@@ -227,7 +227,7 @@ impl LockedShard<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         // The caller is answered after the lock is released: the answer allocates.
-        if let Some(impossible) = self.at_its_instant().assess_all(rows, costs, decision) {
+        if let Some(impossible) = self.assess_all(rows, costs, decision) {
             decision.note_impossible(impossible);
             return Ok(Answer::Impossible);
         }

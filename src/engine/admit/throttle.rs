@@ -94,32 +94,19 @@ impl RuledShard<'_> {
     }
 }
 
-impl RuledShard<'_> {
+impl ShardAt<'_> {
     /// Nanoseconds for which these costs are not admitted on a row, whatever the limits say.
     #[inline(always)]
-    fn throttles(&self, row: Row<'_>, costs: &Costs, now: Now) -> u64 {
-        match self.throttled_for(row, now) {
+    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
+        match self.shard.throttled_for(row, self.now) {
             0 => 0,
-            _ if self.is_never_throttled(costs) => 0,
+            _ if self.shard.is_never_throttled(costs) => 0,
             wait => wait,
         }
     }
 }
 
-impl ShardAt<'_> {
-    /// Nanoseconds for which these costs are not admitted on a row, whatever the limits say.
-    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
-        self.shard.throttles(row, costs, self.now)
-    }
-}
-
 impl LockedShard<'_> {
-    /// As [`ShardAt::throttles`].
-    #[inline(always)]
-    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
-        self.shard.throttles(row, costs, self.now)
-    }
-
     fn throttle(&mut self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
         if row.is_absent() {
             // Of a key that was admitted without a row, by limits in shadow.

@@ -435,7 +435,7 @@ impl LockedShard<'_> {
     /// Counts requests that were admitted from a batch.
     fn count_requests(&self, limit: &LimitRules, row: Row<'_>, requests: u64) {
         count(&self.shard.counters(limit.index).admitted, requests);
-        self.at_its_instant().count_admitted(row.into(), requests);
+        self.count_admitted(row.into(), requests);
     }
 
     /// Takes what is left of a batch, gives it back as far as the algorithm refunds, and counts what was admitted from it.

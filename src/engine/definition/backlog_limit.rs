@@ -99,12 +99,11 @@ pub(in crate::engine) struct BacklogLimits {
 impl BacklogLimits {
     pub(in crate::engine) fn of(limits: &[LimitRules]) -> Self {
         let mut backlogs = Self::default();
-        for (index, limit) in limits.iter().enumerate().take(MAX_LIMITS) {
-            backlogs.limits[index] = BacklogLimit::of(limit);
-            if backlogs.limits[index].is_some() {
-                backlogs.mask.insert(index);
-            }
+        for (place, limit) in backlogs.limits.iter_mut().zip(limits) {
+            *place = BacklogLimit::of(limit);
         }
+        let is_backlog = |index: &usize| backlogs.limits[*index].is_some();
+        backlogs.mask = LimitMask::of((0..MAX_LIMITS).filter(is_backlog));
         backlogs
     }
 

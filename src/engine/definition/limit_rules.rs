@@ -96,10 +96,10 @@ impl LimitRules {
         }
     }
 
-    /// Whether admitting a request only takes from the limit, and fills a hold if the limit is held: it is not drawn in
-    /// batches, never admits in shadow, and is decided on the request's first row.
+    /// Whether admitting a request only takes from the limit, and fills a hold if the limit is held: it is not leased or
+    /// drawn in batches, never admits in shadow, and is decided on the request's first row.
     pub(in crate::engine) fn is_plain(&self) -> bool {
-        !self.shadow && self.credit.is_none() && self.level == 0
+        !self.shadow && self.credit.is_none() && self.level == 0 && !self.is_leased()
     }
 
     pub(in crate::engine) fn near(&self) -> NearThreshold {

@@ -10,6 +10,10 @@ use crate::shm::layout::records::MAX_LIMITS;
 pub(crate) struct LimitMask(pub(crate) u16);
 
 impl LimitMask {
+    pub(in crate::engine) fn of(indexes: impl Iterator<Item = usize>) -> Self {
+        Self(indexes.fold(0, |mask, index| mask | 1 << index))
+    }
+
     #[inline(always)]
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;

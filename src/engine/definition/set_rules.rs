@@ -2,6 +2,7 @@
 
 use super::backlog_limit::BacklogLimits;
 use super::limit_rules::{LimitPlace, LimitRules};
+use super::own_capacities::LimitMask;
 use super::plan::{LimitPlan, PrefixLengths, SetPlan};
 use crate::choices::Kind;
 use crate::engine::definition::definition_bits::TierIndex;
@@ -21,8 +22,9 @@ pub(crate) struct SetRules {
     pub(in crate::engine) tier: TierIndex,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
-    /// The [plain](LimitRules::is_plain) limits with the most common rule; none if keys can have other limits than
-    /// these.
+    /// The [plain](LimitRules::is_plain) limits; none if keys can have other limits than these.
+    pub(in crate::engine) plain: LimitMask,
+    /// The plain limits with the most common rule.
     pub(in crate::engine) backlogs: BacklogLimits,
     /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,
@@ -155,10 +157,12 @@ impl SetRules {
             first_word += limit.state_words();
         }
         let held_indexes = plan.held_limits();
-        let backlogs = if plan.differs_by_key() {
-            BacklogLimits::default()
+        let (plain, backlogs) = if plan.differs_by_key() {
+            Default::default()
         } else {
-            BacklogLimits::of(&limits)
+            let plain = limits.iter().filter(|limit| limit.is_plain());
+            let plain = LimitMask::of(plain.map(|limit| limit.index));
+            (plain, BacklogLimits::of(&limits))
         };
         Self {
             generation,
@@ -173,6 +177,7 @@ impl SetRules {
             has_leases: limits
                 .iter()
                 .any(|limit| limit.lease.is_some() || (limit.is_leased() && limit.kind == Kind::Concurrency)),
+            plain,
             backlogs,
             limits,
             plan,

@@ -1,7 +1,7 @@
 //! Notes that too little is leased, and wakes the process that asks for more.
 
 use crate::engine::admit::decision::Costs;
-use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::limit::Assessment;
@@ -24,11 +24,21 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Lets more be asked for, of a limit whose lease is nearly spent.
+    /// Lets more be asked for, of each limit that is `near` its capacity because its lease is nearly spent.
+    #[inline(always)]
+    pub(in crate::engine) fn note_low_leases(&self, near: LimitMask, row: Row<'_>) {
+        if near != LimitMask::default() && self.shard.set.has_lease_room {
+            self.note_low(near, row);
+        }
+    }
+
     #[cold]
-    pub(in crate::engine) fn note_low(&self, limit: &LimitRules, row: Row<'_>) {
-        if limit.note_low(row) {
-            self.wakes_duty.set(true);
+    fn note_low(&self, near: LimitMask, row: Row<'_>) {
+        for index in near.iter() {
+            let limit = self.shard.limits.get(index).filter(|limit| limit.is_leased());
+            if limit.is_some_and(|limit| limit.note_low(row)) {
+                self.wakes_duty.set(true);
+            }
         }
     }
 }

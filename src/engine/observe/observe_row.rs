@@ -241,7 +241,7 @@ impl SegmentEngine {
         });
         match seen {
             Some(of_dead) if shard.is_of_its_definition() => Ok(of_dead),
-            _ => Ok(read_without(lock()?.at_its_instant())),
+            _ => Ok(read_without(lock()?.at)),
         }
     }
 }

@@ -68,7 +68,7 @@ impl SegmentEngine {
         for _ in 0..ROUNDS {
             let needed = self.needed_rules(shard);
             if let Ok(Some(rules)) = &needed {
-                locked.shard = shard.by(rules.own);
+                locked.at.shard = shard.by(rules.own);
                 return Ok((locked, rules.in_force));
             }
             // Finishing marks after the unlock would need the same rules.
@@ -128,7 +128,7 @@ impl<'a> LockedShard<'a> {
         self.repairs = Some(repairs);
         // What was undone may have been the step to the next definition.
         let shard = self.shard.unruled();
-        self.shard = shard.by(self.engine.own_rules(shard)?);
+        self.at.shard = shard.by(self.engine.own_rules(shard)?);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use super::locked_shard::LockedShard;
+use super::set_engine::ShardAt;
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::own_capacities::LimitMask;
@@ -93,7 +94,7 @@ impl FreeHold {
     }
 }
 
-impl LockedShard<'_> {
+impl ShardAt<'_> {
     /// Takes the free hold found by [`ShardMemory::find_free_hold`], with an amount for each held limit.
     #[inline(always)]
     pub(crate) fn fill_hold(
@@ -187,7 +188,9 @@ impl LockedShard<'_> {
         }
         Some(hold)
     }
+}
 
+impl LockedShard<'_> {
     /// Writes down the label of the request that a decision's hold was taken for, if there is one. Call this when the
     /// hold is committed: one that is undone belongs to no permit, and gets no label.
     #[inline(always)]

@@ -2,6 +2,7 @@
 //! and [how long to wait](LockWait).
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -96,10 +97,9 @@ impl<Rules> Shard<'_, Rules> {
 /// releases the lock and then does that work.
 pub(crate) struct LockedShard<'a> {
     pub(crate) engine: &'a SegmentEngine,
-    /// Decides by the definition that the shard is on, which may be later than the latest one this process knew when it
-    /// took the lock.
-    pub(crate) shard: RuledShard<'a>,
-    pub(crate) now: Now,
+    /// The shard, and the instant to decide by. The shard's definition may be later than the latest one this process
+    /// knew when it took the lock.
+    pub(in crate::engine) at: ShardAt<'a>,
     /// This process as a participant.
     pub(crate) owner: u64,
     /// `None` only in `drop`.
@@ -148,11 +148,10 @@ impl<'a> BareLock<'a> {
     /// The shard that is locked, by the latest definition that this process knows. If it is on another one, it needs
     /// attention.
     #[inline(always)]
-    pub(super) fn of(self, engine: &'a SegmentEngine, shard: Shard<'a>) -> LockedShard<'a> {
+    pub(in crate::engine) fn of(self, engine: &'a SegmentEngine, shard: Shard<'a>) -> LockedShard<'a> {
         LockedShard {
             engine,
-            shard: shard.by(shard.set.shown()),
-            now: self.now,
+            at: shard.by(shard.set.shown()).at(self.now),
             owner: self.owner,
             guard: Some(self.guard),
             pending_wake: Cell::new(None),
@@ -160,6 +159,15 @@ impl<'a> BareLock<'a> {
             deadline: self.deadline,
             repairs: None,
         }
+    }
+}
+
+impl<'a> Deref for LockedShard<'a> {
+    type Target = ShardAt<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &ShardAt<'a> {
+        &self.at
     }
 }
 
@@ -185,12 +193,6 @@ impl Drop for LockedShard<'_> {
 }
 
 impl LockedShard<'_> {
-    /// The shard at the instant it is decided by.
-    #[inline(always)]
-    pub(in crate::engine) fn at_its_instant(&self) -> ShardAt<'_> {
-        self.shard.at(self.now)
-    }
-
     /// Whether the lock's previous owner died holding it.
     #[inline(always)]
     pub(super) fn lock_was_of_dead(&self) -> bool {
@@ -214,7 +216,7 @@ impl LockedShard<'_> {
         let now = self.engine.now(self.shard.unruled());
         let monotonic = now.monotonic.max(last_seen.load(Ordering::Relaxed));
         last_seen.store(monotonic, Ordering::Relaxed);
-        self.now = Now { monotonic, ..now };
+        self.at.now = Now { monotonic, ..now };
     }
 }
 
@@ -251,7 +253,7 @@ impl SegmentEngine {
             locked = self.attend(locked, purpose, wait).map_err(explained)?;
         }
         if let (LockFor::Look, Some(now)) = (purpose, reading) {
-            locked.now = locked.shard.instant(now);
+            locked.at.now = locked.shard.instant(now);
         }
         Ok(locked)
     }

@@ -273,7 +273,7 @@ impl<Rules> Shard<'_, Rules> {
     }
 
     #[cold]
-    fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
+    pub(in crate::engine) fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
         Box::new(Error::Segment(SegmentError::Internal {
             set: self.set.name.to_string(),
             what: "an operation changed more words than its journal holds",

@@ -207,7 +207,7 @@ impl<'a> LockedShard<'a> {
         transaction.store(&control.migrated, 0);
         transaction.store(&control.applied_at, now.monotonic);
         shard.commit(&mut transaction)?;
-        self.shard = shard.unruled().by(rules);
+        self.at.shard = shard.unruled().by(rules);
         Ok(())
     }
 }

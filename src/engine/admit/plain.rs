@@ -1,0 +1,226 @@
+//! The fast path: requests that need no more of their limits than a rule and its state, and at most one hold.
+//!
+//! They are decided under the bare lock, by copies that stay in registers, because nothing that they do leaves work for
+//! after the unlock. Whatever is not plain, such as a lease, a tier, credit or a queue of waiters, leaves them
+//! [undecided](Plain::Undecided): the general path charges by the same [loop](super::charge), and says the same.
+//!
+//! A request for one limit that is a plain backlog, as most are, has a lane of its own, which takes about half the
+//! instructions of the loop. It nearly always changes one word, with one store that either happens or not: there is
+//! nothing to journal and nothing to undo.
+
+use std::sync::atomic::Ordering;
+
+use super::attempt::{Answer, Attempt};
+use super::charge::{Admission, Charged, Charges};
+use super::decided::Decided;
+use super::decision::{Costs, Decision};
+use super::resolution::Cause;
+use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::shard::hold::FreeHold;
+use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::shard::key_table::KeyCounts;
+use crate::engine::shard::set_engine::ShardAt;
+use crate::limit::Assessment;
+use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::layout::row::Row;
+use crate::shm::lock::journal::{LoneChange, Transaction, count};
+
+/// What the fast path came to.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) enum Plain<'a> {
+    Decided(Answer),
+    /// The limits do not admit it on this row. Nothing has been counted.
+    Refused(Row<'a>),
+    /// The general path has to decide. Nothing has been changed.
+    Undecided,
+}
+
+/// What became of the costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Admitted,
+    Refused,
+    Undecided,
+}
+
+impl<'a> ShardAt<'a> {
+    /// Decides a request of the process that is `owner`, if it is plain. At the [first](Attempt::First) attempt the
+    /// decision must be pending.
+    #[inline(always)]
+    pub(in crate::engine) fn decide_plain(
+        self,
+        owner: u64,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Plain<'a> {
+        let Self { shard, now } = self;
+        let is_by_backlogs = shard.rules.backlogs.have_all(costs.limits);
+        if !is_by_backlogs && costs.limits.0 & !shard.rules.plain.0 != 0 {
+            return Plain::Undecided;
+        }
+        let row = match key {
+            None => shard.only_row(),
+            Some(key) => match shard.find_row_of(key.fingerprint) {
+                None => return Plain::Undecided,
+                Some(row) => row,
+            },
+        };
+        if !shard.has_no_waiters(row) || shard.throttled_for(row, now) != 0 {
+            return Plain::Undecided;
+        }
+        let is_pending = attempt == Attempt::First;
+        decision.begin(
+            shard.index(),
+            shard.definition(),
+            now.monotonic,
+            owner,
+            is_pending,
+        );
+        let taken = if !is_by_backlogs {
+            shard.at(now).take_by_rules(owner, row, costs, decision)
+        } else if let Some(index) = costs.limits.only() {
+            match shard.at(now).take_backlog(index, row, costs, decision) {
+                Taken::Refused => {
+                    let at = shard.at(now);
+                    let refused = at.refuse_backlog(index, row, costs, decision, attempt);
+                    return refused.map_or(Plain::Refused(row), Plain::Decided);
+                }
+                taken => taken,
+            }
+        } else {
+            shard.at(now).take_backlogs(row, costs, decision)
+        };
+        match taken {
+            Taken::Admitted => Plain::Decided(Answer::Admitted),
+            Taken::Refused => Plain::Refused(row),
+            Taken::Undecided => Plain::Undecided,
+        }
+    }
+
+    /// Takes from the only limit that is asked for, which is a backlog.
+    #[inline(always)]
+    fn take_backlog(self, index: usize, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let Some(limit) = self.shard.rules.backlogs.get(index) else {
+            return Taken::Refused;
+        };
+        let cost = costs.amounts[index % MAX_LIMITS];
+        let Some(words) = limit.words(row.states()) else {
+            return Taken::Refused;
+        };
+        let Some(mark) = limit.mark_if_admitted(words, self.now, cost) else {
+            return Taken::Refused;
+        };
+        let memory = self.shard.memory;
+        let change = (cost > 0).then(|| LoneChange::begin(&memory.control().journal));
+        // Counted before it is done, so that a death in between counts one too many and none too few.
+        self.count_charge(index, cost, limit.is_near(mark), 1);
+        self.count_admitted(row.into(), 1);
+        if let Some(change) = change {
+            let [first, second] = limit.state_at(self.now, mark);
+            if words[1].load(Ordering::Relaxed) == second {
+                change.change(&words[0], first);
+            } else if memory.change_both(words, first, second).is_err() {
+                return Taken::Undecided;
+            }
+        }
+        let mut notes = decision.notes();
+        notes.note(Decided::charged(mark, cost));
+        notes.note_key(row, row.reference());
+        Taken::Admitted
+    }
+
+    /// Takes from several limits that are backlogs.
+    #[inline(never)]
+    fn take_backlogs(self, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
+            let Some(limit) = self.shard.rules.backlogs.get(index) else {
+                return Charged::Refused;
+            };
+            let mark = limit.take(row.states(), transaction, self.now, cost);
+            Charged::by(mark, |mark| limit.is_near(mark))
+        };
+        self.take_by(policy, |_| None, row, costs, decision)
+    }
+
+    /// Takes from limits by any rules, and a hold if anything has to be given back.
+    #[inline(never)]
+    fn take_by_rules(self, owner: u64, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
+            let Some(limit) = self.shard.rules.limits.get(index) else {
+                return Charged::Refused;
+            };
+            let mark = limit.take(row, transaction, self.now, cost).ok();
+            Charged::by(mark, |mark| limit.is_near(mark))
+        };
+        let free = if self.shard.set.takes_a_hold(costs) {
+            match self.shard.memory.find_free_hold() {
+                // Holders may have died, or the list needs a repair.
+                FreeHold::None | FreeHold::Damaged => return Taken::Undecided,
+                // A label is written once the hold is committed.
+                _ if costs.label.is_some() => return Taken::Undecided,
+                found => Some(found),
+            }
+        } else {
+            None
+        };
+        let hold = |transaction: &mut Transaction<'_>| {
+            self.take_hold(transaction, row, free?, owner, costs, LimitMask::default())
+        };
+        self.take_by(policy, hold, row, costs, decision)
+    }
+
+    #[inline(always)]
+    fn take_by(
+        self,
+        policy: impl Fn(usize, u64, &mut Transaction<'_>) -> Charged,
+        hold: impl FnOnce(&mut Transaction<'_>) -> Option<HoldReference>,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Taken {
+        let mut notes = decision.notes();
+        let note = |_, decided| notes.note(decided);
+        let admission = Admission::of(row.into(), costs);
+        let complete = |transaction: &mut Transaction<'_>, _: &Charges| Some(hold(transaction));
+        let hold = match self.charge_by(policy, &admission, note, complete) {
+            Err(_) => return Taken::Undecided,
+            Ok(None) => return Taken::Refused,
+            Ok(Some(hold)) => hold,
+        };
+        notes.note_key(row, row.reference());
+        decision.set_hold(hold);
+        Taken::Admitted
+    }
+
+    /// Refuses what asked one backlog: no holder's death would help. `None` if the cost never fits.
+    #[inline(never)]
+    fn refuse_backlog(
+        self,
+        index: usize,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Option<Answer> {
+        let cost = costs.amounts[index % MAX_LIMITS];
+        let limit = self.shard.backlogs.get(index)?;
+        let (assessment, mark) = limit.assess(row.states(), self.now, cost)?;
+        if assessment == (Assessment::Refused { retry_after: None }) {
+            return None;
+        }
+        decision.notes().note(Decided::assessed(mark, assessment));
+        if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
+            return Some(Answer::MustWait);
+        }
+        decision.refuse(Cause::Limits);
+        count(&self.shard.memory.control().refused_rate, 1);
+        if let Some(counters) = self.shard.memory.find_counters(index) {
+            count(&counters.refused, 1);
+        }
+        self.count_on_rows(row.into(), KeyCounts::REFUSED);
+        Some(Answer::Refused)
+    }
+}
