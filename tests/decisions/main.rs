@@ -4,7 +4,7 @@ mod acquire;
 mod adaptive;
 mod check;
 mod held;
-mod lanes;
+mod paths;
 mod largest_operations;
 mod pool;
 mod refusals;

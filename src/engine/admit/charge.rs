@@ -2,7 +2,8 @@
 //!
 //! Requests, reservations, grants from the queue and batches of credit all go through one [loop](charge_each) and one
 //! [commit](LockedShard::charge). They differ in the policy that charges a limit, in where the resulting mark is noted,
-//! and in what else belongs to the transaction. Only the [lane of a single word](super::lone) stays beside the loop.
+//! and in what else belongs to the transaction. Only the lane of a single backlog, in the [fast path](super::plain), stays
+//! beside the loop.
 
 use std::ops::Deref;
 

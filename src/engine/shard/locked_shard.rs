@@ -115,9 +115,9 @@ pub(crate) struct LockedShard<'a> {
     pub(super) repairs: Option<Repairs>,
 }
 
-/// The bare lock of a shard, before anything under it has been looked at. Only the [lane of a single
-/// word](crate::engine::admit::lone) decides under it: it is small enough to stay in registers, which a [`LockedShard`]
-/// is not.
+/// The bare lock of a shard, before anything under it has been looked at. Only the [fast
+/// path](crate::engine::admit::plain) decides under it: it is small enough to stay in registers, which a
+/// [`LockedShard`] is not.
 pub(in crate::engine) struct BareLock<'a> {
     guard: Guard<'a>,
     pub(in crate::engine) now: Now,
@@ -258,7 +258,7 @@ impl SegmentEngine {
         Ok(locked)
     }
 
-    /// Takes the bare lock to decide. What has no lane of its own goes on with [`open`](Self::open).
+    /// Takes the bare lock to decide. What is not plain goes on with [`open`](Self::open).
     #[inline(always)]
     pub(in crate::engine) fn take_bare_lock<'a>(
         &'a self,

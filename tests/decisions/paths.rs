@@ -1,8 +1,8 @@
-//! A request that asks one limit may be decided in a lane of its own, and the charge loop has a policy for backlogs and
-//! one for all limits: the result must be the same.
+//! Plain requests are decided on a fast path, which has a lane for a single backlog, a policy for several and one for
+//! any limits; all others are decided on the general path. The result must be the same.
 //!
 //! Each trace is played twice: as it is, and with a limit in shadow that every request asks as well, which keeps it
-//! from the lane and from the policy for backlogs, and changes nothing else.
+//! from the fast path, and changes nothing else.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_lane_comes_to_the_same(
+    fn every_path_comes_to_the_same(
         limits in prop::collection::vec(
             (0..8_usize, 1..6_u64).prop_map(|(kind, capacity)| AnyLimit { kind, capacity }),
             1..4,
