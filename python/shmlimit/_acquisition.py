@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any
@@ -15,13 +16,35 @@ class Acquisition:
 
     Each `await` and each `async with` is a separate request. `asyncio.create_task` needs a coroutine: give it one that
     awaits this, or use `asyncio.ensure_future`.
+
+    Until then nothing is taken: asking whether it is true raises `TypeError`, and dropping it is a `RuntimeWarning`, as
+    for a coroutine that was never awaited.
     """
 
-    __slots__ = ("_begin", "_entered")
+    __slots__ = ("_begin", "_entered", "_is_begun")
 
     def __init__(self, begin: Callable[[], _native.Waiting]) -> None:
         self._begin = begin
         self._entered: list[tuple[object, _native.Permit]] = []
+        self._is_begun = False
+
+    def __bool__(self) -> bool:
+        if not self._is_begun:
+            raise TypeError(
+                "this acquisition was neither awaited nor entered, so nothing is taken: write "
+                "`await limits.acquire_async()` or `async with limits.acquire_async():`"
+            )
+        return True
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        # While the interpreter shuts down, the module's globals may be gone.
+        if not self._is_begun:
+            _warn(
+                "an acquisition was never awaited or entered, so nothing was taken",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def __await__(self) -> Generator[Any, Any, _native.Permit]:
         return self._acquire().__await__()
@@ -45,6 +68,7 @@ class Acquisition:
         permit.__exit__(exception_type, exception, traceback)
 
     async def _acquire(self) -> _native.Permit:
+        self._is_begun = True
         room = waiting_room()
         await room.checkpoint()
         waiting = self._begin()

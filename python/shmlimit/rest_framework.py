@@ -16,14 +16,16 @@ and write it back, so concurrent requests do not see each other. These decide an
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 
-from shmlimit import Calls, Checked, Limits, Removed
+from shmlimit import Calls, Checked, Limits, Permit, Refusal, Removed
 from shmlimit._windows import WindowDirectory
 
 if TYPE_CHECKING:
@@ -31,10 +33,29 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
+    from shmlimit._by_arguments import Key
+
+Answer = TypeVar("Answer")
+
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
 
 # The default of `entries`: how many requests of one key are told apart by time.
 _ENTRIES = 32
+
+_LIMIT = "requests"
+
+# For DRF, the empty string is a key like any other.
+_EMPTY_KEY = "\0"
+
+
+class _NoCache:
+    """Stands where DRF's throttles have Django's cache, so that nobody keeps counts there to no effect."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(
+            f"cache.{name}: the throttles of shmlimit.rest_framework do not keep their counts in Django's cache. Read "
+            "`history`, which has an entry for each counted request, and call `super().throttle_success()` to count one"
+        )
 
 
 class SimpleRateThrottle(throttling.SimpleRateThrottle):
@@ -47,53 +68,114 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
 
     `SHMLIMIT_THROTTLES` in Django's settings has `directory`, where the files are kept, and optionally `max_keys`,
     `when_full` and `entries`, as in `shmlimit.limits_storage`.
+
+    What subclasses of DRF's class do works here, with these differences:
+
+    - A `throttle_success` that does not call the one here leaves the request uncounted, and calling it later counts one
+      more, as for a throttle of failed logins. A `throttle_failure` cannot count the request that it refuses.
+    - `history` has as many entries as there are counted requests. Only their number is exact, and changing the list
+      changes nothing. `cache` raises `NotImplementedError`, and `timer` only sets `now`.
+    - Throttles with the same key and different rates count apart.
+    - Keys other than strings, bytes and integers count by their `str`.
     """
 
-    num_requests: int | None
-    duration: int | None
-    _refusal: Checked | None = None
+    cache = _NoCache()
+    now: float
+    key: Any
+    num_requests: float | None
+    duration: float | None
+    _answer: Permit | Refusal | Checked | None = None
+    _history: list[float] | None = None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Counts the request if there is room for it in its period; returns whether there was."""
-        self._refusal = None
+        self._answer = self._history = None
         if self.num_requests is None or self.duration is None:
             return True
-        key = self.get_cache_key(request, view)
-        if key is None:
+        self.key = self.get_cache_key(request, view)
+        if self.key is None:
             return True
-        if self.num_requests == 0:
+        self.now = self.timer()
+        if self.num_requests <= 0:
             return self.throttle_failure()
+        if self.duration <= 0 or math.isinf(self.num_requests):
+            return True
+        if type(self).throttle_success is not SimpleRateThrottle.throttle_success:
+            return self._allow_if_counted()
+        self._answer = self._ask(lambda limits, key: limits.check(key=key))
+        return self.throttle_success() if self._answer else self.throttle_failure()
+
+    def _allow_if_counted(self) -> bool:
+        """Counts the request unless an overridden `throttle_success` leaves that out."""
+        self._answer = permit = self._ask(lambda limits, key: limits.try_acquire(key=key))
+        if isinstance(permit, Refusal):
+            return self.throttle_failure()
+        self.history  # As before this request, which `throttle_success` adds.  # noqa: B018
+        try:
+            return self.throttle_success()
+        finally:
+            if self._answer is permit:
+                permit.settle({_LIMIT: 0})
+                self._answer = None
+            permit.release()
+
+    def _ask(self, ask: Callable[[Limits, Key], Answer]) -> Answer:
+        key = self.key if isinstance(self.key, (str, bytes)) else str(self.key)
         directory, _ = _directory()
         try:
-            checked = self._limits().check(key=key)
+            return ask(self._limits(), key or _EMPTY_KEY)
         except Removed:
             # The file was removed, and is created anew.
             directory.forget()
-            checked = self._limits().check(key=key)
-        if checked:
-            return self.throttle_success()
-        self._refusal = checked
-        return self.throttle_failure()
+            return ask(self._limits(), key or _EMPTY_KEY)
 
     def _limits(self) -> Limits:
         directory, entries = _directory()
-        count, duration = self.num_requests or 1, self.duration or 1
+        count, duration = math.ceil(self.num_requests or 1), self.duration or 1
         entries = min(entries, count)
         return directory.limits(
             f"throttle.{count}-per-{duration}s.{entries}-entries",
             2 + 4 * entries,
-            lambda: [Calls("requests", count, duration, algorithm="sliding_window", entries=entries)],
+            lambda: [Calls(_LIMIT, count, duration, algorithm="sliding_window", entries=entries)],
         )
 
     def throttle_success(self) -> bool:
-        """Called when the request was let through. It is already counted."""
+        """Called when there is room for the request, which it counts. Call it later to count one more."""
+        if self._answer is None:
+            self._ask(lambda limits, key: limits.check(key=key))
+        elif isinstance(self._answer, Permit):
+            self.history.insert(0, self.now)
+            self._answer = None
         return True
 
+    @property
+    def history(self) -> list[float]:
+        """One time for each counted request, the newest first: exact in number, not in time."""
+        if self._history is None:
+            self._history = self._times()
+        return self._history
+
+    @history.setter
+    def history(self, times: list[float]) -> None:
+        self._history = times
+
+    def _times(self) -> list[float]:
+        verdict = None if self._answer is None else self._answer.verdicts.get(_LIMIT)
+        if verdict is None or verdict.capacity is None:
+            return []
+        used = int(verdict.capacity) - int(verdict.remaining)
+        if isinstance(self._answer, Permit):
+            used -= 1
+        times = [self.now] * used
+        if times and not self._answer and verdict.retry_after is not None:
+            times[-1] = self.now + verdict.retry_after - (self.duration or 0)
+        return times
+
     def wait(self) -> float | None:
-        """Seconds until the request would be admitted; 1 if there was no room to count it."""
-        if self._refusal is None:
-            return None
-        retry_after = self._refusal.retry_after
+        """Seconds until the request would be admitted; 1 if there was no room to count it, None if never."""
+        if self._answer is None:
+            return self.duration if (self.num_requests or 0) >= 0 else None
+        retry_after = self._answer.retry_after
         return 1.0 if retry_after is None else retry_after
 
 
