@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -35,10 +35,54 @@ from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
 __all__ = ["LimitedTask", "limited"]
 
 # A header of a task that was sent back. Celery's own count of retries is separate.
-_REFUSALS_HEADER = "shmlimit_refusals"
+_HEADER = "shmlimit"
 
-# After this many doublings the delay is 64 times the first one, and stays there.
-_MAX_DOUBLINGS = 6
+# Refusals that only the end of another task or request can heal. One that names a time, because a place is free but
+# others are before this task, names the earliest.
+_WANT_OF_PLACE = frozenset({"concurrency", "queue_full", "holds_full"})
+
+# After this many doublings the range of delays ends at 8 times `retry_delay`, and stays there.
+_MAX_DOUBLINGS = 3
+
+# Tasks that time alone will admit come back spread over this part of their wait. Of many that return after one wait
+# few can be admitted, so a longer spread, again and again, would leave capacity unused.
+_SPREAD = 0.1
+_SHORTEST_SPREAD = 0.01
+_LONGEST_SPREAD = 60.0
+
+
+@dataclass(frozen=True)
+class _SentBack:
+    """How often a task was sent back, as its header says.
+
+    Attributes:
+        refusals: How often in all.
+        in_a_row: How often in a row, most recently, because there was no place.
+    """
+
+    refusals: int = 0
+    in_a_row: int = 0
+
+    def again(self, refused: Refused | Removed, retry_delay: float) -> tuple[float, _SentBack]:
+        """Decides when to try again after one more refusal.
+
+        Args:
+            refused: The refusal.
+            retry_delay: The first delay if there is no place.
+
+        Returns:
+            The countdown in seconds, and what the header says from now on.
+        """
+        retry_after = refused.retry_after if isinstance(refused, Refused) else None
+        if retry_after is None or (isinstance(refused, Refused) and refused.reason in _WANT_OF_PLACE):
+            # Tasks refused together must not return together; and since nobody knows when a place will be free, some
+            # of them should try soon.
+            longest = retry_delay * 2 ** min(self.in_a_row, _MAX_DOUBLINGS)
+            return random.uniform(retry_delay / 10, longest), _SentBack(self.refusals + 1, self.in_a_row + 1)
+        spread = min(max(_SPREAD * retry_after, _SHORTEST_SPREAD), _LONGEST_SPREAD)
+        # Rounded up: a task that came back earlier would be refused again.
+        countdown = math.ceil((retry_after + random.uniform(0, spread)) * 1000) / 1000
+        return countdown, _SentBack(self.refusals + 1)
 
 
 @dataclass
@@ -64,17 +108,6 @@ class _Terms:
                 raise
         self.limits = successor
         return successor.acquire(costs, key=key, timeout=self.timeout, tier=tier, limits=overrides)
-
-    def countdown(self, refused: Refused | Removed, refusals: int) -> float:
-        """Seconds until a refused task is worth another try."""
-        retry_after = refused.retry_after if isinstance(refused, Refused) else None
-        if retry_after is not None and retry_after > 0:
-            # Rounded up: a task that came back earlier would be refused again.
-            return math.ceil(retry_after * 1000) / 1000
-        # Only the end of another task can help, and nobody knows when that is. Each try comes later than the last, at
-        # random, so that tasks refused together do not return together.
-        longest = self.retry_delay * 2 ** min(refusals - 1, _MAX_DOUBLINGS)
-        return random.uniform(longest / 2, longest)
 
 
 class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
@@ -122,16 +155,16 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         """Publish this task again for when it may be admitted, and end this run as a retry."""
         request = self.request
         headers = dict(request.headers or {})
-        refusals = int(headers.get(_REFUSALS_HEADER, 0)) + 1
-        if self._terms.max_refusals is not None and refusals > self._terms.max_refusals:
+        before = _SentBack(**headers.get(_HEADER, {}))
+        countdown, after = before.again(refused, self._terms.retry_delay)
+        if self._terms.max_refusals is not None and after.refusals > self._terms.max_refusals:
             raise refused
-        countdown = self._terms.countdown(refused, refusals)
         # `retry` would count the refusal as one of the task's own retries.
         again = self.signature_from_request(
             request,
             countdown=countdown,
             retries=request.retries,
-            headers={**headers, _REFUSALS_HEADER: refusals},
+            headers={**headers, _HEADER: asdict(after)},
         )
         try:
             again.apply_async()
@@ -155,10 +188,13 @@ def limited(
 ) -> type[LimitedTask]:
     """Makes a base class for tasks that run under a permit of `limits`.
 
-    A refused task is published again with `countdown` set to the refusal's `retry_after`. It ends in the state `RETRY`,
-    and counts neither as a failure nor as one of the task's own `max_retries`. Until it comes back it occupies no
-    worker process, and nothing polls. If no retry time is known, because another task must first end, the countdown
-    starts at `retry_delay`, doubles with each refusal up to 64 times that, and is random within its upper half.
+    A refused task is published again with a `countdown`. It ends in the state `RETRY`, and counts neither as a failure
+    nor as one of the task's own `max_retries`. Until it comes back it occupies no worker process, and nothing polls.
+
+    If time alone heals the refusal, the countdown is its `retry_after` plus a random part of up to a tenth of it, so
+    that tasks refused together do not return together. If there is no place, because another task must first end, the
+    countdown is random: at most `retry_delay` at first, and twice as much with each further refusal in a row for this
+    reason, up to 8 times `retry_delay`.
 
     Args:
         limits: The set that each task takes from: `shmlimit.open(...)[name]`, opened before or after the workers are
@@ -171,7 +207,7 @@ def limited(
         when_refused: `"retry"` to send the task back, `"fail"` to let it fail with `Refused` or `AcquireTimeout`. Under
             `task_always_eager` it fails.
         max_refusals: How often a task may be sent back before it fails; `None` for no bound.
-        retry_delay: The first countdown if `retry_after` is not known, in seconds.
+        retry_delay: The longest first countdown if there is no place, in seconds: about as long as a task runs.
         tier: The tier to put the key into, as for `Limits.acquire`, or a function that returns it for the task's
             arguments.
         overrides: The key's own capacities, as `limits` of `Limits.acquire`, or a function that returns them for the
