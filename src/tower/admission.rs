@@ -9,7 +9,7 @@ use super::body::LimitBody;
 use super::extract::demand::{Asked, Demand};
 use super::held::Held;
 use super::permit_handle::SharedPermit;
-use super::refund::RefundRule;
+use super::refused_inside::RefundRule;
 use super::settings::{OnError, Settings};
 use crate::api::permit::Outcome;
 use crate::api::refusal::Refusal;

@@ -8,7 +8,7 @@ use http::{Response, StatusCode, response};
 use tower_layer::Layer;
 
 use super::extract::demand::Extractor;
-use super::refund::RefundRule;
+use super::refused_inside::RefundRule;
 use super::service::LimitService;
 use super::settings::{OnError, Settings};
 use crate::http::Advertise;

@@ -94,7 +94,7 @@ mod future;
 mod held;
 mod layer;
 mod permit_handle;
-mod refund;
+mod refused_inside;
 mod service;
 mod settings;
 
@@ -110,7 +110,7 @@ pub use extract::demand::{Demand, Extractor};
 pub use future::LimitFuture;
 pub use layer::LimitLayer;
 pub use permit_handle::{CarriedPermit, PermitHandle};
-pub use refund::refused_inside;
+pub use refused_inside::refused_inside;
 pub use service::LimitService;
 pub use settings::OnError;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::refund::RefundRule;
+use super::refused_inside::RefundRule;
 use crate::http::Advertise;
 use crate::tower::answer::Shape;
 use crate::words::words;

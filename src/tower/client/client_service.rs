@@ -14,7 +14,7 @@ use super::upstream::{NotSent, Settings};
 use crate::tower::answer::grpc::Caller;
 use crate::tower::body::LimitBody;
 use crate::tower::extract::demand::Extractor;
-use crate::tower::refund::is_refusal;
+use crate::tower::refused_inside::is_refusal;
 
 /// A client behind limits, as built by a [`ClientLimitLayer`](super::ClientLimitLayer).
 ///

@@ -10,7 +10,7 @@ use super::upstream::NotSent;
 use crate::tower::body::LimitBody;
 use crate::tower::extract::demand::Extractor;
 use crate::tower::permit_handle::SharedPermit;
-use crate::tower::refund::{is_refusal, refuses};
+use crate::tower::refused_inside::{is_refusal, refuses};
 
 /// Available with the feature `reqwest-middleware`. A request that is not sent fails with
 /// `reqwest_middleware::Error::Middleware`, which contains a [`Refusal`](crate::Refusal) or an

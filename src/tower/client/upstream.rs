@@ -12,7 +12,7 @@ use crate::tower::answer::grpc::{Code, end_call};
 use crate::tower::extract::demand::{Asked, Demand};
 use crate::tower::held::Held;
 use crate::tower::permit_handle::SharedPermit;
-use crate::tower::refund::carries_refusal;
+use crate::tower::refused_inside::carries_refusal;
 use crate::tower::settings::OnError;
 
 /// What is decided once, when a client is built.

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
 use shmlimit::tower::{Demand, LimitBody, LimitLayer, PermitHandle, refused_inside};
-use shmlimit::{Adaptive, Error, Limit, PermitError, RefusalReason};
+use shmlimit::{Adaptive, Error, Limit, Permit, PermitError, RefusalReason};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE};
@@ -44,6 +44,22 @@ fn paid(tenant: &Limits) -> [u64; 2] {
     [TOKENS - remaining(0), REQUESTS - remaining(1)]
 }
 
+/// A backend with one place, which is taken while the permit is kept.
+fn busy() -> (Limits, Permit<'static>) {
+    let busy = Limits::new([Limit::concurrency("gpu", 1)]);
+    let set = busy.segment.set("api").expect("declared");
+    let taken = set.try_acquire(&set.request()).expect("works").into_result();
+    (busy, taken.expect("free").into_owned())
+}
+
+/// A backend that takes no requests for a while.
+fn throttled() -> Limits {
+    let throttled = Limits::new([Limit::concurrency("gpu", 1)]);
+    let set = throttled.segment.set("api").expect("declared");
+    set.throttle(MINUTE).expect("works");
+    throttled
+}
+
 async fn done(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::from("done")))
 }
@@ -63,20 +79,8 @@ async fn refused(outer: &LimitLayer<Demand>, inner: &LimitLayer<Demand>, request
 
 #[tokio::test]
 async fn what_an_inner_layer_refuses_costs_nothing_outside_in_whatever_form_it_is_answered() {
-    let busy = Limits::new([Limit::concurrency("gpu", 1)]);
-    let set = busy.segment.set("api").expect("declared");
-    let _taken = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
-    let throttled = Limits::new([Limit::concurrency("gpu", 1)]);
-    throttled
-        .segment
-        .set("api")
-        .expect("declared")
-        .throttle(MINUTE)
-        .expect("works");
+    let (busy, _taken) = busy();
+    let throttled = throttled();
     let small = Limits::new([Limit::rate("bytes", 10, MINUTE)]);
     let too_much = LimitLayer::new(small.demand().with("bytes", 11).expect("declared"));
     let teapot = busy.layer().on_rejection(|_, _, mut response| {
@@ -150,9 +154,8 @@ async fn what_a_peer_can_write_is_no_refusal_of_this_process() {
 #[tokio::test]
 async fn a_service_that_asks_limits_itself_may_say_that_they_refused() {
     let tenant = tenant();
-    let throttled = Limits::new([Limit::concurrency("gpu", 1)]);
+    let throttled = throttled();
     let set = throttled.segment.set("api").expect("declared");
-    set.throttle(MINUTE).expect("works");
     let service = service_fn(async |_: Request<()>| {
         let outcome = set.try_acquire(&set.request())?.into_result();
         let refusal = outcome.expect_err("throttled");
@@ -168,13 +171,7 @@ async fn a_service_that_asks_limits_itself_may_say_that_they_refused() {
 
 #[tokio::test]
 async fn an_application_says_otherwise_when_to_give_back() {
-    let busy = Limits::new([Limit::concurrency("gpu", 1)]);
-    let set = busy.segment.set("api").expect("declared");
-    let _taken = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
+    let (busy, _taken) = busy();
     let tenant = tenant();
     let kept = estimated(&tenant).refund_when(|_| false);
     assert_eq!(
@@ -199,20 +196,8 @@ async fn an_application_says_otherwise_when_to_give_back() {
 
 #[tokio::test]
 async fn an_adaptive_limit_learns_nothing_from_a_request_that_never_happened() {
-    let busy = Limits::new([Limit::concurrency("gpu", 1)]);
-    let set = busy.segment.set("api").expect("declared");
-    let _taken = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .into_result()
-        .expect("free");
-    let throttled = Limits::new([Limit::concurrency("gpu", 1)]);
-    throttled
-        .segment
-        .set("api")
-        .expect("declared")
-        .throttle(MINUTE)
-        .expect("works");
+    let (busy, _taken) = busy();
+    let throttled = throttled();
     for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
         // One at a time: a success would raise the capacity, because it is used up, and a failure would lower it.
         let limit = Limit::concurrency("in_flight", 2)
