@@ -15,7 +15,7 @@ use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
 use crate::callers_code::contained;
 use crate::choices::Kind;
 use crate::engine::{
-    Costs, Decision, Ending, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
+    Costs, Decision, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
 };
 use crate::error::{Error, PermitError, SegmentError};
 
@@ -184,8 +184,7 @@ impl<'a> Permit<'a> {
     }
 
     /// Gives back everything that was taken, calls included, as far as the algorithms refund, and everything that is
-    /// held: for admitted requests that did not use anything. What was settled before stays settled. An
-    /// [adaptive](crate::Limit::adaptive) limit learns nothing from it.
+    /// held: for admitted requests that did not use anything. What was settled before stays settled.
     ///
     /// # Errors
     ///
@@ -196,7 +195,7 @@ impl<'a> Permit<'a> {
 
     pub(crate) fn cancel_within(&mut self, wait: LockWait) -> Result<(), Error> {
         self.settle_everything_to_nothing(wait)?;
-        self.release_as(Ending::Undone)
+        self.release()
     }
 
     /// [Cancels](Self::cancel) the permit when its caller is gone and nobody is left to handle an error.
@@ -240,7 +239,7 @@ impl<'a> Permit<'a> {
     /// [`SegmentError::Poisoned`]. The permit then still holds what it held, and releasing or dropping it tries
     /// again.
     pub fn release(&mut self) -> Result<(), Error> {
-        self.release_as(Ending::Released { failed: false })
+        self.release_as(false)
     }
 
     /// [Releases](Self::release) the permit and reports that the work failed, was refused by the upstream, or took
@@ -270,11 +269,11 @@ impl<'a> Permit<'a> {
     ///
     /// See [`release`](Self::release).
     pub fn release_failed(&mut self) -> Result<(), Error> {
-        self.release_as(Ending::Released { failed: true })
+        self.release_as(true)
     }
 
     #[inline]
-    fn release_as(&mut self, ending: Ending) -> Result<(), Error> {
+    fn release_as(&mut self, failed: bool) -> Result<(), Error> {
         if self.is_released() || !self.is_own() {
             return Ok(());
         }
@@ -285,7 +284,7 @@ impl<'a> Permit<'a> {
                 .set
                 .shared()
                 .engine
-                .release(shard, hold, self.decision.owner, ending)?;
+                .release(shard, hold, self.decision.owner, failed)?;
             self.decision.set_hold(None);
             is_lost = released == Released::WasReclaimed;
         }
@@ -524,7 +523,7 @@ impl Permit<'_> {
         let has_failed = std::thread::panicking();
         // No caller can handle an error here. If the set is broken, a mark makes the hold be given back once it is
         // repaired.
-        if let Err(_error) = self.release_as(Ending::Released { failed: has_failed }) {
+        if let Err(_error) = self.release_as(has_failed) {
             if let Some(hold) = self.decision.hold() {
                 let engine = &self.set.shared().engine;
                 engine.release_by_mark(self.shard(), hold, self.decision.owner, has_failed);

@@ -53,6 +53,10 @@ BLOCKS = list(_blocks())
 
 # What the documents take for granted, before the block of that number: names of an application, files.
 PYTHON_BEFORE = {
+    ("docs/llm.md", 1): """
+        import pathlib
+        directory = pathlib.Path(".")
+    """,
     ("docs/python.md", 2): """
         import pathlib, types
         directory = pathlib.Path(".")

@@ -5,7 +5,6 @@ mod bodies;
 mod decisions;
 mod keys;
 mod permits;
-mod refunds;
 mod rejections;
 mod successors;
 mod waiting;

@@ -1,0 +1,57 @@
+"""A gateway to a language model: all workers of a host stay within the provider's limits, and use them up.
+
+    OPENAI_API_KEY=... uvicorn --app-dir python/examples --workers 4 llm_gateway:app
+
+A request reserves the most that it may cost, waits in the queue until the provider takes it, and pays what it cost.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import httpx
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+import shmlimit as sl
+from shmlimit import llm
+from shmlimit.fastapi import Limited, LimitRefused, problem_response
+
+# What the provider allows in a minute, and a second in which requests may be on their way to it.
+REQUESTS = sl.Calls("requests", 500, "61s", algorithm="sliding_window")
+TOKENS = sl.Rate("tokens", 200_000, "61s", algorithm="sliding_window")
+PROVIDER = sl.LimitSet("provider", [REQUESTS, TOKENS, sl.Concurrency("in_flight", 64)])
+limits = sl.open(os.environ.get("LIMITS", "/dev/shm/provider.limits"), PROVIDER)["provider"]
+provider = httpx.AsyncClient(base_url=os.environ.get("PROVIDER", "https://api.openai.com"), timeout=300)
+AUTHORIZATION = {"authorization": f"Bearer {os.environ.get('OPENAI_API_KEY')}", "content-type": "application/json"}
+app = FastAPI()
+app.add_exception_handler(LimitRefused, problem_response)
+
+
+@app.exception_handler(httpx.TransportError)
+async def no_answer(_: Request, error: Exception) -> Response:
+    """Says that the provider is gone; what was reserved was given back if the request never reached it."""
+    return Response(f"The provider gives no answer: {type(error).__name__}.", 502)
+
+
+async def costs(request: Request) -> dict[str, Any]:
+    """The most that a request may cost."""
+    return {"tokens": llm.estimate(await request.json(), max_output=4096)}
+
+
+async def exchange(
+    request: Request, permit: Annotated[sl.Permit, Depends(Limited(limits, costs=costs, timeout=60))]
+) -> AsyncIterator[tuple[llm.Call, httpx.Response]]:
+    """Asks the provider, and settles when its answer has been passed on."""
+    asking = provider.stream("POST", request.url.path, content=await request.body(), headers=AUTHORIZATION)
+    async with llm.Call(permit) as call, asking as answer:
+        call.note(answer)
+        yield call, answer
+
+
+@app.post("/v1/chat/completions")
+async def complete(exchange: Annotated[tuple[llm.Call, httpx.Response], Depends(exchange)]) -> StreamingResponse:
+    """Passes the answer on as it comes."""
+    call, answer = exchange
+    kept = {name: answer.headers[name] for name in ("content-type", "retry-after") if name in answer.headers}
+    return StreamingResponse(call.watch(answer.aiter_bytes()), answer.status_code, kept)
