@@ -24,6 +24,7 @@ from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
 from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
+from shmlimit._web.refused_inside import Context
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -142,6 +143,10 @@ class _ScopeHead:
 
     def __init__(self, scope: Scope) -> None:
         self.request = scope
+
+    @property
+    def context(self) -> Context:
+        return self.request
 
     @property
     def client_address(self) -> str | None:

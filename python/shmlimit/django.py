@@ -29,7 +29,9 @@ from django.utils.module_loading import import_string
 import shmlimit
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
 from shmlimit._web.client_address import ClientAddress
+from shmlimit._web.django_request import context_of
 from shmlimit._web.keys import Header
+from shmlimit._web.refused_inside import Context
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -42,8 +44,8 @@ class LimitMiddleware:
     `SHMLIMIT` in Django's settings has `segment`, the file; `set`, the name of the set; and optionally `config`, the
     declaration, `on_mismatch`, `version` and `log_requests`, as for `shmlimit.open`. Its other entries are those of
     `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`, `fails_with`,
-    `quota_units`, `policy_prefix`, `tier` and `overrides`. Callables get the request, and may be dotted paths, except
-    for `tier`, where a string is the tier's name. Under ASGI they may be asynchronous.
+    `refund_when`, `quota_units`, `policy_prefix`, `tier` and `overrides`. Callables get the request, and may be dotted
+    paths, except for `tier`, where a string is the tier's name. Under ASGI they may be asynchronous.
 
     For several sets, derive a middleware class for each, with its own settings in `options`.
     """
@@ -60,7 +62,7 @@ class LimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        for name in ("key", "costs", "exempt", "fails_with", "overrides"):
+        for name in ("key", "costs", "exempt", "fails_with", "refund_when", "overrides"):
             if isinstance(options.get(name), str):
                 options[name] = import_string(options[name])
         try:
@@ -107,6 +109,10 @@ class _RequestHead:
 
     def __init__(self, request: HttpRequest) -> None:
         self.request = request
+
+    @property
+    def context(self) -> Context:
+        return context_of(self.request)
 
     @property
     def client_address(self) -> str | None:

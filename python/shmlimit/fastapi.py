@@ -38,6 +38,7 @@ from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import Departures, Message
 from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
+from shmlimit._web.refused_inside import Context
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -190,6 +191,10 @@ class _RequestHead:
 
     def __init__(self, request: HTTPConnection) -> None:
         self.request = request
+
+    @property
+    def context(self) -> Context:
+        return self.request.scope
 
     @property
     def client_address(self) -> str | None:

@@ -26,6 +26,8 @@ from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 
 from shmlimit import Calls, Checked, Limits, Permit, Refusal, Removed
+from shmlimit._web.django_request import context_of
+from shmlimit._web.refused_inside import tell_outer
 from shmlimit._windows import WindowDirectory
 
 if TYPE_CHECKING:
@@ -89,6 +91,13 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Counts the request if there is room for it in its period; returns whether there was."""
+        is_allowed = self._allows(request, view)
+        if not is_allowed:
+            # Limits around the site give back what they took.
+            tell_outer(context_of(request))
+        return is_allowed
+
+    def _allows(self, request: Request, view: APIView) -> bool:
         self._answer = self._history = None
         if self.num_requests is None or self.duration is None:
             return True

@@ -24,6 +24,7 @@ from shmlimit._web.admission import Admission, AdmissionControl, Answer
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
+from shmlimit._web.refused_inside import Context
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -117,6 +118,10 @@ class _EnvironmentHead:
 
     def __init__(self, environ: WSGIEnvironment) -> None:
         self.request = environ
+
+    @property
+    def context(self) -> Context:
+        return self.request
 
     @property
     def client_address(self) -> str | None:

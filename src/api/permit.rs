@@ -15,7 +15,7 @@ use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
 use crate::callers_code::contained;
 use crate::choices::Kind;
 use crate::engine::{
-    Costs, Decision, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
+    Costs, Decision, Ending, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
 };
 use crate::error::{Error, PermitError, SegmentError};
 
@@ -184,7 +184,8 @@ impl<'a> Permit<'a> {
     }
 
     /// Gives back everything that was taken, calls included, as far as the algorithms refund, and everything that is
-    /// held: for admitted requests that did not use anything. What was settled before stays settled.
+    /// held: for admitted requests that did not use anything. What was settled before stays settled. An
+    /// [adaptive](crate::Limit::adaptive) limit learns nothing from it.
     ///
     /// # Errors
     ///
@@ -195,7 +196,7 @@ impl<'a> Permit<'a> {
 
     pub(crate) fn cancel_within(&mut self, wait: LockWait) -> Result<(), Error> {
         self.settle_everything_to_nothing(wait)?;
-        self.release()
+        self.release_as(Ending::Undone)
     }
 
     /// [Cancels](Self::cancel) the permit when its caller is gone and nobody is left to handle an error.
@@ -239,7 +240,7 @@ impl<'a> Permit<'a> {
     /// [`SegmentError::Poisoned`]. The permit then still holds what it held, and releasing or dropping it tries
     /// again.
     pub fn release(&mut self) -> Result<(), Error> {
-        self.release_as(false)
+        self.release_as(Ending::Released { failed: false })
     }
 
     /// [Releases](Self::release) the permit and reports that the work failed, was refused by the upstream, or took
@@ -269,11 +270,11 @@ impl<'a> Permit<'a> {
     ///
     /// See [`release`](Self::release).
     pub fn release_failed(&mut self) -> Result<(), Error> {
-        self.release_as(true)
+        self.release_as(Ending::Released { failed: true })
     }
 
     #[inline]
-    fn release_as(&mut self, failed: bool) -> Result<(), Error> {
+    fn release_as(&mut self, ending: Ending) -> Result<(), Error> {
         if self.is_released() || !self.is_own() {
             return Ok(());
         }
@@ -284,7 +285,7 @@ impl<'a> Permit<'a> {
                 .set
                 .shared()
                 .engine
-                .release(shard, hold, self.decision.owner, failed)?;
+                .release(shard, hold, self.decision.owner, ending)?;
             self.decision.set_hold(None);
             is_lost = released == Released::WasReclaimed;
         }
@@ -523,7 +524,7 @@ impl Permit<'_> {
         let has_failed = std::thread::panicking();
         // No caller can handle an error here. If the set is broken, a mark makes the hold be given back once it is
         // repaired.
-        if let Err(_error) = self.release_as(has_failed) {
+        if let Err(_error) = self.release_as(Ending::Released { failed: has_failed }) {
             if let Some(hold) = self.decision.hold() {
                 let engine = &self.set.shared().engine;
                 engine.release_by_mark(self.shard(), hold, self.decision.owner, has_failed);

@@ -41,6 +41,7 @@ pub use recover::recovery_report::Repairs;
 pub(crate) use settle::lease::{Renewed, ShortestLease};
 pub(crate) use settle::reset::ResetScope;
 pub(crate) use settle::settlement::{Released, SettledLimit, SettledLimits};
+pub(crate) use shard::hold::Ending;
 pub(crate) use shard::key_identity::KeyIdentity;
 #[cfg(test)]
 pub(crate) use shard::locked_shard::LockFor;

@@ -9,6 +9,7 @@ use super::body::LimitBody;
 use super::extract::demand::{Asked, Demand};
 use super::held::Held;
 use super::permit_handle::SharedPermit;
+use super::refused_inside::RefundRule;
 use super::settings::{OnError, Settings};
 use crate::api::permit::Outcome;
 use crate::api::refusal::Refusal;
@@ -29,6 +30,7 @@ pub(super) enum Decision {
 pub(super) struct Admission {
     held: Option<SharedPermit>,
     fields: Fields,
+    refund: RefundRule,
     /// Why the limits could not be asked, if the request was admitted nevertheless.
     error: Option<Arc<Error>>,
 }
@@ -91,6 +93,7 @@ impl Decision {
                 Self::Admitted(Admission {
                     held: Some(held),
                     fields,
+                    refund: settings.refund.clone(),
                     error: None,
                 })
             }
@@ -158,10 +161,14 @@ impl Admission {
 
     /// The service's response, with the permit and the fields that show the limits.
     pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
+        let (head, body) = response.into_parts();
         if let Some(held) = &self.held {
-            held.note_status(response.status());
+            match self.refund.refunds(&head) {
+                true => held.abandon(),
+                false => held.note_status(head.status),
+            }
         }
-        let mut response = response.map(|body| LimitBody::new(body, self.held));
+        let mut response = Response::from_parts(head, LimitBody::new(body, self.held));
         response::append(self.fields, response.headers_mut());
         if let Some(error) = self.error {
             response.extensions_mut().insert(error);

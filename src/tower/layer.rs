@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, response};
 use tower_layer::Layer;
 
 use super::extract::demand::Extractor;
+use super::refused_inside::RefundRule;
 use super::service::LimitService;
 use super::settings::{OnError, Settings};
 use crate::http::Advertise;
@@ -64,6 +65,33 @@ impl<E> LimitLayer<E> {
     /// ```
     pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
         self.settings.is_failure = is_failure;
+        self
+    }
+
+    /// Which responses of the service mean that the request never happened: all that it took comes back, holds and
+    /// rates, as far as their algorithms [refund](crate::Algorithm#what-comes-back), and an
+    /// [adaptive](crate::Limit::adaptive) limit learns nothing from it. By default, refusals by limits further in:
+    /// [`refused_inside`](super::refused_inside). What `is_unused` says stands in place of that.
+    ///
+    /// Networks ([`Demand::address`](super::Demand::address)) hold nothing, and what they were charged stays.
+    ///
+    /// A client whose requests are refused inside is then not slowed down by this layer. Where it is to be, because
+    /// refusing has a cost as well, say `refund_when(|_| false)`.
+    ///
+    /// ```
+    /// # use http::StatusCode;
+    /// # use shmlimit::tower::{Demand, LimitLayer, refused_inside};
+    /// # fn priced(demand: Demand) -> LimitLayer<Demand> {
+    /// // Nobody pays for a backend that was not reached.
+    /// LimitLayer::new(demand)
+    ///     .refund_when(|head| refused_inside(head) || head.status == StatusCode::BAD_GATEWAY)
+    /// # }
+    /// ```
+    pub fn refund_when<F>(mut self, is_unused: F) -> Self
+    where
+        F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    {
+        self.settings.refund = RefundRule::new(is_unused);
         self
     }
 

@@ -59,6 +59,8 @@
 //!   path, using the set and the limits of the same names: see [`Segment::successor`](crate::Segment::successor).
 //!   Each process opens that once, for all its layers. While there is none, [`OnError`] says what to do. A limit that
 //!   requests name but the successor lacks is an error; one that they take by default is no longer taken.
+//! - If a layer further in refuses the request, all that this one took comes back, holds and rates: the request never
+//!   happened. [`LimitLayer::refund_when`] says for which other responses.
 //! - The service reaches the permit through the [`PermitHandle`] in the request's extensions, to settle what a
 //!   request has really used.
 //! - The application can [shape](LimitLayer::on_rejection) answers in place of the service; the
@@ -80,7 +82,8 @@
 //!
 //! gRPC clients, recognized by their content type, get answers in their own terms: 200 without a body, and
 //! `grpc-status` 8 (resource exhausted) for 429, 14 (unavailable) for 503, 3 (invalid argument) for 400 and 13
-//! (internal) for 500. `grpc-retry-pushback-ms` stands for `Retry-After`.
+//! (internal) for 500. For `Retry-After` stand `grpc-retry-pushback-ms` and, in the details of the status, a
+//! `google.rpc.RetryInfo`.
 
 mod admission;
 mod answer;
@@ -91,6 +94,7 @@ mod future;
 mod held;
 mod layer;
 mod permit_handle;
+mod refused_inside;
 mod service;
 mod settings;
 
@@ -106,6 +110,7 @@ pub use extract::demand::{Demand, Extractor};
 pub use future::LimitFuture;
 pub use layer::LimitLayer;
 pub use permit_handle::{CarriedPermit, PermitHandle};
+pub use refused_inside::refused_inside;
 pub use service::LimitService;
 pub use settings::OnError;
 

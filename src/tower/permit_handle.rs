@@ -101,6 +101,28 @@ impl PermitHandle {
         }
     }
 
+    /// Gives back all that the request took, because it never happened: see [`Permit::cancel`]. What was settled before
+    /// stays settled. Those of outer layers are cancelled by their own [handles](Self::outer).
+    ///
+    /// ```
+    /// # use std::iter;
+    /// # use shmlimit::Error;
+    /// # use shmlimit::tower::PermitHandle;
+    /// # fn turn_away(innermost: &PermitHandle) -> Result<(), Error> {
+    /// for permit in iter::successors(Some(innermost), |permit| permit.outer()) {
+    ///     permit.cancel()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`Permit::cancel`]; also [`PermitError::AlreadyReleased`] if the response has ended.
+    pub fn cancel(&self) -> Result<(), Error> {
+        self.reach(Permit::cancel)
+    }
+
     /// Reports that the upstream refused the request: see [`Permit::throttled`].
     ///
     /// # Errors
@@ -171,6 +193,11 @@ impl SharedPermit {
     /// Reports that an upstream refused the request, and gives back what is held.
     pub(super) fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
         lock(&self.0).permit().throttled(retry_after)
+    }
+
+    /// Gives back all that was taken, for a request that never happened.
+    pub(super) fn abandon(&self) {
+        lock(&self.0).permit().abandon();
     }
 
     /// Records the service's response. An earlier failure stays recorded.

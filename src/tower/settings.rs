@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::refused_inside::RefundRule;
 use crate::http::Advertise;
 use crate::tower::answer::Shape;
 use crate::words::words;
@@ -16,6 +17,7 @@ pub(super) struct Settings {
     pub(super) on_error: OnError,
     pub(super) wait: Option<Duration>,
     pub(super) is_failure: fn(StatusCode) -> bool,
+    pub(super) refund: RefundRule,
     pub(super) shape: Option<Shape>,
 }
 
@@ -26,6 +28,7 @@ impl Default for Settings {
             on_error: OnError::default(),
             wait: None,
             is_failure: |status| status.is_server_error(),
+            refund: RefundRule::default(),
             shape: None,
         }
     }
@@ -38,6 +41,7 @@ impl fmt::Debug for Settings {
             .field("on_error", &self.on_error)
             .field("wait", &self.wait)
             .field("is_failure", &self.is_failure)
+            .field("refund", &self.refund)
             .field("shape", &self.shape.as_ref().map(|_| ".."))
             .finish()
     }

@@ -20,6 +20,7 @@ from shmlimit._web.client_address import AddressWatch, ClientAddress
 from shmlimit._web.head import Head, Request
 from shmlimit._web.keys import Header, KeyFinder, check_key
 from shmlimit._web.options import Advertise, OnError
+from shmlimit._web.refused_inside import announce, tell_outer
 
 _log = logging.getLogger("shmlimit")
 
@@ -27,6 +28,11 @@ _log = logging.getLogger("shmlimit")
 def is_server_error(status: int) -> bool:
     """Whether a status means that the work failed: the default for `fails_with`."""
     return status >= 500
+
+
+def no_status(_status: int) -> bool:
+    """Gives back nothing because of a status: the default for `refund_when`."""
+    return False
 
 
 @dataclass
@@ -41,18 +47,34 @@ class Admission:
     permit: Permit | None = None
     fields: list[tuple[str, str]] = field(default_factory=list)
     fails_with: Callable[[int], bool | Awaitable[bool]] = is_server_error
+    refund_when: Callable[[int], bool | Awaitable[bool]] | None = no_status
     _has_failed: bool = False
+    _is_refused_inside: bool = False
+    _is_unused: bool = False
 
     def note_status(self, status: int) -> None:
         """Notes the status that the application has answered with. A failure noted earlier stays."""
         self._has_failed = self._has_failed or bool(answered("fails_with", self.fails_with(status)))
+        asked = self.refund_when is not None and answered("refund_when", self.refund_when(status))
+        self._note_whether_unused(status, bool(asked))
 
     async def note_status_async(self, status: int) -> None:
-        """Notes the status in a task: `fails_with` may be asynchronous."""
+        """Notes the status in a task: `fails_with` and `refund_when` may be asynchronous."""
         self._has_failed = self._has_failed or bool(await awaited("fails_with", self.fails_with(status)))
+        asked = self.refund_when is not None and await awaited("refund_when", self.refund_when(status))
+        self._note_whether_unused(status, bool(asked))
+
+    def note_refused_inside(self) -> None:
+        """Notes that limits further in refused the request: it never happened, unless the application serves it."""
+        self._is_refused_inside = self._is_unused = self.refund_when is not None
+
+    def _note_whether_unused(self, status: int, is_asked_to: bool) -> None:
+        # An application that serves the request all the same, from a cache for example, has used what was taken.
+        is_refusal = self._is_refused_inside and status >= 400
+        self._is_unused = is_asked_to or is_refusal
 
     def release(self, *, failed: bool = False) -> None:
-        """Releases the permit. A second call does nothing.
+        """Releases the permit, or cancels it if the request never happened. A second call does nothing.
 
         Args:
             failed: The application gave no answer, or broke off in the middle of one.
@@ -61,7 +83,10 @@ class Admission:
         if permit is None:
             return
         try:
-            permit.release(failed=failed or self._has_failed)
+            if self._is_unused:
+                permit.cancel()
+            else:
+                permit.release(failed=failed or self._has_failed)
         except shmlimit.Error as error:
             # This need not spoil the response. The permit's finalizer tries once more.
             _log.error("what a request held could not be given back: %s", error)
@@ -147,6 +172,7 @@ class AdmissionControl(Generic[Request]):
         on_error: OnError = "refuse",
         advertise: Advertise = "always",
         fails_with: Callable[[int], bool | Awaitable[bool]] = is_server_error,
+        refund_when: Callable[[int], bool | Awaitable[bool]] | None = no_status,
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[Request], str | Awaitable[str | None] | None] | None = None,
@@ -165,6 +191,7 @@ class AdmissionControl(Generic[Request]):
         self._on_error = on_error
         self._advertise: Advertise = advertise
         self._fails_with = fails_with
+        self._refund_when = refund_when
         self._quota_units = dict(quota_units or {})
         self._policy_prefix = policy_prefix
         self._asked = self._describe(limits)
@@ -178,7 +205,7 @@ class AdmissionControl(Generic[Request]):
             TypeError: An option is asynchronous.
         """
         self._takes.refuse_asynchronous()
-        refuse_asynchronous(exempt=self._exempt, fails_with=self._fails_with)
+        refuse_asynchronous(exempt=self._exempt, fails_with=self._fails_with, refund_when=self._refund_when)
 
     @property
     def waits(self) -> bool:
@@ -200,8 +227,8 @@ class AdmissionControl(Generic[Request]):
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
             else:
-                return self._decided(decided, asked)
-        return question
+                question = self._decided(decided, asked)
+        return _made_known(head, question)
 
     async def decide_async(self, head: Head[Request]) -> Admission | Answer:
         """Asks the limits without blocking the event loop while it waits.
@@ -225,8 +252,8 @@ class AdmissionControl(Generic[Request]):
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
             else:
-                return self._decided(decided, asked)
-        return question
+                question = self._decided(decided, asked)
+        return _made_known(head, question)
 
     def _describe(self, limits: Limits) -> _Asked:
         headers = _native.PolicyHeaders(
@@ -261,7 +288,7 @@ class AdmissionControl(Generic[Request]):
         if isinstance(decided, Refusal) or not decided:
             return Answer(*asked.headers.refusal(decided))
         permit = decided if isinstance(decided, Permit) else None
-        return Admission(permit, asked.headers.admission(decided), self._fails_with)
+        return Admission(permit, asked.headers.admission(decided), self._fails_with, self._refund_when)
 
     def _after(self, error: shmlimit.Error, asked: _Asked, question: _Question) -> _Question | Admission | Answer:
         """Decides a request after an error: it asks again, or is decided without the limits."""
@@ -294,3 +321,13 @@ class AdmissionControl(Generic[Request]):
             return False
         self._asked = self._describe(successor)
         return True
+
+
+def _made_known(head: Head[Request], decision: Admission | Answer) -> Admission | Answer:
+    """Makes an admission known to limits further in, and a refusal to those further out."""
+    if isinstance(decision, Admission):
+        if decision.permit is not None:
+            announce(head.context, decision)
+    elif decision.status in (429, 503):
+        tell_outer(head.context)
+    return decision

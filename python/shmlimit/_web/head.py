@@ -2,6 +2,8 @@
 
 from typing import Protocol, TypeVar
 
+from shmlimit._web.refused_inside import Context
+
 Request = TypeVar("Request")
 OfFramework = TypeVar("OfFramework", covariant=True)
 
@@ -12,6 +14,10 @@ class Head(Protocol[OfFramework]):
     @property
     def request(self) -> OfFramework:
         """The framework's own request object, passed to callables."""
+
+    @property
+    def context(self) -> Context:
+        """Where the request carries what only this process can write."""
 
     @property
     def client_address(self) -> str | None:

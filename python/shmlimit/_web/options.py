@@ -52,6 +52,12 @@ if TYPE_CHECKING:
         fails_with: Callable[[int], bool | Awaitable[bool]]
         """Which statuses mean that the work failed, for adaptive concurrency."""
 
+        refund_when: Callable[[int], bool | Awaitable[bool]] | None
+        """Which statuses mean that the request never happened, so that all that it took comes back, holds and rates.
+
+        In addition to refusals by limits further in. None gives nothing back, not even for those.
+        """
+
         quota_units: Mapping[str, str] | None
         """For each rate limit or budget, the unit in which clients know it, such as `"content-bytes"`.
 

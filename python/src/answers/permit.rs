@@ -368,6 +368,20 @@ impl PermitMethods {
         Settlement::of(py, handle, &settlement, &usage)
     }
 
+    /// Gives back all that was taken, costs as far as the algorithms allow it and what is held, because the request
+    /// never happened. What was settled before stays settled, and an adaptive limit learns nothing. Once is enough, and
+    /// more often does nothing.
+    ///
+    /// It takes a few milliseconds at most: if another process holds the lock for longer, a thread of this process
+    /// keeps trying.
+    ///
+    /// Raises:
+    ///     RuntimeError: Another thread is using the permit.
+    fn cancel(this: &Bound<'_, Self>) -> PyResult<()> {
+        object::content::<Permit>(this)?.library_permit()?.abandon();
+        Ok(())
+    }
+
     /// Reports that the service behind the limits refused the request, such as a provider that answered 429.
     ///
     /// For `retry_after`, no process is admitted to the set, or to the permit's key if the set is keyed: requests are

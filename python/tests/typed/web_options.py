@@ -22,6 +22,7 @@ def of_asgi(app: asgi.Application, limits: sl.Limits) -> None:
         on_error="admit",
         advertise="when_refused",
         fails_with=lambda status: status == 503,
+        refund_when=lambda status: status == 502,
         quota_units={"tokens": "content-bytes"},
         policy_prefix="v1.",
         tier="gold",

@@ -38,8 +38,10 @@ def test_a_signature_has_every_option_and_its_default(integration: Callable[...,
     options = {name: each.default for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
     fails_with = options.pop("fails_with")
     assert [fails_with(status) for status in (200, 429, 499, 500, 503)] == [False, False, False, True, True]
+    refund_when = options.pop("refund_when")
+    assert not any(map(refund_when, (200, 429, 500, 503)))
     assert options == OPTIONS
-    assert len(parameters) == len(own) + len(OPTIONS) + 1
+    assert len(parameters) == len(own) + len(OPTIONS) + 2
 
 
 @pytest.mark.parametrize("integration", [AsgiMiddleware, WsgiMiddleware])
@@ -53,4 +55,4 @@ def test_what_is_no_option_is_refused(integration: Callable[..., Any], directory
 def test_types_are_found_at_run_time_by_frameworks_that_look_at_them(integration: Callable[..., Any]) -> None:
     hints = get_type_hints(integration.__init__)  # type: ignore[misc]
     assert hints["limits"] is sl.Limits
-    assert {*OPTIONS, "fails_with"} < {*hints}
+    assert {*OPTIONS, "fails_with", "refund_when"} < {*hints}

@@ -93,18 +93,18 @@ impl SegmentEngine {
         Ok(settled)
     }
 
-    /// Gives a hold back; `failed` says whether the work under it failed. If the lock cannot be had soon, leaves a mark
-    /// instead, and whoever has the lock next completes the release.
+    /// Gives a hold back; `ending` says what an adaptive limit learns from it. If the lock cannot be had soon, leaves a
+    /// mark instead, and whoever has the lock next completes the release.
     pub(crate) fn release(
         &self,
         shard: Shard<'_>,
         hold: HoldReference,
         owner: u64,
-        failed: bool,
+        ending: Ending,
     ) -> Result<Released, Box<Error>> {
-        match self.release_under_lock(shard, hold, owner, failed) {
+        match self.release_under_lock(shard, hold, owner, ending) {
             Err(error) if matches!(*error, Error::Segment(SegmentError::LockStuck { .. })) => {
-                Ok(self.release_by_mark(shard, hold, owner, failed))
+                Ok(self.release_by_mark(shard, hold, owner, ending.has_failed()))
             }
             released => released,
         }
@@ -116,7 +116,7 @@ impl SegmentEngine {
         shard: Shard<'_>,
         hold: HoldReference,
         owner: u64,
-        failed: bool,
+        ending: Ending,
     ) -> Result<Released, Box<Error>> {
         let has_expired = self.has_expired(shard, hold);
         // The time matters only to adaptive limits and to those that hosts share.
@@ -135,7 +135,7 @@ impl SegmentEngine {
         let row = place.row().index;
         let is_last_hold = shard.memory.has_no_free_hold();
         let mut transaction = shard.memory.journal().begin();
-        locked.free_place(&mut transaction, hold.index, place, Ending::Released { failed });
+        locked.free_place(&mut transaction, hold.index, place, ending);
         shard.commit(&mut transaction)?;
         // The hold is given back, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_after_release(row, is_last_hold);

@@ -34,6 +34,17 @@ pub(crate) enum Ending {
     Undone,
 }
 
+impl Ending {
+    /// Whether the work under the hold is known to have failed.
+    #[inline(always)]
+    pub(in crate::engine) fn has_failed(self) -> bool {
+        match self {
+            Self::Released { failed } | Self::Finished { failed } => failed,
+            Self::OwnerDied | Self::Undone => false,
+        }
+    }
+}
+
 /// Where a new hold would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeHold {
@@ -260,11 +271,7 @@ impl LockedShard<'_> {
                 continue;
             }
             let amount = word.load(Ordering::Relaxed);
-            let has_failed = match ending {
-                Ending::Released { failed } | Ending::Finished { failed } => failed,
-                Ending::OwnerDied | Ending::Undone => false,
-            };
-            if limit.adapts || has_failed {
+            if limit.adapts || ending.has_failed() {
                 self.observe_ending(transaction, limit, row, amount, taken.instant, ending);
             }
             limit.give_back(row, &mut *transaction, amount);

@@ -1,14 +1,28 @@
 //! Answers to gRPC clients.
 
+use std::fmt::Write;
+use std::time::Duration;
+
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+
+use super::retry_info::with_retry_info;
 
 /// The kind of client, which determines the form of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tower) enum Caller {
     Http,
     Grpc,
+}
+
+/// How a call ended: the codes of <https://grpc.io/docs/guides/status-codes/> that limits answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tower) enum Code {
+    InvalidArgument = 3,
+    ResourceExhausted = 8,
+    Internal = 13,
+    Unavailable = 14,
 }
 
 impl Caller {
@@ -25,32 +39,66 @@ impl Caller {
 /// The gRPC form of an answer: the HTTP status says that the call was received, a field gives its result, and the
 /// body is empty, because a client would take it for messages.
 pub(in crate::tower) fn as_grpc(response: Response<String>) -> Response<String> {
-    const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-    const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-    const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
     let (mut head, _) = response.into_parts();
-    // The codes of https://grpc.io/docs/guides/status-codes/.
     let (code, message) = match head.status {
-        StatusCode::TOO_MANY_REQUESTS => ("8", "a quota of the client is exceeded"),
-        StatusCode::SERVICE_UNAVAILABLE => ("14", "the request cannot be taken now"),
-        StatusCode::BAD_REQUEST => ("3", "the request must name one key by which it is limited"),
-        _ => ("13", "the limits could not be asked"),
+        StatusCode::TOO_MANY_REQUESTS => (Code::ResourceExhausted, "a quota of the client is exceeded"),
+        StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "the request cannot be taken now"),
+        StatusCode::BAD_REQUEST => (
+            Code::InvalidArgument,
+            "the request must name one key by which it is limited",
+        ),
+        _ => (Code::Internal, "the limits could not be asked"),
     };
     head.status = StatusCode::OK;
     let seconds = head
         .headers
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok());
-    if let Some(seconds) = seconds.and_then(|text| text.parse::<u64>().ok()) {
-        let pushback = HeaderValue::from(seconds.saturating_mul(1000));
-        head.headers.insert(PUSHBACK, pushback);
-    }
-    for (name, value) in [
-        (CONTENT_TYPE, "application/grpc"),
-        (STATUS, code),
-        (MESSAGE, message),
-    ] {
-        head.headers.insert(name, HeaderValue::from_static(value));
-    }
+    let retry_after = seconds
+        .and_then(|text| text.parse().ok())
+        .map(Duration::from_secs);
+    end_call(&mut head.headers, code, message, retry_after);
     Response::from_parts(head, String::new())
+}
+
+/// The fields that end a call without a message.
+pub(in crate::tower) fn end_call(
+    headers: &mut HeaderMap,
+    code: Code,
+    message: &str,
+    retry_after: Option<Duration>,
+) {
+    const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+    const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+    const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+    const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(STATUS, HeaderValue::from(code as u64));
+    // Whatever is encoded is printable ASCII, which any field can hold.
+    if let Ok(encoded) = HeaderValue::try_from(percent_encoded(message)) {
+        headers.insert(MESSAGE, encoded);
+    }
+    let Some(wait) = retry_after else { return };
+    // Rounded up, so that no client comes back too early.
+    let milliseconds = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    headers.insert(PUSHBACK, HeaderValue::from(milliseconds));
+    if let Ok(details) = HeaderValue::try_from(with_retry_info(code as u64, message, wait)) {
+        headers.insert(DETAILS, details);
+    }
+}
+
+/// A message as gRPC sends it: all bytes except printable ASCII, and the percent sign, are percent-encoded.
+fn percent_encoded(message: &str) -> String {
+    message
+        .bytes()
+        .fold(String::with_capacity(message.len()), |mut text, byte| {
+            match byte {
+                b'%' | 0..b' ' | 0x7f.. => {
+                    // Writing to a string cannot fail.
+                    let _ = write!(text, "%{byte:02X}");
+                }
+                _ => text.push(char::from(byte)),
+            }
+            text
+        })
 }

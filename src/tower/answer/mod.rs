@@ -2,6 +2,7 @@
 
 pub(super) mod grpc;
 pub(super) mod response;
+mod retry_info;
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};

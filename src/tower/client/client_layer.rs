@@ -17,6 +17,12 @@ use crate::tower::settings::OnError;
 /// - A request that the limits refuse is not sent. It fails with
 ///   [`ClientError::Refused`](super::ClientError::Refused), which cannot be mistaken for an answer of the upstream.
 ///   With [`wait`](Self::wait), it waits in the queue first.
+/// - A gRPC call, recognized by its content type, that is not sent ends with a status instead, as its clients expect:
+///   `RESOURCE_EXHAUSTED`, with the time after which to try again as `google.rpc.RetryInfo`; if the limits could not
+///   be asked, `INTERNAL`, and if the call itself is invalid, `INVALID_ARGUMENT`. The message says that nothing was
+///   sent. The [`Refusal`](crate::Refusal), or the error as an `Arc<`[`Error`](crate::Error)`>`, is in the extensions
+///   of the response.
+/// - If a client's layer further in refuses the request, all that this one took comes back, holds and rates.
 /// - Responses pass through unchanged, including `RateLimit` fields. The permit is held until the body has ended.
 /// - If the upstream answers 429, or 503 with `Retry-After`, no process sends anything before the given time: see
 ///   [`Permit::throttled`](crate::Permit::throttled). The response passes through; retrying is up to the caller. With

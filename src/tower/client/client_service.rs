@@ -11,8 +11,10 @@ use tower_service::Service;
 
 use super::client_error::ClientError;
 use super::upstream::{NotSent, Settings};
+use crate::tower::answer::grpc::Caller;
 use crate::tower::body::LimitBody;
 use crate::tower::extract::demand::Extractor;
+use crate::tower::refused_inside::is_refusal;
 
 /// A client behind limits, as built by a [`ClientLimitLayer`](super::ClientLimitLayer).
 ///
@@ -65,6 +67,7 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (head, body) = request.into_parts();
         let demand = self.extractor.extract(&head);
+        let caller = Caller::of(&head);
         let mut request = Request::from_parts(head, body);
         let settings = self.settings;
         // Call the service that was polled ready, not its clone.
@@ -73,6 +76,9 @@ where
         Box::pin(async move {
             let sent = match settings.take(demand).await {
                 Ok(sent) => sent,
+                Err(not_sent) if caller == Caller::Grpc => {
+                    return Ok(not_sent.into_grpc().map(|()| LimitBody::problem(String::new())));
+                }
                 Err(NotSent::Refused(refusal)) => return Err(ClientError::Refused(refusal)),
                 Err(NotSent::Failed(error)) => return Err(ClientError::Limits(error)),
             };
@@ -83,11 +89,16 @@ where
             match answered {
                 Ok(mut response) => {
                     sent.announce(response.extensions_mut());
-                    let held = sent.answered(response.status(), response.headers(), settings);
+                    let held = sent.answered(
+                        response.status(),
+                        response.headers(),
+                        response.extensions(),
+                        settings,
+                    );
                     Ok(response.map(|body| LimitBody::new(body, held)))
                 }
                 Err(error) => {
-                    sent.failed();
+                    sent.failed(is_refusal(&error));
                     Err(ClientError::Client(error))
                 }
             }

@@ -10,6 +10,7 @@ use super::upstream::NotSent;
 use crate::tower::body::LimitBody;
 use crate::tower::extract::demand::Extractor;
 use crate::tower::permit_handle::SharedPermit;
+use crate::tower::refused_inside::{is_refusal, refuses};
 
 /// Available with the feature `reqwest-middleware`. A request that is not sent fails with
 /// `reqwest_middleware::Error::Middleware`, which contains a [`Refusal`](crate::Refusal) or an
@@ -55,13 +56,22 @@ where
         match next.run(request, extensions).await {
             Ok(mut response) => {
                 sent.announce(response.extensions_mut());
-                let Some(held) = sent.answered(response.status(), response.headers(), self.settings) else {
+                let Some(held) = sent.answered(
+                    response.status(),
+                    response.headers(),
+                    response.extensions(),
+                    self.settings,
+                ) else {
                     return Ok(response);
                 };
                 with_permit(response, held)
             }
             Err(error) => {
-                sent.failed();
+                let is_refusal = match &error {
+                    MiddlewareError::Middleware(error) => error.chain().any(refuses),
+                    MiddlewareError::Reqwest(error) => is_refusal(error),
+                };
+                sent.failed(is_refusal);
                 Err(error)
             }
         }

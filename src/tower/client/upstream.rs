@@ -1,15 +1,18 @@
 //! What all clients share: taking the limits before a request, and reporting how it went.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Extensions, HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode};
 
 use super::retry_after::throttled_by;
 use crate::api::refusal::Refusal;
 use crate::error::{Error, RequestError};
+use crate::tower::answer::grpc::{Code, end_call};
 use crate::tower::extract::demand::{Asked, Demand};
 use crate::tower::held::Held;
 use crate::tower::permit_handle::SharedPermit;
+use crate::tower::refused_inside::carries_refusal;
 use crate::tower::settings::OnError;
 
 /// What is decided once, when a client is built.
@@ -22,9 +25,11 @@ pub(super) struct Settings {
 }
 
 /// Why a request is not sent.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum NotSent {
+    #[error("the request was not sent: {0}")]
     Refused(Refusal),
+    #[error("the request was not sent: {0}")]
     Failed(Error),
 }
 
@@ -127,9 +132,15 @@ impl Sent {
         self,
         status: StatusCode,
         headers: &HeaderMap,
+        extensions: &Extensions,
         settings: Settings,
     ) -> Option<SharedPermit> {
         let held = self.held?;
+        if carries_refusal(extensions) {
+            // By a client further in: nothing was sent.
+            held.abandon();
+            return None;
+        }
         let Some(wait) = (settings.throttled_by)(status, headers) else {
             held.note_status(status);
             return Some(held);
@@ -145,11 +156,35 @@ impl Sent {
         None
     }
 
-    /// Records that there was no response.
-    pub(super) fn failed(self) {
-        if let Some(held) = &self.held {
-            held.note_failure();
+    /// Records that there was no response. If a client further in refused the request, nothing was sent, and all that
+    /// it took comes back.
+    pub(super) fn failed(self, is_refusal: bool) {
+        match &self.held {
+            Some(held) if is_refusal => held.abandon(),
+            Some(held) => held.note_failure(),
+            None => {}
         }
+    }
+}
+
+impl NotSent {
+    /// What a client of gRPC is answered in place of the upstream. The reason is in the extensions.
+    pub(super) fn into_grpc(self) -> Response<()> {
+        let (code, retry_after) = match &self {
+            Self::Refused(refusal) => (Code::ResourceExhausted, refusal.retry_after()),
+            Self::Failed(Error::Request(RequestError::NeverAdmissible { .. })) => {
+                (Code::ResourceExhausted, None)
+            }
+            Self::Failed(Error::Request(_)) => (Code::InvalidArgument, None),
+            Self::Failed(_) => (Code::Internal, None),
+        };
+        let mut response = Response::new(());
+        end_call(response.headers_mut(), code, &self.to_string(), retry_after);
+        match self {
+            Self::Refused(refusal) => response.extensions_mut().insert(refusal).map(drop),
+            Self::Failed(error) => response.extensions_mut().insert(Arc::new(error)).map(drop),
+        };
+        response
     }
 }
 

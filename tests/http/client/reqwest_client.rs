@@ -50,3 +50,20 @@ async fn an_upstream_that_says_to_wait_is_left_alone() {
     assert_eq!(refusal(refused).reason(), RefusalReason::Throttled);
     assert_eq!(upstream.asked(), 1);
 }
+
+#[tokio::test]
+async fn what_a_middleware_further_in_refuses_costs_nothing_outside() {
+    let set = || SetDeclaration::new("provider").add_limit(Limit::calls("requests", 100, 60 * MINUTE));
+    let (outer, inner) = (Limits::new(set()), Limits::new(set()));
+    inner.set().throttle(MINUTE).expect("works");
+    let upstream = Upstream::answering([(200, &[])]).await;
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let client = ClientBuilder::new(client)
+        .with(outer.layer())
+        .with(inner.layer())
+        .build();
+    let refused = client.get(upstream.url()).send().await.expect_err("throttled");
+    assert_eq!(refusal(refused).reason(), RefusalReason::Throttled);
+    let limit = &outer.segment.snapshot().expect("readable").sets[0].limits[0];
+    assert_eq!((limit.remaining, upstream.asked()), (100, 0));
+}

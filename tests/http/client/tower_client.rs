@@ -7,7 +7,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use shmlimit::tower::{ClientError, ClientLimitLayer, Extractor, LimitBody, OnError, PermitHandle};
+use shmlimit::tower::{ClientError, ClientLimitLayer, Demand, Extractor, LimitBody, OnError, PermitHandle};
 use shmlimit::{Adaptive, Error, Limit, RefusalReason, SegmentError, SetDeclaration};
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt, service_fn};
@@ -209,4 +209,45 @@ async fn what_the_client_fails_with_is_passed_on_and_gives_the_place_back() {
     assert!(matches!(failed, ClientError::Client(_)), "{failed}");
     assert_eq!(failed.to_string(), "unreachable");
     assert_eq!(limits.held(), 0);
+}
+
+#[tokio::test]
+async fn what_a_client_further_in_refuses_costs_nothing_outside() {
+    let set = SetDeclaration::new("provider")
+        .add_limit(Limit::calls("requests", 100, 60 * MINUTE))
+        .add_limit(Limit::concurrency("in_flight", 8));
+    let outer = Limits::new(set);
+    let inner = Limits::new(requests(1));
+    let demand = Demand::new(inner.set().request().with("requests", 2).expect("declared"));
+    let never = ClientLimitLayer::new(demand.expect("a cost"));
+    inner.set().throttle(MINUTE).expect("works");
+    let unreached = service_fn(
+        async |_: Request<()>| -> Result<Response<Empty<Bytes>>, std::io::Error> { panic!("refused before") },
+    );
+    let service = outer.layer().layer(inner.layer().layer(unreached));
+    let grpc = Request::post("/").header("content-type", "application/grpc+proto");
+    let answered = service.clone().oneshot(grpc.body(()).expect("a request")).await;
+    assert_eq!(
+        answered.expect("told in terms of gRPC").headers()["grpc-status"],
+        "8"
+    );
+    let refused = service
+        .oneshot(Request::new(()))
+        .await
+        .expect_err("told as an error");
+    assert!(
+        matches!(&refused, ClientError::Client(inner) if inner.refusal().is_some()),
+        "{refused}"
+    );
+    let never = outer
+        .layer()
+        .layer(never.layer(unreached))
+        .oneshot(Request::new(()))
+        .await;
+    assert!(matches!(never, Err(ClientError::Client(ClientError::Limits(_)))));
+
+    let set = &outer.segment.snapshot().expect("readable").sets[0];
+    assert!(set.holds.is_empty() && set.throttled_for.is_zero());
+    assert_eq!(set.limits[0].remaining, 100);
+    assert!(set.limits.iter().all(|limit| limit.counts.failed == 0));
 }

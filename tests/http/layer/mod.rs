@@ -5,6 +5,7 @@ mod bodies;
 mod decisions;
 mod keys;
 mod permits;
+mod refunds;
 mod rejections;
 mod successors;
 mod waiting;

@@ -31,7 +31,7 @@ Case = Callable[[Places, Any], None]
 CASES: dict[str, Case] = {}
 """By the argument that takes the callable."""
 
-OPTIONS = ("key", "costs", "exempt", "fails_with", "tier", "overrides")
+OPTIONS = ("key", "costs", "exempt", "fails_with", "refund_when", "tier", "overrides")
 
 
 def case(name: str) -> Callable[[Case], Case]:
@@ -402,8 +402,8 @@ for each in OPTIONS:
 
     @case(f"fastapi.Limited.__init__({each})")
     def _(places: Places, raising: Raises, option: str = each) -> None:
-        # It is asked about the status of what the path raises.
-        status = 418 if option == "fails_with" else 200
+        # They are asked about the status of what the path raises.
+        status = 418 if option in ("fails_with", "refund_when") else 200
         ask_asgi(_fastapi(places.keyed, status, **{"key": the_key, option: raising}))
 
     # In settings, which have no signature.

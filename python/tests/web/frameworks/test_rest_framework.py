@@ -17,7 +17,9 @@ from rest_framework.response import Response
 from rest_framework.test import APIClient, APIRequestFactory
 from rest_framework.views import APIView
 
+import shmlimit as sl
 from shmlimit import rest_framework as ours
+from shmlimit.django import LimitMiddleware
 
 
 class _Named:
@@ -93,6 +95,22 @@ def test_a_client_is_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) ->
     refused = client.get("/")
     assert [*statuses, refused.status_code] == [200, 200, 429]
     assert 3500 < int(refused["Retry-After"]) <= 3600
+
+
+def test_what_a_throttle_refuses_costs_nothing_in_limits_around_the_site(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (throttle, *_) = _throttles(ours, {"anon": "1/hour"})
+    monkeypatch.setattr(View, "throttle_classes", [throttle])
+    calls = [sl.Calls("requests", 100, 30 * 86_400)]
+    around = sl.open(directory / "around", sl.LimitSet("around", calls))["around"]
+    options = {"segment": around.path, "set": around.name}
+    middleware = type("Middleware", (LimitMiddleware,), {"options": options})(View.as_view())
+    for status in (200, 429, 429):
+        response = middleware(APIRequestFactory().get("/"))
+        assert response.status_code == status
+        response.render().close()
+    assert around.peek()["requests"].remaining == 99
 
 
 def test_two_throttles_of_other_rates_count_apart(monkeypatch: pytest.MonkeyPatch) -> None:

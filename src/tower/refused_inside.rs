@@ -1,0 +1,87 @@
+//! Which requests never happened, so that all that they took comes back.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::iter;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+
+use http::Extensions;
+use http::response::Parts;
+
+use crate::api::refusal::Refusal;
+use crate::error::{Error, RequestError};
+
+/// Whether the limits of a layer further in, of this process, refused the request: the service behind them did no
+/// work.
+///
+/// A [`LimitLayer`](super::LimitLayer) then gives back all that it took, unless [`refund_when`] says otherwise. The
+/// response is known by its extensions, which no peer can write: they contain the [`Refusal`], or an
+/// `Arc<`[`Error`]`>` that is [`RequestError::NeverAdmissible`]. A service that asks limits itself has the same effect
+/// if it puts the refusal into the extensions of its response.
+///
+/// [`refund_when`]: super::LimitLayer::refund_when
+pub fn refused_inside(head: &Parts) -> bool {
+    carries_refusal(&head.extensions)
+}
+
+/// Whether a response says that limits of this process refused its request.
+pub(super) fn carries_refusal(extensions: &Extensions) -> bool {
+    extensions.get::<Refusal>().is_some()
+        || extensions
+            .get::<Arc<Error>>()
+            .is_some_and(|error| is_never_admissible(error))
+}
+
+/// Whether an error, or one that it came of, says that limits of this process refused the request.
+pub(super) fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
+    iter::successors(Some(error), |error| (*error).source()).any(refuses)
+}
+
+/// [`is_refusal`], without regard to what the error came of.
+pub(super) fn refuses(error: &(dyn StdError + 'static)) -> bool {
+    error.is::<Refusal>() || error.downcast_ref().is_some_and(is_never_admissible)
+}
+
+fn is_never_admissible(error: &Error) -> bool {
+    matches!(error, Error::Request(RequestError::NeverAdmissible { .. }))
+}
+
+/// Decides by the head of a response whether its request never happened.
+#[derive(Clone)]
+pub(super) struct RefundRule(Option<Arc<RefundFunction>>);
+
+type RefundFunction = dyn Fn(&Parts) -> bool + Send + Sync;
+
+// The layer keeps no state that a panic of the function could leave half changed.
+impl UnwindSafe for RefundRule {}
+impl RefUnwindSafe for RefundRule {}
+
+impl RefundRule {
+    pub(super) fn new<F>(function: F) -> Self
+    where
+        F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    {
+        Self(Some(Arc::new(function)))
+    }
+
+    pub(super) fn refunds(&self, head: &Parts) -> bool {
+        match &self.0 {
+            Some(function) => function(head),
+            None => refused_inside(head),
+        }
+    }
+}
+
+impl Default for RefundRule {
+    /// [`refused_inside`].
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl fmt::Debug for RefundRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { ".." } else { "refused_inside" })
+    }
+}
