@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from shmlimit import _native
-from shmlimit._event_loops import current_task, waiting_room
+from shmlimit._event_loops import WaitingRoom, current_task, waiting_room
 
 
 class Acquisition:
@@ -69,22 +69,34 @@ class Acquisition:
 
     async def _acquire(self) -> _native.Permit:
         self._is_begun = True
-        room = waiting_room()
-        await room.checkpoint()
-        waiting = self._begin()
-        number, place = room.enter()
-        permit = None
+        return await acquire_in(waiting_room(), self._begin)
+
+
+async def acquire_in(room: WaitingRoom, begin: Callable[[], _native.Waiting]) -> _native.Permit:
+    """Waits for a permit in the room of an event loop.
+
+    Args:
+        room: The room.
+        begin: Makes the request.
+
+    Returns:
+        The permit.
+    """
+    await room.checkpoint()
+    waiting = begin()
+    number, place = room.enter()
+    permit = None
+    try:
+        # The last look and the return are one step of the task, so it cannot be cancelled between them.
+        while (permit := waiting.look(room.wake_event, number)) is None:
+            await place.woken()
+    finally:
+        # First the queue: leaving the room calls the loop, which may be of the program's own class, and raise.
+        waiting.close()
         try:
-            # The last look and the return are one step of the task, so it cannot be cancelled between them.
-            while (permit := waiting.look(room.wake_event, number)) is None:
-                await place.woken()
-        finally:
-            # First the queue: leaving the room calls the loop, which may be of the program's own class, and raise.
-            waiting.close()
-            try:
-                room.leave(number)
-            except BaseException:
-                if permit is not None:
-                    permit.release()
-                raise
-        return permit
+            room.leave(number)
+        except BaseException:
+            if permit is not None:
+                permit.release()
+            raise
+    return permit

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
-from shmlimit import _native
-from shmlimit._acquisition import Acquisition
+from shmlimit import _greenlets, _native
+from shmlimit._acquisition import Acquisition, acquire_in
 from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, check_costs, check_limits, check_timeout
 from shmlimit._limited import P, R, runs_in_a_task, wrap
 
@@ -31,6 +31,7 @@ class Limits(_native.Limits):
 
     def __new__(cls, segment: Segment, name: str) -> Self:
         """Creates a handle of a set, like `segment[name]`."""
+        let_greenlets_wait()
         self = super().__new__(cls, segment, name, strict=segment.strict)
         # Keeps the segment open, so that unpickled handles of the same segment find it.
         self._segment = segment
@@ -193,3 +194,27 @@ class Limits(_native.Limits):
 
 def _labelled(segment: Segment, name: str, label: str) -> Limits:
     return segment[name].labelled(label)
+
+
+def _acquire(
+    self: Limits,
+    costs: Costs | None = None,
+    *,
+    key: Key | None = None,
+    timeout: float | timedelta | None = None,
+    heartbeat: bool = False,
+    tier: str | None = None,
+    limits: Capacities | None = None,
+) -> _native.Permit:
+    room = _greenlets.hub_room()
+    if room is None:
+        return _native.Limits.acquire(
+            self, costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits
+        )
+    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, key, timeout, heartbeat, tier, limits)))
+
+
+def let_greenlets_wait() -> None:
+    """Makes `acquire` let a hub's other greenlets run while it waits, if this process uses gevent."""
+    if _greenlets.are_in_use() and "acquire" not in vars(Limits):
+        _greenlets.replace(Limits, _acquire)

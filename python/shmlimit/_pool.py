@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from shmlimit import _native
-from shmlimit._acquisition import Acquisition
+from shmlimit import _greenlets, _native
+from shmlimit._acquisition import Acquisition, acquire_in
 from shmlimit._by_arguments import Costs, check_costs, check_timeout
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Pool(_native.Pool):
         failover: bool = False,
         worker_index: int | None = None,
     ) -> None:
+        if _greenlets.are_in_use() and "acquire" not in vars(Pool):
+            _greenlets.replace(Pool, _acquire)
         self.members = tuple(members)
         self.strategy = strategy
         self.failover = failover
@@ -109,3 +111,12 @@ class Pool(_native.Pool):
 
 def _made_of(members: Sequence[Limits], strategy: Any, failover: bool, worker_index: int | None) -> Pool:
     return Pool(members, strategy, failover=failover, worker_index=worker_index)
+
+
+def _acquire(
+    self: Pool, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
+) -> _native.Permit:
+    room = _greenlets.hub_room()
+    if room is None:
+        return _native.Pool.acquire(self, costs, timeout=timeout, heartbeat=heartbeat)
+    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, timeout, heartbeat)))

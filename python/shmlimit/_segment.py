@@ -16,7 +16,7 @@ from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
 from shmlimit._declaration import Config, Fleet, LockKind, declaration
 from shmlimit._errors import DeclarationError
-from shmlimit._limits import Limits
+from shmlimit._limits import Limits, let_greenlets_wait
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,6 +113,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             UnknownSet: There is no such set; the message lists those that exist.
             SegmentClosed: This object was closed.
         """
+        let_greenlets_wait()
         handle = None if self.closed else self._handles.get(name)
         if handle is None:
             handle = self._handles.setdefault(name, Limits(self, name))

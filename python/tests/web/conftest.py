@@ -144,8 +144,9 @@ def _running(
 ) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, log.open("wb") as output:
         listening = listener.fileno()
-        # Both kill workers that say nothing for a while, which on a busy machine takes long. But uvicorn starts no worker
-        # as long as it waits for an answer from one that was killed after it asked: the clients must wait longer.
+        # Both kill workers that say nothing for a while, which on a busy machine takes long. But uvicorn starts no
+        # worker as long as it waits for an answer from one that was killed after it asked: the clients must wait
+        # longer.
         patience = str(round(DEADLINE / 4))
         bound = {
             "gunicorn": ["--bind", f"fd://{listening}", "--graceful-timeout", "1", "--timeout", patience],

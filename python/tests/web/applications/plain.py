@@ -65,4 +65,7 @@ async def _by_method(scope: Any, receive: Any, send: Any) -> None:
 
 patient_app = asgi.LimitMiddleware(_by_method, limits, timeout=600, exempt=lambda scope: _is_exempt_path(scope["path"]))
 wsgi_app = wsgi.LimitMiddleware(_wsgi, limits, exempt=lambda environ: _is_exempt_path(environ["PATH_INFO"]))
+patient_wsgi_app = wsgi.LimitMiddleware(
+    _wsgi, limits, timeout=600, exempt=lambda environ: _is_exempt_path(environ["PATH_INFO"])
+)
 asgi_app = asgi.LimitMiddleware(_by_method, limits, exempt=lambda scope: _is_exempt_path(scope["path"]))

@@ -1,0 +1,133 @@
+"""Waits of greenlets, which let the other greenlets of their hub run meanwhile."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import sys
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from shmlimit import _native
+from shmlimit._event_loops import Place
+
+Result = TypeVar("Result")
+
+
+class _Place:
+    """A greenlet that waits."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def wake(self) -> None:
+        self._event.set()
+
+    async def woken(self) -> None:
+        # Switches to the hub, so the coroutine itself never waits.
+        self._event.wait()
+        self._event.clear()
+
+
+class HubRoom:
+    """The waiting greenlets of one hub, which watches the wake event for them."""
+
+    def __init__(self, hub: Any) -> None:
+        self.wake_event = _native.WakeEvent()
+        self._new_event = importlib.import_module("gevent.event").Event
+        self._watcher = hub.loop.io(self.wake_event.fileno(), 1)
+        self._places: dict[int, _Place] = {}
+        self._numbers = itertools.count()
+
+    async def checkpoint(self) -> None:
+        """As with gevent's own locks, an operation that need not wait does not let others run."""
+
+    def enter(self) -> tuple[int, Place]:
+        """Gives the greenlet a number and a place to wait."""
+        if not self._places:
+            self._watcher.start(self._answer)
+        number = next(self._numbers)
+        place = self._places[number] = _Place(self._new_event())
+        return number, place
+
+    def leave(self, number: int) -> None:
+        """Frees the number and the place."""
+        del self._places[number]
+        if not self._places:
+            self._watcher.stop()
+
+    def stop(self) -> None:
+        """Stops watching the wake event."""
+        self._watcher.stop()
+
+    def _answer(self) -> None:
+        for number in self.wake_event.answer():
+            place = self._places.get(number)
+            if place is not None:
+                place.wake()
+
+
+_rooms: weakref.WeakKeyDictionary[Any, HubRoom] = weakref.WeakKeyDictionary()
+
+
+def _leave_rooms_to_the_parent() -> None:
+    """Stops watching: a forked child has its parent's hubs and greenlets, but must not take what wakes the parent."""
+    for room in list(_rooms.values()):
+        room.stop()
+    _rooms.clear()
+
+
+os.register_at_fork(after_in_child=_leave_rooms_to_the_parent)
+
+
+def are_in_use() -> bool:
+    """Whether this process has imported gevent, so that a wait may be one of a greenlet."""
+    return "gevent" in sys.modules
+
+
+def replace(owner: type, acquire: Callable[..., _native.Permit]) -> None:
+    """Replaces a class's `acquire`, for all its objects, by one that asks for the hub's room each time.
+
+    Programs without gevent keep the native method, which takes a third of the time.
+
+    Args:
+        owner: The class.
+        acquire: The method.
+    """
+    native = owner.acquire  # type: ignore[attr-defined]
+    acquire.__name__, acquire.__qualname__, acquire.__doc__ = "acquire", native.__qualname__, native.__doc__
+    owner.acquire = acquire  # type: ignore[attr-defined]
+
+
+def hub_room() -> HubRoom | None:
+    """The waiting room of this thread's hub; None if it has none, so that there is nobody to let run."""
+    # gevent's public `get_hub` makes a hub for a thread that has none.
+    hub = importlib.import_module("gevent._hub_local").get_hub_if_exists()
+    if hub is None:
+        return None
+    room = _rooms.get(hub)
+    if room is None:
+        room = _rooms[hub] = HubRoom(hub)
+    return room
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a coroutine that waits in a hub's room only, to its end.
+
+    Args:
+        coroutine: The coroutine.
+
+    Returns:
+        Its result.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a coroutine that only waits in a hub's room waited elsewhere")
