@@ -1,4 +1,4 @@
-//! A mark left while another process has the lock, and the release of that lock: `src/engine/recover/marks.rs`.
+//! A mark left while another process has the lock, and the release of that lock: `src/engine/settle/marks.rs`.
 //!
 //! The holder of the lock releases it and then checks whether anything was marked; the process that leaves a mark
 //! says so and then tries the lock. One of the two sees the other, and finishes.

@@ -376,6 +376,45 @@ fn circles(uses: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>) -> BTreeSet<Vec<
         .collect()
 }
 
+/// The directories of the engine, each of which uses those before it in this list.
+const FLOORS: &[&str] = &[
+    "terms",
+    "rules",
+    "shard",
+    "change",
+    "recover",
+    "settle",
+    "admit",
+    "queue",
+    "credit",
+    "fleet_lease",
+    "observe",
+];
+
+#[test]
+fn every_directory_of_the_engine_uses_only_those_below_it() {
+    // A file of the engine itself, if there is one, would be the ground floor.
+    let floor = |module: &[String]| match module {
+        [_, directory, _, ..] => FLOORS
+            .iter()
+            .position(|floor| floor == directory)
+            .unwrap_or_else(|| {
+                panic!("src/engine/{directory} has no floor: give it one in tests/repository/layers.rs")
+            }),
+        _ => 0,
+    };
+    let uses = uses_among_peers(&sources(), |one, other| {
+        let is_in_engine = |module: &[String]| module.first().is_some_and(|first| first == "engine");
+        is_in_engine(one) && is_in_engine(other)
+    });
+    let mut violations = Vec::new();
+    for (user, used) in &uses {
+        let above = used.iter().filter(|used| floor(used) > floor(user));
+        violations.extend(above.map(|used| format!("{} uses {}", user.join("::"), used.join("::"))));
+    }
+    assert!(violations.is_empty(), "{violations:#?}");
+}
+
 #[test]
 fn files_use_one_another_in_no_circle() {
     // The ranks of the library keep circles out between modules of its root.

@@ -30,8 +30,8 @@ const EXPAND_TO_UNSAFE_CODE: &[&str] = &["probe", "probe_lazy"];
 /// Where acquire loads are of memory of the process alone.
 const LOADS_OF_OWN_MEMORY: &[&str] = &[
     "src/api/pool/pool_strategy.rs",
-    "src/engine/credit/batches.rs",
-    "src/engine/definition/change/versions.rs",
+    "src/engine/shard/batches.rs",
+    "src/engine/rules/versions.rs",
     "src/shm/file/descriptor.rs",
     "src/shm/process/image_lock.rs",
     "src/shm/process/fork_identity.rs",

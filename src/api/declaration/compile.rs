@@ -9,7 +9,7 @@ use super::limit::window::Window;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
 use crate::choices::Kind;
-use crate::engine::definition::plan::LimitPlan;
+use crate::engine::terms::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
     self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,

@@ -40,7 +40,7 @@ pub use set::keyed::Keyed;
 pub use set::tier::Tier;
 
 use crate::choices::LockKind;
-use crate::engine::definition::plan::SetPlan;
+use crate::engine::terms::plan::SetPlan;
 use crate::error::DeclarationError;
 use crate::shm::file::verified::CreationOptions;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Declaration, FleetOptions, SetDeclaration};
-use crate::engine::definition::plan::SetPlan;
+use crate::engine::terms::plan::SetPlan;
 use crate::error::{DeclarationError, Error, SegmentError};
 use crate::shm::file::verified::CreationOptions;
 

@@ -1,39 +1,21 @@
 //! Deciding a request at once: finding its row, its place behind others, and a hold.
 
-use super::attempt::{Answer, Attempt};
-use super::charge::Admission;
-use super::decision::{Costs, Decision};
-use super::plain::Plain;
-use super::resolution::Cause;
-use crate::engine::credit::batches::Batches;
-use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::admit::attempt::{Answer, Attempt};
+use crate::engine::admit::charge::Admission;
+use crate::engine::admit::plain::Plain;
 use crate::engine::recover::dead_holds::OfDead;
+use crate::engine::shard::batches::Batches;
 use crate::engine::shard::hold::FreeHold;
-use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{BareLock, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
+use crate::engine::shard::target::Target;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::key_identity::KeyIdentity;
+use crate::engine::terms::own_capacities::LimitMask;
+use crate::engine::terms::resolution::Cause;
 use crate::error::Error;
 use crate::shm::layout::row::Row;
-
-/// Whose limits a request is put to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) set: &'a SetEngine,
-    pub(crate) key: Option<&'a KeyIdentity>,
-}
-
-impl<'a> Target<'a> {
-    #[inline]
-    pub(crate) fn shard(self) -> Shard<'a> {
-        self.set.shard_of(self.key)
-    }
-
-    /// The row that is looked at. What has no row is as if it had never been used.
-    pub(in crate::engine) fn row_in(self, shard: RuledShard<'_>) -> Row<'_> {
-        shard.find_row(self.key).unwrap_or(Row::ABSENT)
-    }
-}
 
 impl SegmentEngine {
     /// Takes everything that `costs` names, or nothing; answers which.

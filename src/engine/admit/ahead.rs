@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::decided::NEVER;
-use super::decision::{Costs, longer_wait};
-use super::resolution::Binding;
-use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::queue_words::QueueWords;
+use crate::engine::terms::decided::NEVER;
+use crate::engine::terms::decision::{Costs, longer_wait};
+use crate::engine::terms::resolution::Binding;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue;

@@ -2,21 +2,21 @@
 //!
 //! Requests, reservations, grants from the queue and batches of credit all go through one [loop](charge_each) and one
 //! [commit](LockedShard::charge). They differ in the policy that charges a limit, in where the resulting mark is noted,
-//! and in what else belongs to the transaction. Only the lane of a single backlog, in the [fast path](super::plain), stays
+//! and in what else belongs to the transaction. Only the lane of a single backlog, in the [fast path](crate::engine::admit::plain), stays
 //! beside the loop.
 
 use std::ops::Deref;
 
-use super::attempt::{Answer, Attempt};
-use super::decided::Decided;
-use super::decision::{Costs, Decision};
-use super::resolution::Cause;
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::admit::attempt::{Answer, Attempt};
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_table::KeyCounts;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::set_engine::ShardAt;
+use crate::engine::terms::decided::Decided;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::own_capacities::LimitMask;
+use crate::engine::terms::resolution::Cause;
 use crate::error::Error;
 use crate::limit::Mark;
 use crate::shm::layout::row::Rows;

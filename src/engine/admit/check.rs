@@ -1,19 +1,19 @@
 //! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
 
-use super::acquire::Target;
-use super::attempt::{Answer, Attempt};
-use super::charge::Admission;
-use super::decided::NEVER;
-use super::decision::{Costs, Decision, Impossible};
-use super::plain::Plain;
-use super::resolution::Cause;
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::own_capacities::LimitMask;
-use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::admit::attempt::{Answer, Attempt};
+use crate::engine::admit::charge::Admission;
+use crate::engine::admit::plain::Plain;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
+use crate::engine::shard::target::Target;
+use crate::engine::terms::decided::NEVER;
+use crate::engine::terms::decision::{Costs, Decision, Impossible};
+use crate::engine::terms::key_identity::KeyIdentity;
+use crate::engine::terms::own_capacities::LimitMask;
+use crate::engine::terms::resolution::Cause;
 use crate::error::{Error, RequestError};
 use crate::limit::{Assessment, RuleOperations, Standing};
 use crate::shm::layout::prefetch::prefetch;

@@ -8,15 +8,15 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::attempt::{Answer, Attempt};
-use super::charge::Admission;
-use super::decision::{Costs, Decision};
-use crate::engine::definition::plan::PrefixLengths;
-use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::admit::attempt::{Answer, Attempt};
+use crate::engine::admit::charge::Admission;
 use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::key_identity::KeyIdentity;
+use crate::engine::terms::plan::PrefixLengths;
 use crate::error::Error;
 use crate::shm::layout::row::{Row, Rows};
 use crate::table::Fingerprint;

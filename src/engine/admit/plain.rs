@@ -2,7 +2,7 @@
 //!
 //! They are decided under the bare lock, by copies that stay in registers, because nothing that they do leaves work for
 //! after the unlock. Whatever is not plain, such as a lease, a tier, credit or a queue of waiters, leaves them
-//! [undecided](Plain::Undecided): the general path charges by the same [loop](super::charge), and says the same.
+//! [undecided](Plain::Undecided): the general path charges by the same [loop](crate::engine::admit::charge), and says the same.
 //!
 //! A request for one limit that is a plain backlog, as most are, has a lane of its own, which takes about half the
 //! instructions of the loop. It nearly always changes one word, with one store that either happens or not: there is
@@ -10,16 +10,16 @@
 
 use std::sync::atomic::Ordering;
 
-use super::attempt::{Answer, Attempt};
-use super::charge::{Admission, Charged, Charges};
-use super::decided::Decided;
-use super::decision::{Costs, Decision};
-use super::resolution::Cause;
-use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::admit::attempt::{Answer, Attempt};
+use crate::engine::admit::charge::{Admission, Charged, Charges};
 use crate::engine::shard::hold::FreeHold;
-use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::KeyCounts;
 use crate::engine::shard::set_engine::ShardAt;
+use crate::engine::terms::decided::Decided;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::key_identity::KeyIdentity;
+use crate::engine::terms::own_capacities::LimitMask;
+use crate::engine::terms::resolution::Cause;
 use crate::limit::Assessment;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;

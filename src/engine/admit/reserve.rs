@@ -2,15 +2,15 @@
 
 use std::cell::Cell;
 
-use super::acquire::Target;
-use super::attempt::{Answer, Attempt};
-use super::charge::Admission;
-use super::decision::{Costs, Decision};
-use super::resolution::Cause;
 use crate::choices::Kind;
-use crate::engine::definition::set_outline::SetOutline;
+use crate::engine::admit::attempt::{Answer, Attempt};
+use crate::engine::admit::charge::Admission;
+use crate::engine::rules::set_outline::SetOutline;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::target::Target;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::resolution::Cause;
 use crate::error::{Error, RequestError};
 use crate::limit::{Assessment, RuleOperations};
 use crate::shm::layout::row::Row;

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::acquire::Target;
-use super::decision::{Costs, Decision};
 use crate::choices::Kind;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard, MAX_AHEAD};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
+use crate::engine::shard::target::Target;
+use crate::engine::terms::decision::{Costs, Decision};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::layout::row::Row;

@@ -13,22 +13,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batches::{Batches, Place};
-use super::credit_word::CreditWord;
-use crate::engine::admit::acquire::Target;
 use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::admit::charge::Admission;
-use crate::engine::admit::decided::Decided;
-use crate::engine::admit::decision::{Costs, Decision};
-use crate::engine::admit::resolution::Cause;
-use crate::engine::credit::drawn::{Drawn, Period, Spent};
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::plan::{BatchSize, CreditPlan};
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::settle::refund::Origin;
+use crate::engine::shard::batches::{Batches, Place};
 use crate::engine::shard::hold::{Ending, FreeHold};
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
+use crate::engine::shard::target::Target;
+use crate::engine::terms::credit_word::CreditWord;
+use crate::engine::terms::decided::Decided;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::drawn::{Drawn, Period, Spent};
+use crate::engine::terms::plan::{BatchSize, CreditPlan};
+use crate::engine::terms::resolution::Cause;
 use crate::error::{Error, SegmentError};
 use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::layout::places::{HoldPlace, HoldReference};

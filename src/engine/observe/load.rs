@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::limit::{Mark, Now, RuleOperations};

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::engine::definition::set_rules::SetRules;
+use crate::engine::rules::set_rules::SetRules;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::limit::Now;
 use crate::queue::{Phase, TicketState};

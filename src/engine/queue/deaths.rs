@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::queue_words::QueueWords;
 use crate::engine::queue::own_ticket::Waiting;
+use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::queue;

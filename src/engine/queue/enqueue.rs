@@ -1,16 +1,16 @@
 //! Taking a ticket: the beginning of a wait.
 
-use super::deaths::{SHORT_WAIT, UNWATCHED_SLICE};
-use super::grant::{Blocked, Served};
-use super::own_ticket::Waiting;
-use super::queue_words::QueueWords;
-use super::waiting::{WaitAs, WaitBy, WaitStart};
-use crate::engine::admit::acquire::Target;
 use crate::engine::admit::attempt::{Answer, Attempt};
-use crate::engine::admit::decision::{Costs, Decision};
-use crate::engine::admit::resolution::Cause;
+use crate::engine::queue::deaths::{SHORT_WAIT, UNWATCHED_SLICE};
+use crate::engine::queue::grant::{Blocked, Served};
+use crate::engine::queue::own_ticket::Waiting;
+use crate::engine::queue::waiting::{WaitAs, WaitBy, WaitStart};
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
+use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::target::Target;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::resolution::Cause;
 use crate::error::Error;
 use crate::queue::{self, TicketReference};
 use crate::shm::layout::row::Row;

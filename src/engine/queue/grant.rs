@@ -4,18 +4,18 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::deadline::Deadline;
-use super::pending_wake::BY_PROCESS_FUTEX;
-use super::queue_words::QueueWords;
 use crate::engine::admit::charge::Admission;
-use crate::engine::admit::decided::Decided;
-use crate::engine::admit::decision::{Costs, SHORTEST_WAIT};
-use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
-use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::queue::deadline::Deadline;
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::pending_wake::BY_PROCESS_FUTEX;
+use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::set_engine::Shard;
+use crate::engine::terms::decided::Decided;
+use crate::engine::terms::decision::{Costs, SHORTEST_WAIT};
+use crate::engine::terms::definition_bits::{DefinitionBits, TierIndex};
+use crate::engine::terms::own_capacities::LimitMask;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};

@@ -10,9 +10,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::grant::Blocked;
-use super::queue_words::QueueWords;
+use crate::engine::queue::grant::Blocked;
 use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;

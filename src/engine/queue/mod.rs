@@ -8,6 +8,4 @@ pub(super) mod lapse;
 pub(super) mod next_look;
 pub(super) mod notify;
 pub(super) mod own_ticket;
-pub(super) mod pending_wake;
-pub(super) mod queue_words;
 pub(super) mod waiting;

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::deaths::{SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
-use super::grant::Blocked;
-use super::lapse::LookAfter;
-use super::own_ticket::Waiting;
-use super::queue_words::QueueWords;
+use crate::engine::queue::deaths::{SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
+use crate::engine::queue::grant::Blocked;
+use crate::engine::queue::lapse::LookAfter;
+use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::locked_shard::LockWait;
+use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::pending_wake::{BY_PROCESS_FUTEX, PendingWake};
 use crate::engine::shard::locked_shard::{BRIEFLY, LockWait, LockedShard, NOTHING_MORE};
+use crate::engine::shard::pending_wake::{BY_PROCESS_FUTEX, PendingWake};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::shm::layout::places::TicketPlace;

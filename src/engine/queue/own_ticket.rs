@@ -1,6 +1,6 @@
 //! A ticket that this process waits with.
 
-use super::deadline::Deadline;
+use crate::engine::queue::deadline::Deadline;
 use crate::queue::TicketReference;
 use crate::shm::wake::futex::FutexValue;
 

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::choices::Kind;
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::lease::reclaim_places::{LOOKS, UnleasedHold};
+use crate::engine::recover::reclaim_places::{LOOKS, UnleasedHold};
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::set_engine::{RuledShard, ShardAt};
 use crate::shm::layout::places::HoldPlace;
 use crate::shm::layout::records::MAX_LIMITS;

@@ -8,9 +8,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::removal_watch::REPLACED;
 #[cfg(feature = "tracing")]
 use crate::callers_code::contained;
+use crate::engine::shard::removal_watch::REPLACED;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::{Error, RemovalCause, SegmentError};
 use crate::limit::Now;

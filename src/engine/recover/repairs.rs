@@ -5,10 +5,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use crate::engine::queue::queue_words::QueueWords;
-use crate::engine::recover::recovery_report::Repairs;
 use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
+use crate::engine::shard::queue_words::QueueWords;
+use crate::engine::shard::recovery_report::Repairs;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;

@@ -12,12 +12,12 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::admit::decided::Decided;
-use crate::engine::admit::decision::Decision;
-use crate::engine::credit::credit_word::BatchShare;
-use crate::engine::definition::definition_bits::DefinitionBits;
-use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::terms::credit_word::BatchShare;
+use crate::engine::terms::decided::Decided;
+use crate::engine::terms::decision::Decision;
+use crate::engine::terms::definition_bits::DefinitionBits;
 use crate::limit::Charge;
 use crate::shm::layout::places::HoldPlace;
 use crate::shm::layout::row::{Row, RowReference};

@@ -6,10 +6,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::recover::repairs::Extent;
-use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::terms::key_identity::KeyIdentity;
 use crate::error::Error;
 use crate::shm::layout::row::Row;
 

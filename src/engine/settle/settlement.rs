@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use crate::choices::Kind;
-use crate::engine::admit::decision::Decision;
-use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::hold::Ending;
-use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
+use crate::engine::terms::decision::Decision;
+use crate::engine::terms::key_identity::KeyIdentity;
 use crate::error::{Error, SegmentError};
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::Row;

@@ -6,10 +6,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::locked_shard::{LockFor, LockWait, LockedShard};
-use super::segment_engine::SegmentEngine;
-use crate::engine::definition::set_rules::SetRules;
-use crate::engine::recover::recovery_report::Repairs;
+use crate::engine::rules::set_rules::SetRules;
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
+use crate::engine::shard::recovery_report::Repairs;
+use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::Error;
 use crate::shm::layout::records::{SET_UNCHECKED, SET_UNRECOVERED};
 use crate::shm::lock::guard::LockError;

@@ -3,11 +3,11 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
-use super::locked_shard::LockedShard;
-use super::set_engine::ShardAt;
-use crate::engine::admit::decision::{Costs, Decision};
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::rules::limit_rules::LimitRules;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::set_engine::ShardAt;
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::own_capacities::LimitMask;
 use crate::limit::Sample;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::records::{HoldLabel, MAX_LIMITS};

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use super::key_identity::KeyIdentity;
-use super::locked_shard::LockedShard;
-use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::choices::WhenFull;
-use crate::engine::admit::decided::NEVER;
-use crate::engine::admit::decision::Costs;
-use crate::engine::definition::definition_bits::TierIndex;
-use crate::engine::definition::own_capacities::RefusedCapacity;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
+use crate::engine::terms::decided::NEVER;
+use crate::engine::terms::decision::Costs;
+use crate::engine::terms::definition_bits::TierIndex;
+use crate::engine::terms::key_identity::KeyIdentity;
+use crate::engine::terms::own_capacities::RefusedCapacity;
 use crate::error::Error;
 use crate::limit::{Assessment, Now, RuleOperations};
 use crate::shm::layout::row::{Row, Rows};

@@ -6,12 +6,12 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::segment_engine::SegmentEngine;
-use super::set_engine::{RuledShard, Shard, ShardAt};
 #[cfg(feature = "tracing")]
 use crate::callers_code::contained;
-use crate::engine::queue::pending_wake::PendingWake;
-use crate::engine::recover::recovery_report::Repairs;
+use crate::engine::shard::pending_wake::PendingWake;
+use crate::engine::shard::recovery_report::Repairs;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
 use crate::error::{Error, OpenError, SegmentError};
 use crate::limit::Now;
 use crate::shm::lock::guard::{Guard, LockError};

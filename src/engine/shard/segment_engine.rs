@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::set_engine::{SetEngine, Shard};
-use crate::engine::definition::plan::SetPlan;
-use crate::engine::definition::set_rules::SetRules;
-use crate::engine::lease::duty_words::DutyWords;
-use crate::engine::recover::removal_watch::RemovalWatch;
+use crate::engine::rules::set_rules::SetRules;
+use crate::engine::shard::duty_words::DutyWords;
+use crate::engine::shard::removal_watch::RemovalWatch;
+use crate::engine::shard::set_engine::{SetEngine, Shard};
+use crate::engine::terms::plan::SetPlan;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::file::attach::Attached;

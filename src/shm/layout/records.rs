@@ -88,7 +88,7 @@ pub(crate) const LABEL_WORDS: usize = 8;
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
 /// How many words one operation may change and journal. A change of a key's tier or capacities may use all of them:
-/// see [`MAX_MIGRATED_WORDS`](crate::engine::definition::plan::MAX_MIGRATED_WORDS). The count must stay below
+/// see [`MAX_MIGRATED_WORDS`](crate::engine::terms::plan::MAX_MIGRATED_WORDS). The count must stay below
 /// [`CHANGE_MARKER`](crate::shm::lock::journal::CHANGE_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
 

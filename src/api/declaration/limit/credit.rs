@@ -6,7 +6,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::engine::definition::plan::{BatchSize, CreditPlan};
+use crate::engine::terms::plan::{BatchSize, CreditPlan};
 
 /// Two-tier checks: each process draws units of a limit in batches, and admits requests from its batch without the
 /// lock. See [`Limit::credit`](crate::Limit::credit).

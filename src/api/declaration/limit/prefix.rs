@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::declaration::place::{Place, check_range};
-use crate::engine::definition::plan::PrefixLengths;
+use crate::engine::terms::plan::PrefixLengths;
 use crate::error::DeclarationError;
 
 /// Declared prefix lengths, of any size until they are checked.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::declaration::place::{Place, check_range};
 use crate::choices::WhenFull;
-use crate::engine::definition::plan::KeyedPlan;
+use crate::engine::terms::plan::KeyedPlan;
 use crate::error::DeclarationError;
 
 const MAX_KEYS: u64 = 1_000_000_000;

@@ -5,7 +5,7 @@ use crate::api::declaration::limit::Limit;
 use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::prefix::Prefix;
 use crate::api::declaration::place::{Place, check_range};
-use crate::engine::definition::plan::LimitPlan;
+use crate::engine::terms::plan::LimitPlan;
 use crate::error::DeclarationError;
 
 const MAX_PREFIXES: u64 = 4;

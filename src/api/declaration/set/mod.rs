@@ -16,7 +16,7 @@ use super::limit::window::Window;
 use super::options::fleet::FleetOptions;
 use super::place::{Place, check_label, check_name, check_range};
 use crate::choices::Kind;
-use crate::engine::definition::plan::{LimitPlan, SetPlan, share_refund_words};
+use crate::engine::terms::plan::{LimitPlan, SetPlan, share_refund_words};
 use crate::error::DeclarationError;
 use crate::table;
 use keyed::Keyed;

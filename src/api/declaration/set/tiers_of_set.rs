@@ -10,7 +10,7 @@ use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::window::Window;
 use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_name, check_range};
-use crate::engine::definition::plan::{
+use crate::engine::terms::plan::{
     LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan, share_refund_words,
 };
 use crate::error::{DeclarationError, Difference};

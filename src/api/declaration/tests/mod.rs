@@ -13,7 +13,7 @@ mod tiers_tests;
 use std::time::Duration;
 
 use crate::api::declaration::*;
-use crate::engine::definition::plan::{KeyedPlan, LimitPlan, PrefixLengths};
+use crate::engine::terms::plan::{KeyedPlan, LimitPlan, PrefixLengths};
 use crate::error::Difference;
 use crate::limit::{
     Backlog, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,

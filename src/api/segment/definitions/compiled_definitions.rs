@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::engine::definition::plan::SetPlan;
+use crate::engine::terms::plan::SetPlan;
 use crate::error::{Error, SegmentError};
 use crate::shm::file::verified::{CreationOptions, Verified};
 use crate::shm::layout::definition_text::Definition;

@@ -6,7 +6,7 @@ use crate::api::declaration::limit::{Algorithm, Limit};
 use crate::api::declaration::place::{Place, check_range};
 use crate::api::declaration::set::SetDeclaration;
 use crate::choices::Kind;
-use crate::engine::definition::plan::MAX_BATCH;
+use crate::engine::terms::plan::MAX_BATCH;
 use crate::error::DeclarationError;
 
 impl SetDeclaration {

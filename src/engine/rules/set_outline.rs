@@ -1,8 +1,8 @@
 //! What all definitions of a set agree on, and therefore what may be known of it without holding its lock.
 
-use super::plan::{KeyedPlan, PrefixLengths, SetPlan};
 use crate::choices::Kind;
-use crate::engine::admit::decision::notes_of_overrides;
+use crate::engine::terms::decision::notes_of_overrides;
+use crate::engine::terms::plan::{KeyedPlan, PrefixLengths, SetPlan};
 use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
 

@@ -1,17 +1,15 @@
 //! What a set decides by, ready to be applied to its rows.
 
-use super::backlog_limit::BacklogLimits;
-use super::limit_rules::{LimitPlace, LimitRules};
-use super::own_capacities::LimitMask;
-use super::plan::{LimitPlan, PrefixLengths, SetPlan};
 use crate::choices::Kind;
-use crate::engine::definition::definition_bits::TierIndex;
+use crate::engine::rules::backlog_limit::BacklogLimits;
+use crate::engine::rules::limit_rules::{LimitPlace, LimitRules};
+use crate::engine::terms::definition_bits::TierIndex;
+use crate::engine::terms::key_identity::NAME_WORDS;
+use crate::engine::terms::own_capacities::LimitMask;
+use crate::engine::terms::plan::{LimitPlan, PrefixLengths, SetPlan};
 use crate::limit::RuleOperations;
 use crate::shm::layout::geometry::SetShape;
 use crate::table;
-
-/// Words kept of each key for people to read: its length and its first bytes.
-pub(crate) const NAME_WORDS: u64 = 6;
 
 /// The limits of a set under one of its definitions.
 #[derive(Debug)]

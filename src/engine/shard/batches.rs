@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-use crate::engine::credit::drawn::{CurrentBatch, Drawn, Period};
+use crate::engine::terms::drawn::{CurrentBatch, Drawn, Period};
 use crate::limit::Mark;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::RowReference;

@@ -7,8 +7,8 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use crate::engine::definition::change::versions::Versions;
-use crate::engine::definition::set_rules::SetRules;
+use crate::engine::rules::set_rules::SetRules;
+use crate::engine::rules::versions::Versions;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};

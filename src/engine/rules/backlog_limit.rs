@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::limit_rules::LimitRules;
-use super::own_capacities::LimitMask;
-use crate::engine::shard::limit_state::StateWords;
+use crate::engine::rules::limit_rules::LimitRules;
+use crate::engine::rules::limit_state::StateWords;
+use crate::engine::terms::own_capacities::LimitMask;
 use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::lock::journal::Transaction;

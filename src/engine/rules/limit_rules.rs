@@ -4,10 +4,10 @@ use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
-use super::plan::{CreditPlan, LimitPlan};
 use crate::choices::Kind;
-use crate::engine::credit::credit_word::CreditWord;
-use crate::engine::shard::limit_state::StateWords;
+use crate::engine::rules::limit_state::StateWords;
+use crate::engine::terms::credit_word::CreditWord;
+use crate::engine::terms::plan::{CreditPlan, LimitPlan};
 use crate::limit::{
     Answer, Ask, Assessment, CapacityTerms, Charge, Installed, LEASE_WORDS, LeaseState, Leased, Mark,
     NearThreshold, Now, Problem, Rule, RuleOperations, Sample, State, StateMut,

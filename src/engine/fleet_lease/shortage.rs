@@ -1,9 +1,9 @@
 //! Notes that too little is leased, and wakes the process that asks for more.
 
-use crate::engine::admit::decision::Costs;
-use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::terms::decision::Costs;
+use crate::engine::terms::own_capacities::LimitMask;
 use crate::limit::Assessment;
 use crate::shm::layout::row::Row;
 use crate::shm::wake::futex;

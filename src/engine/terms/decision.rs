@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::decided::{Decided, NEVER};
-use super::resolution::{Binding, Cause, Held, PackedResolution, Phase, Resolution};
-use crate::engine::credit::credit_word::BatchShare;
-use crate::engine::credit::drawn::Drawn;
-use crate::engine::credit::drawn::Spent;
-use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
-use crate::engine::definition::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
+use crate::engine::terms::credit_word::BatchShare;
+use crate::engine::terms::decided::{Decided, NEVER};
+use crate::engine::terms::definition_bits::{DefinitionBits, TierIndex};
+use crate::engine::terms::drawn::Drawn;
+use crate::engine::terms::drawn::Spent;
+use crate::engine::terms::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
+use crate::engine::terms::resolution::{Binding, Cause, Held, PackedResolution, Phase, Resolution};
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, RowReference};
@@ -143,7 +143,7 @@ impl DerefMut for Decision {
 
 impl Decision {
     /// Has the room for what is to be decided, because nothing is allocated under a lock: of each limit, and so much
-    /// [beside](crate::engine::definition::set_outline::SetOutline::notes_beside).
+    /// [beside](crate::engine::rules::set_outline::SetOutline::notes_beside).
     #[inline(always)]
     pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
         let is_more = match notes_beside {

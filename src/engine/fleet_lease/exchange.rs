@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher13;
 
-use crate::engine::admit::decision::Details;
-use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
+use crate::engine::terms::decision::Details;
 use crate::error::Error;
 use crate::limit::{Answer, Ask, Now, Problem};
 use crate::shm::layout::records::Header;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::engine::definition::definition_bits::DefinitionBits;
+use crate::engine::terms::definition_bits::DefinitionBits;
 use crate::shm::layout::records::MAX_LIMITS;
 
 /// Some of the limits of a set: bit i is limit i.

@@ -53,26 +53,26 @@ impl DutyWords {
     }
 
     /// The futex on which processes sleep that want duty.
-    pub(super) fn duty_free(&self) -> &AtomicU64 {
+    pub(in crate::engine) fn duty_free(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyFree)
     }
 
     /// From when on duty may be taken from a live owner, on the segment clock.
-    pub(super) fn duty_until(&self) -> &AtomicU64 {
+    pub(in crate::engine) fn duty_until(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyUntil)
     }
 
     /// How often duty was taken: what a process took earlier is not what it has now.
-    pub(super) fn duty_taken(&self) -> &AtomicU64 {
+    pub(in crate::engine) fn duty_taken(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyTaken)
     }
 
-    pub(super) fn takeovers(&self) -> &AtomicU64 {
+    pub(in crate::engine) fn takeovers(&self) -> &AtomicU64 {
         self.word(LeaseWord::Takeovers)
     }
 
     /// The futex of [`duty_free`](Self::duty_free), for a caller that may outlive `self`.
-    pub(super) fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
+    pub(in crate::engine) fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
         let offset = self.offset + 8 * LeaseWord::DutyFree as u64;
         self.region.mapped_words(offset, 1)
     }

@@ -1,18 +1,18 @@
 //! Which tier of its set a key is in, and thus by which rules its row decides.
 //!
 //! The tier is in the row's word `generation`, of which only the lower half is the generation. A
-//! [change](super::change::row_change) of tier, or of the key's own capacities, starts a new generation, because what
+//! [change](crate::engine::change::row_change) of tier, or of the key's own capacities, starts a new generation, because what
 //! was reserved before was reserved by other rules: none of it is [refunded](crate::engine::settle::refund).
 
 use std::sync::atomic::Ordering;
 
-use super::set_rules::SetRules;
-use crate::engine::admit::acquire::Target;
-use crate::engine::admit::decision::Costs;
-use crate::engine::definition::definition_bits::TierIndex;
+use crate::engine::rules::set_rules::SetRules;
 use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::RuledShard;
+use crate::engine::shard::target::Target;
+use crate::engine::terms::decision::Costs;
+use crate::engine::terms::definition_bits::TierIndex;
 use crate::error::Error;
 use crate::shm::layout::row::Row;
 

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::recover::reclaim::BATCH;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -153,7 +153,10 @@ impl SegmentEngine {
 
     /// Takes the lock of a shard in which no more is held than leased. Whoever changes a lease starts with this, so
     /// that what was given to other hosts is not held here again.
-    pub(super) fn lock_leased<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
+    pub(in crate::engine) fn lock_leased<'a>(
+        &'a self,
+        shard: Shard<'a>,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
         loop {
             let locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
             if !locked.shard.has_unleased_places(locked.now) {

@@ -8,13 +8,13 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::limit_rules::LimitRules;
-use crate::engine::admit::decision::{Costs, Decision};
-use crate::engine::definition::definition_bits::DefinitionBits;
-use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::terms::decision::{Costs, Decision};
+use crate::engine::terms::definition_bits::DefinitionBits;
+use crate::engine::terms::key_identity::KeyIdentity;
 use crate::error::Error;
 use crate::limit::{InvalidLimit, Mark, Now, RuleOperations};
 use crate::shm::layout::places::TicketPlace;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::duty_words::DutyWords;
+use crate::engine::shard::duty_words::DutyWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
 use crate::error::Error;

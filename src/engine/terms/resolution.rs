@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::engine::credit::credit_word::BatchShare;
+use crate::engine::terms::credit_word::BatchShare;
 use crate::shm::layout::geometry::MAX_SHARDS;
 use crate::shm::layout::places::HoldReference;
 
@@ -28,7 +28,7 @@ pub(crate) enum Held {
     },
 }
 
-/// A limit, and after how many nanoseconds it admits what it is asked for: [`NEVER`](super::decided::NEVER) if time
+/// A limit, and after how many nanoseconds it admits what it is asked for: [`NEVER`](crate::engine::terms::decided::NEVER) if time
 /// does not help.
 pub(crate) type Binding = (usize, u64);
 

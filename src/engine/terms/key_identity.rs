@@ -1,7 +1,9 @@
 //! A key as the table knows it.
 
-use crate::engine::definition::set_rules::NAME_WORDS;
 use crate::table::Fingerprint;
+
+/// Words kept of each key for people to read: its length and its first bytes.
+pub(in crate::engine) const NAME_WORDS: u64 = 6;
 
 /// How many bytes of a key are kept for people to read, at most.
 const NAME_BYTES: usize = 8 * (NAME_WORDS as usize - 1);

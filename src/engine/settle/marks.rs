@@ -11,10 +11,10 @@
 
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::settle::settlement::Released;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard, NOTHING_MORE};
+use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;

@@ -1,21 +1,21 @@
 //! Changes what a key is limited by: its tier or its own capacities, by name or through a request.
 //!
 //! A change is one transaction: the state of each limit whose rule changes is migrated as for a new
-//! [definition](super::definitions), and the row starts a new generation.
+//! [definition](crate::engine::change::definitions), and the row starts a new generation.
 
 use std::num::NonZeroU64;
 
 use crate::choices::Kind;
-use crate::engine::admit::decision::Costs;
-use crate::engine::definition::definition_bits::TierIndex;
-use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::own_capacities::{OwnCapacities, RefusedCapacity};
-use crate::engine::definition::plan::{MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
-use crate::engine::definition::row_tier::RowTier;
-use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::change::row_tier::RowTier;
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::terms::decision::Costs;
+use crate::engine::terms::definition_bits::TierIndex;
+use crate::engine::terms::key_identity::KeyIdentity;
+use crate::engine::terms::own_capacities::{OwnCapacities, RefusedCapacity};
+use crate::engine::terms::plan::{MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
 use crate::error::{ChangeError, Error};
 use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
 use crate::shm::layout::row::Row;

@@ -164,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::credit_word::*;
-    use crate::engine::definition::plan::MAX_BATCH;
+    use crate::engine::terms::plan::MAX_BATCH;
     use crate::shm::file::region::load_acquire;
 
     #[test]
