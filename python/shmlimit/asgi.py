@@ -31,11 +31,41 @@ if TYPE_CHECKING:
 
     from shmlimit._web.options import LimitOptions
 
-__all__ = ["ClientAddress", "Header", "LimitMiddleware"]
+__all__ = ["ClientAddress", "Header", "LimitMiddleware", "request_body"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+_BODY = "shmlimit.body"
+
+
+async def request_body(scope: Scope) -> bytes:
+    """Reads the body of a request, for options of `LimitMiddleware` that depend on it, such as `costs`.
+
+    ```python
+    async def costs(scope):
+        return {"tokens": json.loads(await request_body(scope))["max_tokens"]}
+    ```
+
+    The application receives the body all the same. Until then it is in memory as a whole: limit its size in the server
+    or the proxy.
+
+    Args:
+        scope: The scope of the request, which the option is called with.
+
+    Returns:
+        The body.
+
+    Raises:
+        LookupError: It is not the scope of an HTTP request that a `LimitMiddleware` decides.
+        OSError: The client has left. No one needs an answer.
+    """
+    read: Callable[[], Awaitable[bytes]] | None = scope.get(_BODY)
+    if read is None:
+        raise LookupError("only options of LimitMiddleware can read the body, and only that of an HTTP request")
+    return await read()
 
 
 class LimitMiddleware:
@@ -76,6 +106,7 @@ class LimitMiddleware:
                 await _deny(decision, scope, receive, send)
             return
         departures = Departures(receive)
+        scope[_BODY] = departures.body
         try:
             if self._control.waits:
                 waited = await departures.unless_left(self._control.decide_async(head), _give_back)

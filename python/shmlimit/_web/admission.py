@@ -130,6 +130,21 @@ class Answer:
         return content + self.fields
 
 
+_FAILED = 500
+
+
+def answer_to(error: shmlimit.Error, headers: _native.PolicyHeaders) -> Answer:
+    """The answer to a request for which asking the limits has raised an error."""
+    if isinstance(error, Refused):
+        assert error.refusal is not None, "a refusal without its limits comes out of a pickle only"
+        return Answer(*headers.refusal(error.refusal))
+    if isinstance(error, shmlimit.NeverAdmissible):
+        return Answer(*headers.never_admissible(error.limit))
+    if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
+        return Answer(*_native.PolicyHeaders.without_a_key(), error)
+    return Answer(*_native.PolicyHeaders.failed(), error)
+
+
 class _Asked(NamedTuple):
     """The set of limits to ask, and the header fields of its responses."""
 
@@ -292,18 +307,14 @@ class AdmissionControl(Generic[Request]):
 
     def _after(self, error: shmlimit.Error, asked: _Asked, question: _Question) -> _Question | Admission | Answer:
         """Decides a request after an error: it asks again, or is decided without the limits."""
-        if isinstance(error, Refused):
-            assert error.refusal is not None, "a refusal without its limits comes out of a pickle only"
-            return self._decided(error.refusal, asked)
         if self._goes_on(error, asked):
             return question
-        # Clients control their costs and keys. With `on_error="admit"`, that must not be a way past the limits.
-        if isinstance(error, shmlimit.NeverAdmissible):
-            return Answer(*asked.headers.never_admissible(error.limit))
-        if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
-            return Answer(*_native.PolicyHeaders.without_a_key(), error)
+        answer = answer_to(error, asked.headers)
+        if answer.status != _FAILED:
+            # Clients control their costs and keys. With `on_error="admit"`, that must not be a way past the limits.
+            return answer
         _log.error("the limits of a request could not be asked: %s", error)
-        return Admission() if self._on_error == "admit" else Answer(*_native.PolicyHeaders.failed(), error)
+        return Admission() if self._on_error == "admit" else answer
 
     def _goes_on(self, error: shmlimit.Error, asked: _Asked) -> bool:
         """Whether the segment was removed and the request should ask its successor."""

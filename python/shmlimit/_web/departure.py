@@ -30,6 +30,8 @@ class Departures:
         self._ahead: deque[Message] = deque()
         self._looking: asyncio.Task[Message] | None = None
         self._application_receives = False
+        self._received: asyncio.Future[None] | None = None
+        """Done when the application has received what it waits for."""
 
     async def receive(self) -> Message:
         """The next message, for the application."""
@@ -46,6 +48,24 @@ class Departures:
             return message
         finally:
             self._application_receives = False
+            if self._received is not None and not self._received.done():
+                self._received.set_result(None)
+
+    async def body(self) -> bytes:
+        """Reads the whole body of the request. The application receives it all the same.
+
+        Raises:
+            ClientGone: The client has left before its end.
+        """
+        messages: list[Message] = []
+        try:
+            while not messages or messages[-1].get("more_body", False):
+                messages.append(await self.receive())
+                if messages[-1]["type"] == "http.disconnect":
+                    raise ClientGone("the client has left before the end of its request")
+        finally:
+            self._ahead.extendleft(reversed(messages))
+        return b"".join(message.get("body", b"") for message in messages)
 
     def has_left(self) -> bool:
         """Whether the client is known to have left. Starts looking ahead if it is not."""
@@ -82,8 +102,14 @@ class Departures:
             while not deciding.done():
                 if self.has_left():
                     return None
-                looking = [] if self._looking is None or self._looking.done() else [self._looking]
-                await asyncio.wait([deciding, *looking], return_when=asyncio.FIRST_COMPLETED)
+                waiting: list[asyncio.Future[Any]] = [deciding]
+                if self._application_receives:
+                    # The decision itself reads the body. Looks ahead again when it has.
+                    self._received = asyncio.get_running_loop().create_future()
+                    waiting.append(self._received)
+                elif self._looking is not None and not self._looking.done():
+                    waiting.append(self._looking)
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             is_handed_over = True
             return deciding.result()
         finally:

@@ -74,7 +74,7 @@ PYTHON_BEFORE = {
         from fastapi import FastAPI
         app = FastAPI()
     """,
-    ("docs/python/web.md", 5): """
+    ("docs/python/web.md", 7): """
         import pathlib
         BASE_DIR = pathlib.Path(".")
     """,
