@@ -1,4 +1,4 @@
-//! Deciding a request at once: finding its row, its place behind others, and a hold.
+//! Deciding a request without waiting: finds its row and a hold, and overtakes nobody in the queue.
 
 use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::admit::charge::Admission;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::shm::layout::row::Row;
 
 impl SegmentEngine {
-    /// Takes everything that `costs` names, or nothing; answers which.
+    /// Takes everything that `costs` names, or nothing. Returns whether it did.
     #[inline(always)]
     pub(crate) fn try_acquire(
         &self,
@@ -33,8 +33,9 @@ impl SegmentEngine {
         Ok(answer == Answer::Admitted)
     }
 
-    /// As [`try_acquire`](Self::try_acquire), whose answer comes in registers. All that most requests pass through is in it;
-    /// for keys it is compiled apart, because then sets without them pay for nothing that only keys have.
+    /// Does the work of [`try_acquire`](Self::try_acquire), and returns its answer in registers. Everything that most
+    /// requests need is inlined here. It is compiled once for keyed sets and once for the others, so that a set without
+    /// keys does not pay for what only keys need.
     #[inline(never)]
     fn admit<const IS_KEYED: bool>(
         &self,
@@ -62,7 +63,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Answers whether `decide` admits, which is asked again where it is worth a look first whether holders have died.
+    /// Returns whether `decide` admits the request. If dead holders may be in the way, reclaims what they held and
+    /// calls `decide` again.
     #[inline(always)]
     pub(in crate::engine) fn decide_at_once(
         &self,
@@ -76,8 +78,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Whether a first answer comes to an admission, after another by `decide` where it is worth a look first whether holders
-    /// have died.
+    /// Whether the request is admitted, given the first answer. If dead holders may be in the way, reclaims what they
+    /// held and lets `decide` answer again.
     #[inline(always)]
     fn conclude(
         &self,
@@ -97,7 +99,8 @@ impl SegmentEngine {
         }
     }
 
-    /// What `costs` would be answered now, and how much dead processes hold, which is left out. Takes and counts nothing.
+    /// How `costs` would be decided now if dead processes held nothing, and how much they do hold. Takes and counts
+    /// nothing.
     pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<(Decision, OfDead), Box<Error>> {
         let mut decision = Decision::pending(costs, target.set.notes_beside);
         let of_dead = self.look_at_row(target, costs.limits, |at, row| {
@@ -145,7 +148,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Refuses what the limits do not admit on a row, and releases the lock.
+    /// Refuses a request that the limits do not admit on a row, and releases the lock.
     #[inline(never)]
     fn refuse_plain(
         &self,
@@ -160,7 +163,7 @@ impl SegmentEngine {
             .refuse(row.into(), costs, Cause::Limits, decision, attempt)
     }
 
-    /// Decides what is not plain, and releases the lock.
+    /// Decides a request that is not plain, and releases the lock.
     #[inline(never)]
     fn decide_in_full(
         &self,
@@ -173,7 +176,7 @@ impl SegmentEngine {
         let mut locked = self.open(target.shard(), bare)?;
         let batches = target.set.batches.as_deref();
         match target.key {
-            // Apart, because what only keys have costs nothing where it is known that there are none.
+            // Separate, so that a request without a key pays for nothing that only keys need.
             None => {
                 let row = locked.shard.only_row();
                 locked.decide_on_row(row, batches, costs, decision, attempt)
@@ -184,7 +187,7 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Decides for a key. With `batches`, what is taken is drawn from one.
+    /// Decides for a key. With `batches`, may draw a batch of credit and admit the request from it.
     #[inline(always)]
     pub(in crate::engine) fn decide_for_key(
         &mut self,
@@ -218,8 +221,8 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Decides where others wait in the queue: no process overtakes them. If time has served them all by now, it is
-    /// this request's turn.
+    /// Decides a request while others wait in the queue, whom it must not overtake. If serving the first of them
+    /// empties the queue, it is this request's turn.
     #[cold]
     fn decide_behind(
         &mut self,
@@ -229,7 +232,7 @@ impl LockedShard<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
-            // In the queue, what can never be met would keep every process behind it waiting for ever.
+            // In the queue, a request that can never be met would keep everybody behind it waiting forever.
             let shard = self.shard.of(row);
             let Some(impossible) = shard.impossible_cost(row, costs) else {
                 return Ok(Answer::MustWait);
@@ -244,7 +247,7 @@ impl LockedShard<'_> {
         self.refuse(row.into(), costs, Cause::Behind(None), decision, attempt)
     }
 
-    /// Decides where no request waits.
+    /// Decides a request while the queue is empty.
     #[inline(always)]
     pub(in crate::engine) fn take_or_refuse(
         &self,
@@ -254,7 +257,7 @@ impl LockedShard<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if self.throttles(row, costs) > 0 {
-            // A missing hold takes longer: no clock says when one comes back.
+            // The lack of a hold binds before the throttle: nobody knows when a hold is given back.
             let cause = if self.shard.wants_for_a_hold(costs) {
                 Cause::HoldsFull
             } else {
@@ -269,8 +272,8 @@ impl LockedShard<'_> {
         self.take_all(&admission, decision, attempt)
     }
 
-    /// Finds a hold if an admission has to give anything back. Returns whether it can go on: if every hold is taken, it
-    /// can only if nothing but limits in shadow would be held.
+    /// Finds a free hold if the admission takes anything that has to be given back. Returns whether it can go on: if
+    /// every hold is taken, it can only if everything it would hold belongs to limits in shadow.
     #[inline(always)]
     pub(in crate::engine) fn find_hold_for(&self, admission: &mut Admission<'_>) -> Result<bool, Box<Error>> {
         let (shard, costs) = (self.shard, admission.costs);
@@ -286,7 +289,7 @@ impl LockedShard<'_> {
         Ok(true)
     }
 
-    /// A free hold, counting the table again where its list of free holds is damaged.
+    /// A free hold. If the list of free holds is damaged, rebuilds it first.
     #[inline(always)]
     pub(in crate::engine) fn find_free_hold(&self) -> Result<FreeHold, Box<Error>> {
         match self.shard.memory.find_free_hold() {
@@ -300,14 +303,14 @@ impl LockedShard<'_> {
 }
 
 impl SetEngine {
-    /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing, and in a set
+    /// Whether these costs take anything that has to be given back later. A cost of zero takes nothing, and in a set
     /// with credit only batches are held.
     #[inline]
     pub(in crate::engine) fn takes_a_hold(&self, costs: &Costs) -> bool {
         self.first_held(costs).is_some()
     }
 
-    /// The first limit that is asked for and of which a permit would have to give back what it takes.
+    /// The first limit from which these costs take something that has to be given back later.
     #[inline]
     pub(in crate::engine) fn first_held(&self, costs: &Costs) -> Option<usize> {
         if u32::from(costs.limits.0) & self.held_mask == 0 || self.batches.is_some() {
@@ -321,17 +324,17 @@ impl SetEngine {
 }
 
 impl RuledShard<'_> {
-    /// Whether a hold is missing that these costs cannot do without.
+    /// Whether these costs need a hold and none is free.
     pub(in crate::engine) fn wants_for_a_hold(&self, costs: &Costs) -> bool {
         self.set.takes_a_hold(costs) && self.memory.has_no_free_hold() && !self.holds_in_shadow_only(costs)
     }
 
-    /// Whether all that is asked for is asked of limits in shadow.
+    /// Whether every limit that is asked is in shadow.
     pub(in crate::engine) fn is_in_shadow(&self, costs: &Costs) -> bool {
         u32::from(costs.limits.0) & !self.shadow_mask == 0
     }
 
-    /// Whether all that would be held is of limits in shadow.
+    /// Whether everything that would be held belongs to limits in shadow.
     fn holds_in_shadow_only(&self, costs: &Costs) -> bool {
         let bites = |index: usize| self.set.held_mask & !self.shadow_mask & (1 << index) != 0;
         !costs.iter().any(|(index, cost)| cost > 0 && bites(index))

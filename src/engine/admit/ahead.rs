@@ -1,4 +1,4 @@
-//! How long the waiters before a refused request in the queue keep it waiting.
+//! How long a refused request has to wait for those ahead of it in the queue.
 
 use std::sync::atomic::Ordering;
 
@@ -12,14 +12,14 @@ use crate::limit::Assessment;
 use crate::queue;
 use crate::shm::layout::row::Row;
 
-/// So many of those before a request are counted at most, because the lock is held meanwhile: what more of them ask for
-/// only comes later.
+/// At most this many of those ahead of a request are counted, because the lock is held meanwhile. The others can only
+/// make the wait longer.
 const MAX_COUNTED: usize = 16;
 
 impl LockedShard<'_> {
-    /// The limit that binds a request behind those who wait, and for how long at least: until the first of them can be
-    /// served, and until the limits have room for what those before it and itself ask for. `late` is its own ticket,
-    /// where it is one of them.
+    /// The limit that binds a request behind others in the queue, and the least it has to wait: until the first of them
+    /// can be served, and until the limits have room for what they and the request itself ask for. `late` is the
+    /// request's own ticket, if it is in the queue too.
     pub(in crate::engine) fn binding_behind(
         &self,
         row: Row<'_>,
@@ -54,8 +54,8 @@ impl LockedShard<'_> {
         waits.reduce(longer_wait)
     }
 
-    /// What a request and those before it ask for, of which at most [`MAX_COUNTED`] are counted. Those who have given up,
-    /// whose time is up, or who can never be served, leave the queue instead.
+    /// The sum of what a request and at most [`MAX_COUNTED`] of those ahead of it ask for. Leaves out those who have
+    /// given up, whose time is up, or who can never be served: they will leave the queue unserved.
     fn sums_until(&self, row: Row<'_>, head: u64, costs: &Costs, late: Option<u64>) -> Costs {
         let shard = self.shard.of(row);
         let mut sums = Costs {

@@ -1,9 +1,9 @@
 //! Charging: takes everything a request asks for, limit by limit, or nothing.
 //!
 //! Requests, reservations, grants from the queue and batches of credit all go through one [loop](charge_each) and one
-//! [commit](LockedShard::charge). They differ in the policy that charges a limit, in where the resulting mark is noted,
-//! and in what else belongs to the transaction. Only the lane of a single backlog, in the [fast path](crate::engine::admit::plain), stays
-//! beside the loop.
+//! [commit](ShardAt::charge_by). They differ in the policy that charges a limit, in where the resulting mark is noted,
+//! and in what else belongs to the transaction. The one exception is a request for a single backlog: the
+//! [fast path](crate::engine::admit::plain) charges it without the loop.
 
 use std::ops::Deref;
 
@@ -27,11 +27,11 @@ use crate::shm::lock::journal::{JournalOverflow, Transaction, count};
 pub(in crate::engine) struct Admission<'r> {
     pub(in crate::engine) rows: Rows<'r>,
     pub(in crate::engine) costs: &'r Costs,
-    /// Limits in shadow that are not charged, because no hold is free.
+    /// Limits in shadow that are not charged, because no hold is free or the key has no row.
     pub(in crate::engine) waived: LimitMask,
-    /// The free hold to take for what has to be given back, if anything has.
+    /// The free hold to take, if anything has to be given back.
     pub(in crate::engine) hold: Option<FreeHold>,
-    /// For a reservation: in how many nanoseconds it will be used. By then every limit must admit it.
+    /// For a reservation: how many nanoseconds from now it will be used. By then every limit must admit it.
     pub(in crate::engine) ahead: Option<u64>,
     /// How many requests to count.
     pub(in crate::engine) requests: u64,
@@ -76,14 +76,15 @@ impl Charged {
     }
 }
 
-/// Of the limits that were charged, those that are near their capacity, and those that were waived.
+/// Which of the charged limits are near their capacity, and which limits were waived.
 #[derive(Default)]
 pub(super) struct Charges {
     near: LimitMask,
     waived: LimitMask,
 }
 
-/// Charges one limit after the other by `policy`, and passes each result to `note`. `None` as soon as one refuses.
+/// Charges one limit after another by `policy`, and passes each result to `note`. Returns `None` as soon as one
+/// refuses.
 #[inline(always)]
 fn charge_each(
     costs: &Costs,
@@ -112,9 +113,9 @@ fn charge_each(
 }
 
 impl ShardAt<'_> {
-    /// Charges all limits by `policy`, lets `complete` do whatever else belongs to the transaction, counts, and commits.
-    /// `complete` gets the limits that were waived and those that are near their capacity. If a limit refuses, or
-    /// `complete` returns `None`, everything is rolled back, as it would be after a death.
+    /// Charges all limits by `policy`, lets `complete` do whatever else belongs to the transaction, counts, and
+    /// commits. `complete` gets the limits that were waived and those that are near their capacity. If a limit refuses,
+    /// or `complete` returns `None`, everything is rolled back, just as if this process had died.
     #[inline(always)]
     pub(super) fn charge_by<T>(
         &self,
@@ -146,7 +147,8 @@ impl ShardAt<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Charges all limits, and whatever `complete` adds, as [`charge_by`](ShardAt::charge_by) does.
+    /// [Charges](ShardAt::charge_by) all limits by their rules, together with whatever `complete` adds, and notes which
+    /// leases are running low.
     #[inline(always)]
     pub(in crate::engine) fn charge<T>(
         &self,
@@ -185,7 +187,7 @@ impl LockedShard<'_> {
     ) -> Result<Answer, Box<Error>> {
         let Admission { rows, costs, .. } = *admission;
         let shard = self.shard.of_request(rows.first(), costs);
-        // The fast path may have noted something before it left the rest to this one.
+        // The fast path may have left notes before it gave up.
         let is_pending = false;
         decision.begin(
             shard.index(),
@@ -246,7 +248,7 @@ impl ShardAt<'_> {
     /// Counts what a limit admitted.
     #[inline(always)]
     pub(super) fn count_charge(&self, index: usize, cost: u64, is_near: bool, requests: u64) {
-        // Every limit has counters. No panic may end this half done, so nothing is indexed.
+        // Every limit has counters, but indexing could panic, and a panic must not end this half done.
         if let Some(counters) = self.shard.memory.find_counters(index) {
             count(&counters.admitted, requests);
             count(&counters.taken, cost);

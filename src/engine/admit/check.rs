@@ -1,4 +1,5 @@
-//! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
+//! Taking without holding: checks of one key, or of many at the same instant, and debits of budgets. Also forecasts,
+//! which take nothing.
 
 use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::admit::charge::Admission;
@@ -26,16 +27,16 @@ use crate::units::BUCKET_ROWS;
 pub(crate) struct Outlook {
     pub(crate) limit: usize,
     pub(crate) standing: Standing,
-    /// Whether everything could be taken that it ever admits at once.
+    /// Whether as much could be taken now as it ever admits at once.
     pub(crate) is_full: bool,
-    /// Nanoseconds until one unit more could be taken than now; none where it is full, or time alone does not help.
+    /// Nanoseconds until one more unit could be taken than now; `None` if it is full, or if time alone does not help.
     pub(crate) next_unit: Option<u64>,
-    /// Units that dead processes hold and that are left out.
+    /// Units held by dead processes, which are left out.
     pub(crate) of_dead: u64,
 }
 
 impl SegmentEngine {
-    /// Takes what `costs` names for good, or nothing; answers which. No process that waits in the queue is overtaken.
+    /// Takes what `costs` names for good, or nothing. Returns whether it did. Overtakes nobody in the queue.
     #[inline(always)]
     pub(crate) fn check(
         &self,
@@ -47,8 +48,9 @@ impl SegmentEngine {
         self.try_acquire(target, costs, decision)
     }
 
-    /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key. A key that never
-    /// admits the costs is refused like others; an error is what no key admits, by the definition, before any is charged.
+    /// [Checks](Self::check) each of many keys, all at the same instant. `answers` has an entry for each key. A key
+    /// that never admits the costs is merely refused. If the definition lets no key ever admit them, that is an error,
+    /// and no key is charged.
     pub(crate) fn check_many(
         &self,
         set: &SetEngine,
@@ -62,7 +64,7 @@ impl SegmentEngine {
             .map(|(position, key)| (set.shard_of(Some(key)).index(), position))
             .collect();
         order.sort_unstable();
-        // What is asked for all at once comes from memory all at once: first the tags, then the rows that they name.
+        // Fetches from memory overlap if they are all asked for at once: first the tags, then the rows that they name.
         for key in keys {
             set.shard_of(Some(key)).prefetch_tags(key);
         }
@@ -102,7 +104,7 @@ impl SegmentEngine {
                         drop(locked);
                         return Err(shard.never_admissible(impossible));
                     }
-                    // Some were charged only where the definition has changed meanwhile.
+                    // If some were admitted, the definition has changed in between.
                     if !is_any_admitted && locked.shard.is_impossible_for_every_key(costs) {
                         drop(locked);
                         return Err(shard.never_admissible(impossible));
@@ -114,14 +116,14 @@ impl SegmentEngine {
             }
             drop(locked);
             if worth_a_look {
-                // For the next call: these keys have been answered, at one instant with the others.
+                // For the next call. These keys have been answered, at the same instant as the others.
                 self.reclaim_if_due(shard, LockWait::Timeout)?;
             }
         }
         Ok(())
     }
 
-    /// Debits a budget that a permit asked, while any of it remains; answers whether it did.
+    /// Debits a budget on behalf of a permit, if any of it remains. Returns whether it did.
     pub(crate) fn debit(
         &self,
         set: &SetEngine,
@@ -137,7 +139,7 @@ impl SegmentEngine {
         Ok(answer == Answer::Admitted)
     }
 
-    /// How each limit stands and when it will have more, without what dead processes hold. Takes and counts nothing.
+    /// How each limit stands and when it will have more, if dead processes held nothing. Takes and counts nothing.
     pub(crate) fn forecast(&self, target: Target<'_>) -> Result<Vec<Outlook>, Box<Error>> {
         let mut outlooks = Vec::with_capacity(target.set.limits.len());
         let all = LimitMask(target.set.all_limits() as u16);
@@ -160,7 +162,7 @@ impl SegmentEngine {
 }
 
 impl Outlook {
-    /// Nothing can be taken before so many nanoseconds have passed.
+    /// Changes the outlook so that nothing can be taken for `wait` nanoseconds.
     fn throttle(&mut self, wait: u64) {
         let has_some = self.standing.remaining > 0;
         self.next_unit = match self.next_unit {
@@ -197,9 +199,8 @@ impl ShardAt<'_> {
 }
 
 impl SetEngine {
-    /// That nothing is asked for which would have to be given back.
-    ///
-    /// By the same question as the decision asks whether it takes a hold: what passes here never takes one.
+    /// Rejects costs that take anything that has to be given back later. Whether a decision takes a hold is decided by
+    /// the same function, so what passes here never takes one.
     #[inline(always)]
     fn require_forgettable(&self, costs: &Costs) -> Result<(), Box<Error>> {
         match self.first_held(costs) {
@@ -218,7 +219,7 @@ impl SetEngine {
 }
 
 impl LockedShard<'_> {
-    /// Refuses a key what it never admits, as one of many that are asked.
+    /// Refuses what one of many keys never admits.
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
         let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
@@ -230,7 +231,7 @@ impl LockedShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// Whether no key can be admitted the costs: in no tier, and with no capacity of its own.
+    /// Whether no key can ever admit the costs: in no tier, and with no capacity of its own.
     #[cold]
     fn is_impossible_for_every_key(&self, costs: &Costs) -> bool {
         let tiers = std::iter::once(self.rules).chain(&self.rules.tiers);
@@ -238,7 +239,8 @@ impl RuledShard<'_> {
         tiers.all(|shard| shard.is_impossible_whatever_the_key(costs))
     }
 
-    /// Whether a cost is above what its limit admits at once, and no key can have another capacity of that limit.
+    /// Whether a cost is above what its limit admits at once, and keys cannot have capacities of their own for that
+    /// limit.
     fn is_impossible_whatever_the_key(&self, costs: &Costs) -> bool {
         costs.iter().any(|(index, cost)| {
             let limit = self.limits.get(index);
@@ -248,7 +250,7 @@ impl RuledShard<'_> {
 }
 
 impl Shard<'_> {
-    /// Asks for the tags that say where the row of a key is.
+    /// Prefetches the tags that say where the row of a key is.
     fn prefetch_tags(&self, key: &KeyIdentity) {
         for bucket in key.fingerprint.buckets(self.memory.row_count() / BUCKET_ROWS) {
             if let Some(word) = self.memory.tag_word(bucket, 0) {
@@ -257,7 +259,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Asks for the row that the tags name. Looks without the lock, so it may be the wrong one, which costs nothing but
+    /// Prefetches the row that the tags name. It looks without the lock, so it may be the wrong row, which only costs
     /// time.
     fn prefetch_row(&self, key: &KeyIdentity) {
         let row = table::probable(&TableWords::reading(self.memory), key.fingerprint);

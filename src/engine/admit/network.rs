@@ -1,4 +1,4 @@
-//! Limits of networks: an address counts against each of the networks that contain it, all of them or none.
+//! Limits of networks: an address is charged to every network that contains it, or to none.
 //!
 //! All networks of one address lie in the shard of the largest of them, so that one lock and one transaction cover
 //! them.
@@ -21,13 +21,13 @@ use crate::error::Error;
 use crate::shm::layout::row::{Row, Rows};
 use crate::table::Fingerprint;
 
-/// The most prefix lengths that a set may have: see the declaration.
+/// The most prefix lengths that a set may have; declarations are checked for it.
 const MAX_LEVELS: usize = 4;
 
 /// The networks that contain an address, the largest first.
 pub(crate) type Networks = SmallVec<[Network; MAX_LEVELS]>;
 
-/// A network, and its fingerprint by the seed of a segment.
+/// A network, and its fingerprint under the seed of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     address: IpAddr,
@@ -39,7 +39,7 @@ type RowsOfLevels<'a> = SmallVec<[Row<'a>; MAX_LEVELS]>;
 
 impl Network {
     fn containing(address: IpAddr, lengths: PrefixLengths, seed: [u64; 2]) -> Self {
-        // An address that IPv6 only wraps up is the IPv4 address.
+        // An IPv4-mapped IPv6 address counts as the IPv4 address.
         let address = address.to_canonical();
         let (address, length) = match address {
             IpAddr::V4(address) => {
@@ -53,7 +53,7 @@ impl Network {
                 (IpAddr::V6((u128::from(address) & mask).into()), length)
             }
         };
-        // One byte for the length, then the address: the number of bytes tells the two families apart.
+        // The prefix length in one byte, then the address. The number of bytes tells the two families apart.
         let mut bytes: SmallVec<[u8; 17]> = SmallVec::new();
         bytes.push(length);
         match address {
@@ -71,7 +71,7 @@ impl Network {
         self.fingerprint
     }
 
-    /// Whether it is the network that limits of these prefix lengths count.
+    /// Whether limits with these prefix lengths count this network.
     pub(in crate::engine) fn is_counted_by(&self, lengths: PrefixLengths) -> bool {
         let length = match self.address {
             IpAddr::V4(_) => lengths.ipv4,
@@ -80,7 +80,7 @@ impl Network {
         self.length == length
     }
 
-    /// With the name that people know it by.
+    /// Its identity as a key, named as people write it.
     fn identity(&self) -> KeyIdentity {
         let mut name = String::new();
         // Writing to a string does not fail.
@@ -96,7 +96,7 @@ impl fmt::Display for Network {
 }
 
 impl SetEngine {
-    /// The networks that contain an address, of the lengths that the set counts.
+    /// The networks that contain an address, one for each prefix length that the set counts.
     pub(crate) fn networks_of(&self, address: IpAddr) -> Networks {
         let levels = self.levels.iter();
         levels
@@ -112,7 +112,7 @@ impl SetEngine {
 }
 
 impl SegmentEngine {
-    /// Takes what `costs` names of all the networks for good, or nothing; answers which.
+    /// Takes what `costs` names from all the networks for good, or nothing. Returns whether it did.
     pub(crate) fn check_networks(
         &self,
         set: &SetEngine,
@@ -127,7 +127,7 @@ impl SegmentEngine {
         })
     }
 
-    /// What the limits of the networks would say. Takes and counts nothing.
+    /// How `costs` would be decided now. Takes and counts nothing.
     pub(crate) fn peek_networks(
         &self,
         set: &SetEngine,
@@ -149,7 +149,7 @@ impl SegmentEngine {
         Ok(decision)
     }
 
-    /// Replenishes the limits of the networks that contain an address; answers whether any had used something.
+    /// Resets the limits of the networks that contain an address. Returns whether any had used something.
     pub(crate) fn reset_networks(
         &self,
         set: &SetEngine,
@@ -177,8 +177,8 @@ impl LockedShard<'_> {
         for network in networks {
             let row = match self.shard.find_row_of(network.fingerprint) {
                 Some(row) => Ok(row),
-                // Those found before are as good as free where nothing was taken of them yet, and what can never be met
-                // takes no row from any process.
+                // Rows found before count as free if nothing was taken from them yet, so they are excluded. A request
+                // that can never be met takes no row from another key.
                 None if self.shard.impossible_cost(Row::ABSENT, costs).is_none() => {
                     self.add_row(&network.identity(), &rows)?
                 }

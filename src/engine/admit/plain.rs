@@ -1,12 +1,13 @@
 //! The fast path: requests that need no more of their limits than a rule and its state, and at most one hold.
 //!
-//! They are decided under the bare lock, by copies that stay in registers, because nothing that they do leaves work for
-//! after the unlock. Whatever is not plain, such as a lease, a tier, credit or a queue of waiters, leaves them
-//! [undecided](Plain::Undecided): the general path charges by the same [loop](crate::engine::admit::charge), and says the same.
+//! They are decided under the bare lock, with copies that stay in registers, because they leave no work for after the
+//! unlock. If anything is not plain, such as a lease, a tier, credit or a queue of waiters, the request is left
+//! [undecided](Plain::Undecided). The general path then decides it; it charges by the same
+//! [loop](crate::engine::admit::charge) and comes to the same answer.
 //!
-//! A request for one limit that is a plain backlog, as most are, has a lane of its own, which takes about half the
-//! instructions of the loop. It nearly always changes one word, with one store that either happens or not: there is
-//! nothing to journal and nothing to undo.
+//! Most requests ask for a single limit that is a plain backlog. They skip the loop and take about half as many
+//! instructions. Such a request nearly always changes a single word, with one store that either happens or does not, so
+//! there is nothing to journal and nothing to undo.
 
 use std::sync::atomic::Ordering;
 
@@ -26,17 +27,17 @@ use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::{LoneChange, Transaction, count};
 
-/// What the fast path came to.
+/// The result of the fast path.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) enum Plain<'a> {
     Decided(Answer),
-    /// The limits do not admit it on this row. Nothing has been counted.
+    /// The limits do not admit the request on this row. Nothing has been counted.
     Refused(Row<'a>),
-    /// The general path has to decide. Nothing has been changed.
+    /// The general path has to decide. Nothing has been taken.
     Undecided,
 }
 
-/// What became of the costs.
+/// Whether the costs were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Admitted,
@@ -45,8 +46,8 @@ enum Taken {
 }
 
 impl<'a> ShardAt<'a> {
-    /// Decides a request of the process that is `owner`, if it is plain. At the [first](Attempt::First) attempt the
-    /// decision must be pending.
+    /// Decides a request of the process `owner`, if it is plain. At the [first](Attempt::First) attempt the decision
+    /// must be pending.
     #[inline(always)]
     pub(in crate::engine) fn decide_plain(
         self,
@@ -100,7 +101,7 @@ impl<'a> ShardAt<'a> {
         }
     }
 
-    /// Takes from the only limit that is asked for, which is a backlog.
+    /// Takes from a single backlog, the only limit that is asked.
     #[inline(always)]
     fn take_backlog(self, index: usize, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
         let Some(limit) = self.shard.rules.backlogs.get(index) else {
@@ -115,7 +116,7 @@ impl<'a> ShardAt<'a> {
         };
         let memory = self.shard.memory;
         let change = (cost > 0).then(|| LoneChange::begin(&memory.control().journal));
-        // Counted before it is done, so that a death in between counts one too many and none too few.
+        // Counted first, so that a death in between counts one too many rather than one too few.
         self.count_charge(index, cost, limit.is_near(mark), 1);
         self.count_admitted(row.into(), 1);
         if let Some(change) = change {
@@ -132,7 +133,7 @@ impl<'a> ShardAt<'a> {
         Taken::Admitted
     }
 
-    /// Takes from several limits that are backlogs.
+    /// Takes from several backlogs.
     #[inline(never)]
     fn take_backlogs(self, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
         let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
@@ -145,7 +146,7 @@ impl<'a> ShardAt<'a> {
         self.take_by(policy, |_| None, row, costs, decision)
     }
 
-    /// Takes from limits by any rules, and a hold if anything has to be given back.
+    /// Takes from limits with any rules, and takes a hold if anything has to be given back.
     #[inline(never)]
     fn take_by_rules(self, owner: u64, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
         let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
@@ -159,7 +160,7 @@ impl<'a> ShardAt<'a> {
             match self.shard.memory.find_free_hold() {
                 // Holders may have died, or the list needs a repair.
                 FreeHold::None | FreeHold::Damaged => return Taken::Undecided,
-                // A label is written once the hold is committed.
+                // The label is written after the hold is committed.
                 _ if costs.label.is_some() => return Taken::Undecided,
                 found => Some(found),
             }
@@ -195,7 +196,8 @@ impl<'a> ShardAt<'a> {
         Taken::Admitted
     }
 
-    /// Refuses what asked one backlog: no holder's death would help. `None` if the cost never fits.
+    /// Refuses a request for a single backlog, unless it can wait; reclaiming from dead holders would not help. `None`
+    /// if the limit never admits the cost.
     #[inline(never)]
     fn refuse_backlog(
         self,

@@ -1,4 +1,4 @@
-//! Refusing: why, for how long, and what is counted of it.
+//! Refusing: why, for how long, and which counters go up.
 
 use std::num::NonZeroU64;
 use std::ops::Deref;
@@ -21,8 +21,8 @@ use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::count;
 
 impl RuledShard<'_> {
-    /// The first cost that is above what its limit admits the key of a row at once, and that most: an error and not a
-    /// refusal. No limit takes such a cost, so it is enough to look when something was refused.
+    /// The first cost that is above the most its limit ever admits at once for the key of a row, with that maximum.
+    /// This is an error, not a refusal. No limit takes such a cost, so it is enough to look once something was refused.
     pub(in crate::engine) fn impossible_cost(&self, row: Row<'_>, costs: &Costs) -> Option<Impossible> {
         costs
             .iter()
@@ -34,7 +34,8 @@ impl RuledShard<'_> {
             })
     }
 
-    /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
+    /// Whether the death of a holder would help. It frees holds, concurrency and batches of credit, and may free a row
+    /// or move the queue on.
     fn is_refused_by_holders(&self, costs: &Costs, cause: Cause, decision: &Decision) -> bool {
         let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
         let mut decided = decision.iter();
@@ -47,7 +48,7 @@ impl RuledShard<'_> {
 }
 
 impl Shard<'_> {
-    /// Says what can never be met. Not under the lock, because that allocates.
+    /// The error for what can never be met. It allocates, so it must not be made under the lock.
     #[cold]
     pub(in crate::engine) fn never_admissible(&self, impossible: Impossible) -> Box<Error> {
         match impossible {
@@ -65,7 +66,7 @@ impl Shard<'_> {
 }
 
 impl SetEngine {
-    /// Why a decision was a refusal.
+    /// Why a request was refused.
     #[inline]
     pub(crate) fn refusal_reason(&self, decision: &Details) -> RefusalReason {
         let reason = self.reason_by_kind(decision);
@@ -97,7 +98,7 @@ impl SetEngine {
 }
 
 impl SetOutline {
-    /// The same by the kind of the limit that binds.
+    /// The reason, going by the kind of the limit that binds.
     #[inline]
     fn reason_by_kind(&self, decision: &Details) -> RefusalReason {
         let cause = decision.cause();
@@ -117,8 +118,8 @@ impl SetOutline {
 }
 
 impl ShardAt<'_> {
-    /// What each limit that is asked for says. There is room for it. Answers the first cost that can never be met, if there
-    /// is one, as [`RuledShard::impossible_cost`] does.
+    /// Notes in `decision`, which has room for it, how each limit that is asked answers its cost. Returns the first cost
+    /// that can never be met, if there is one: the same as [`RuledShard::impossible_cost`].
     pub(in crate::engine) fn assess_all(
         &self,
         rows: Rows<'_>,
@@ -150,7 +151,7 @@ impl ShardAt<'_> {
     ) -> Option<Impossible> {
         let mut impossible = None;
         for (index, cost) in costs.iter() {
-            // Limits of several networks are the same for all rows.
+            // Limits that count networks have the same rules on every row.
             let Some(limit) = limit_of(index, rows.first()) else {
                 continue;
             };
@@ -185,8 +186,8 @@ impl RuledShard<'_> {
 }
 
 impl LockedShard<'_> {
-    /// What else than a refusal a request is answered by that the limits do not admit: it is worth a look whether holders
-    /// have died, or it can wait.
+    /// The answer to a request that the limits do not admit, if that is not a refusal yet: it is time to look for dead
+    /// holders first, or the request can wait.
     #[inline(always)]
     fn not_yet_refused(
         &self,
@@ -203,7 +204,7 @@ impl LockedShard<'_> {
         matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting).then_some(Answer::MustWait)
     }
 
-    /// Counts a refusal that is decided.
+    /// Counts a refusal that has been decided.
     #[inline(always)]
     pub(in crate::engine) fn count_refusal(&self, rows: Rows<'_>, decision: &Decision) {
         let reason = self.shard.set.refusal_reason(decision);
@@ -216,7 +217,7 @@ impl LockedShard<'_> {
         self.count_on_rows(rows, KeyCounts::REFUSED);
     }
 
-    /// Refuses for a cause, as far as it is known, unless it is no refusal yet.
+    /// Refuses for `cause`, which is refined here, unless this is not a refusal yet.
     #[inline(never)]
     pub(in crate::engine) fn refuse(
         &self,
@@ -226,7 +227,7 @@ impl LockedShard<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        // The caller is answered after the lock is released: the answer allocates.
+        // The error allocates, so it is made after the lock is released.
         if let Some(impossible) = self.assess_all(rows, costs, decision) {
             decision.note_impossible(impossible);
             return Ok(Answer::Impossible);
@@ -246,8 +247,8 @@ impl LockedShard<'_> {
         Ok(Answer::Refused)
     }
 
-    /// What a refused request waits for besides its own limits: until it is throttled no longer, or until those before it
-    /// in the queue are served, whichever takes longer.
+    /// What a refused request waits for besides its own limits: for the throttle to end, or for those ahead of it in the
+    /// queue to be served, whichever takes longer.
     #[inline(always)]
     fn final_cause(
         &self,
@@ -259,7 +260,7 @@ impl LockedShard<'_> {
         let throttled_for = self.throttles(row, costs);
         let is_behind = match cause {
             Cause::Behind(_) | Cause::QueueFull(_) => true,
-            // Nobody has looked yet whether others wait.
+            // Nobody has checked yet whether others wait.
             Cause::Limits => throttled_for > 0 && !self.shard.has_no_waiters(row),
             Cause::HoldsFull | Cause::NoRow(_) | Cause::Throttled(_) => false,
         };
@@ -277,7 +278,7 @@ impl LockedShard<'_> {
         if !is_behind {
             return Ok(cause);
         }
-        // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
+        // If nothing blocks the first of them any more, it is about to be served. Any limit that is asked can be named.
         let about_to_be_served = || costs.limits.iter().next().map(|any| (any, SHORTEST_WAIT));
         let ahead = ahead
             .or_else(about_to_be_served)
@@ -288,8 +289,8 @@ impl LockedShard<'_> {
         })
     }
 
-    /// Refuses a key for which there is no row: waiting does not help, because there is no queue to wait in. Where
-    /// every limit is in shadow, it is admitted.
+    /// Refuses a request whose key has no row. It cannot wait, because there is no queue to wait in. If every limit
+    /// that is asked is in shadow, it is admitted.
     #[cold]
     pub(in crate::engine) fn without_a_row(
         &self,

@@ -1,4 +1,4 @@
-//! Charging now for what is done later.
+//! Reservations: charging now for a use later.
 
 use std::cell::Cell;
 
@@ -15,16 +15,16 @@ use crate::error::{Error, RequestError};
 use crate::limit::{Assessment, RuleOperations};
 use crate::shm::layout::row::Row;
 
-/// What became of a wish to reserve.
+/// The result of an attempt to reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
-    /// Charged; to be made use of after so many nanoseconds.
+    /// Charged. May be used after this many nanoseconds.
     After(u64),
     Refused,
 }
 
 impl SegmentEngine {
-    /// Charges everything that `costs` names if all of it can be had within `max_delay` nanoseconds.
+    /// Charges everything that `costs` names if all of it is available within `max_delay` nanoseconds.
     pub(crate) fn reserve(
         &self,
         target: Target<'_>,
@@ -50,7 +50,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Charges it as of the instant at which all of it can be had, and says in `delay` when that is.
+    /// Charges the costs as of the instant at which all of them are available, and stores the nanoseconds until then in
+    /// `delay`.
     fn try_reserve(
         &self,
         target: Target<'_>,
@@ -79,7 +80,7 @@ impl SegmentEngine {
                     ahead: Some(possible),
                     ..Admission::of(row.into(), costs)
                 };
-                // Nothing of it is held.
+                // No hold: nothing of a reservation is held.
                 locked.take_all(&admission, decision, attempt)
             }
             _ => locked.refuse(row.into(), costs, cause, decision, attempt),
@@ -88,7 +89,7 @@ impl SegmentEngine {
 }
 
 impl SetOutline {
-    /// The first limit of which something is asked that cannot be charged ahead of its use: what is held is held now,
+    /// The first limit asked for something that cannot be charged ahead of its use: concurrency is held from now on,
     /// and what a budget will be debited is not known yet.
     fn first_unreservable(&self, costs: &Costs) -> Option<usize> {
         costs
@@ -105,7 +106,7 @@ impl SetOutline {
 }
 
 impl LockedShard<'_> {
-    /// After how many nanoseconds all of it can be had; `None` where that cannot be charged now.
+    /// Nanoseconds until all of the costs are available; `None` if they cannot be charged now for that instant.
     fn delay_of(&self, row: Row<'_>, costs: &Costs) -> Option<u64> {
         let mut delay = self.throttles(row, costs);
         let mut all_reach_ahead = true;
@@ -118,7 +119,7 @@ impl LockedShard<'_> {
                 Assessment::Refused { retry_after } => delay = delay.max(retry_after?),
             }
         }
-        // Used later, a cost belongs to a later window than the one that would be charged now.
+        // If it is used later, a cost may belong to a later window than the one that would be charged now.
         (delay == 0 || all_reach_ahead).then_some(delay)
     }
 }

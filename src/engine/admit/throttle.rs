@@ -1,4 +1,4 @@
-//! What is behind the limits says that it takes nothing for a while: until then, nothing is admitted.
+//! Throttling: the upstream said that it accepts nothing for a while, so nothing is admitted until then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,24 +13,25 @@ use crate::limit::Now;
 use crate::shm::layout::row::Row;
 use crate::units::NANOS_PER_SECOND;
 
-/// For how long anything is throttled at most, in nanoseconds: 31 days.
+/// The longest throttle, in nanoseconds: 31 days.
 const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
 
-/// What a word says beyond this is damage. Readings of the clock may be behind the one that it was written by.
+/// A throttle that lasts longer than this is damage. A reader's clock may be behind the reading that the word was
+/// written by.
 const LONGEST_SOUND: u64 = MAX_THROTTLE + MAX_AHEAD;
 
 impl SegmentEngine {
-    /// Admits nothing of the set, or of the key, for so many nanoseconds. What is throttled for longer stays so.
+    /// Admits nothing of the set, or of the key, for `wait` nanoseconds. A throttle that already lasts longer stays.
     pub(crate) fn throttle(&self, target: Target<'_>, wait: u64) -> Result<(), Box<Error>> {
         let mut locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
         match locked.row_for(target.key, &Costs::default())? {
             Ok(row) => locked.throttle(row, wait),
-            // A key without a row is refused as it is.
+            // A key that can get no row is refused anyway.
             Err(_) => Ok(()),
         }
     }
 
-    /// As [`throttle`](Self::throttle), what a permit was taken from.
+    /// [Throttles](Self::throttle) the set or key that a permit was taken from.
     pub(crate) fn throttle_by(
         &self,
         set: &SetEngine,
@@ -52,7 +53,7 @@ impl<'a, Rules> Shard<'a, Rules> {
         row.used_at().unwrap_or(&self.memory.control().throttled_until)
     }
 
-    /// Nanoseconds for which nothing of a row is admitted; zero unless it is throttled.
+    /// Nanoseconds for which a row still admits nothing; zero unless it is throttled.
     #[inline(always)]
     pub(crate) fn throttled_for(&self, row: Row<'a>, now: Now) -> u64 {
         let until = self.throttle_word(row).load(Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl<'a, Rules> Shard<'a, Rules> {
         left_until(until, now)
     }
 
-    /// Ends the throttling of a row. It can be repeated.
+    /// Ends the throttling of a row. Idempotent, because an unfinished reset is repeated.
     pub(in crate::engine) fn end_throttling(&self, row: Row<'a>, instant: u64) {
         let word = self.throttle_word(row);
         let unthrottled = if row.used_at().is_some() { instant } else { 0 };
@@ -72,7 +73,7 @@ impl<'a, Rules> Shard<'a, Rules> {
     }
 }
 
-/// Nanoseconds until an instant that is yet to come, unless it is damage.
+/// Nanoseconds until a later instant; zero if the instant is damage.
 #[cold]
 fn left_until(until: u64, now: Now) -> u64 {
     let left = until.saturating_sub(now.monotonic);
@@ -80,8 +81,8 @@ fn left_until(until: u64, now: Now) -> u64 {
 }
 
 impl RuledShard<'_> {
-    /// Whether throttling does not concern these costs: a debit counts what was used already, and what is in shadow
-    /// refuses nothing.
+    /// Whether throttling does not apply to these costs: a debit counts what was already used, and limits in shadow
+    /// refuse nothing.
     #[cold]
     fn is_never_throttled(&self, costs: &Costs) -> bool {
         let is_budget = |index: usize| {
@@ -109,22 +110,22 @@ impl ShardAt<'_> {
 impl LockedShard<'_> {
     fn throttle(&mut self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
         if row.is_absent() {
-            // Of a key that was admitted without a row, by limits in shadow.
+            // The key was admitted without a row, by limits in shadow.
             return Ok(());
         }
-        // Not before that by any other reading of the clock, whichever this one is.
+        // Long enough for every other reading of the clock, too: one may be ahead of this one.
         let wait = self.engine.wait_by_any_reading(wait.min(MAX_THROTTLE));
         let until = self.now.monotonic.saturating_add(wait);
         let left = self.shard.throttled_for(row, self.now);
         if self.now.monotonic.saturating_add(left) >= until {
             return Ok(());
         }
-        // What processes have drawn they spend without the lock.
+        // Processes spend their batches without the lock, so they would not notice.
         self.take_batches_back(row)?;
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(self.shard.throttle_word(row), until);
         self.shard.commit(&mut transaction)?;
-        // Who is first learns how long it has to wait now: what it waited for may come back before that.
+        // The first waiter has to compute its wait anew: what it waits for may be available before the throttle ends.
         self.serve_next(row.index)
     }
 }
