@@ -1,4 +1,4 @@
-//! When a wait ends: by the clock that its owner sleeps by, and by the one that the queue is served by.
+//! When a wait ends, on two clocks: the one that its owner sleeps by, and the one that the queue is served by.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::shm::layout::places::TicketPlace;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::nanos_from_duration;
 
-/// When a wait ends. Both instants are the end of time where it goes on as long as it takes.
+/// When a wait ends. Both instants are `u64::MAX` if it may last forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     /// On the boot-time clock, by which its owner sleeps.
     boot: u64,
-    /// On the segment clock, by which every process decides whether the ticket may be granted still.
+    /// On the segment clock, by which every process decides whether the ticket may still be granted.
     segment: u64,
 }
 
@@ -32,7 +32,7 @@ impl Deadline {
 }
 
 impl SegmentEngine {
-    /// The end of a wait that begins now.
+    /// The deadline of a wait that begins now. Without a timeout, the wait may last forever.
     pub(crate) fn deadline_after(&self, timeout: Option<Duration>) -> Deadline {
         match timeout.and_then(nanos_from_duration) {
             None => Deadline {
@@ -48,7 +48,7 @@ impl SegmentEngine {
 }
 
 impl TicketPlace<'_> {
-    /// Whether the time of its owner is up at an instant of the segment clock.
+    /// Whether its deadline has passed at `now`, on the segment clock.
     pub(in crate::engine) fn is_expired(self, now: u64) -> bool {
         self.deadline().load(Ordering::Relaxed) <= now
     }

@@ -1,5 +1,5 @@
-//! Notice of the deaths that would serve a waiter: of those before it in the queue, and of those that hold
-//! something.
+//! Notifies a waiter of deaths that may let it be served: those of processes ahead of it in the queue, and of
+//! processes that hold something.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +19,15 @@ use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_
 /// over by then.
 pub(crate) const SHORT_WAIT: u64 = 2_000_000;
 
-/// How often the process that is not notified of deaths looks for them, and asks again to be notified, in nanoseconds.
+/// How often a process that is not notified of deaths looks for them and asks again to be notified, in nanoseconds.
 pub(crate) const UNWATCHED_SLICE: u64 = 50_000_000;
 
-/// How often the process that is notified of deaths looks after what no process may have reported, in nanoseconds. The
-/// machine may have been suspended, the wall clock set, or a process killed between what it did and the telling.
+/// How often a process that is notified of deaths looks in any case, in nanoseconds: some changes may have gone
+/// unreported. The machine may have been suspended, the wall clock set, or a process killed between a change and the
+/// wake.
 pub(crate) const WATCHED_SLICE: u64 = 1_000_000_000;
 
-/// Whose deaths one thread is notified of.
+/// The processes whose deaths one thread is notified of.
 #[derive(Debug, Default)]
 pub(crate) struct Deaths {
     watched: BTreeSet<u64>,
@@ -35,18 +36,18 @@ pub(crate) struct Deaths {
     next_look: u64,
 }
 
-/// What came of a request to be notified.
+/// The outcome of asking to be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeathNotice {
     Watched,
-    /// One of them is dead already.
+    /// One of the processes is already dead.
     DeadAlready,
-    /// The kernel cannot do it, or they are too many, or some are of another PID namespace.
+    /// Not all are watched: the kernel cannot do it, there are too many, or some are in another PID namespace.
     Unwatched,
 }
 
 impl Deaths {
-    /// Whether a process died. After this, no process is watched any longer.
+    /// Whether a process died. If so, the watch ends.
     pub(crate) fn take_fired(&mut self) -> bool {
         let has_fired = self.watch.as_ref().is_some_and(DeathWatch::has_fired);
         if has_fired {
@@ -57,7 +58,7 @@ impl Deaths {
 }
 
 impl SegmentEngine {
-    /// Asks to be notified when one of the owners dies. Who is notified already of more than these is not asked for again.
+    /// Asks to be notified when one of the owners dies. A watch that already covers them all is kept.
     fn watch_owners(
         &self,
         deaths: &mut Deaths,
@@ -91,7 +92,7 @@ impl SegmentEngine {
         match wake_on_death(&pids, futex) {
             Watched::Watching(watch) => {
                 deaths.watch = Some(watch);
-                // The others are found by looking.
+                // Deaths of the others are found by looking.
                 if has_unwatched {
                     DeathNotice::Unwatched
                 } else {
@@ -103,8 +104,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Asks for a thread that waits by the waiter futex of its ticket. Those before it only become fewer: what comes
-    /// later waits behind it, and what holds something later was before it in the queue.
+    /// Asks on behalf of a thread that sleeps on its ticket's waiter futex. The owners to watch only become fewer:
+    /// later requests wait behind this one, and whoever gets a hold later was ahead of it in the queue.
     pub(in crate::engine) fn watch_for_deaths(
         &self,
         shard: Shard<'_>,
@@ -113,7 +114,7 @@ impl SegmentEngine {
     ) {
         let now = boot_nanos();
         if deaths.take_fired() {
-            // Not watched again before it can have been given back what the dead had.
+            // Do not watch again before what the dead process had can have been reclaimed.
             waiting.look_for_the_dead(shard.next_reclaim(), UNWATCHED_SLICE);
             deaths.next_look = now.saturating_add(UNWATCHED_SLICE);
             return;
@@ -139,7 +140,7 @@ impl SegmentEngine {
         deaths.next_look = now.saturating_add(slice);
     }
 
-    /// Asks for the thread that sleeps by the process futex of this process for all tickets in some shards.
+    /// Asks on behalf of the thread that sleeps on this process's futex for all its tickets in these shards.
     pub(crate) fn watch_for_deaths_in<'a>(
         &self,
         shards: impl Iterator<Item = Shard<'a>>,
@@ -154,12 +155,12 @@ impl SegmentEngine {
         self.watch_owners(deaths, owners, futex)
     }
 
-    /// Other processes whose death would serve a ticket.
+    /// The other processes whose deaths could let a ticket be served.
     fn owners_before(&self, shard: Shard<'_>, waiting: &Waiting) -> BTreeSet<u64> {
         let queue = QueueWords::reading(shard.memory);
         let mut owners: BTreeSet<u64> = shard.holders().collect();
         let mut index = waiting.ticket().index;
-        // Read without the lock, the links may lead anywhere, but not for longer than this.
+        // Read without the lock, the links may lead anywhere, so the walk is bounded.
         for _ in 0..shard.memory.touched_tickets() {
             let Some(before) = queue::predecessor(&queue, index) else {
                 break;

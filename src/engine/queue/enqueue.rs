@@ -22,12 +22,12 @@ use crate::shm::wake::futex::{self, FutexValue};
 struct Enqueued<'a> {
     ticket: TicketReference,
     row: Row<'a>,
-    /// What serving the queue came to just before.
+    /// The result of serving the queue just before.
     served: Served,
 }
 
 impl SegmentEngine {
-    /// Takes everything, or a ticket.
+    /// Takes everything that `costs` names, or else a ticket.
     pub(crate) fn begin_waiting(
         &self,
         target: Target<'_>,
@@ -63,7 +63,7 @@ impl SegmentEngine {
         }
         let mut start = self.take_ticket(target, costs, decision, how, Attempt::First)?;
         if start.is_none() {
-            // All tickets are taken, perhaps by the dead.
+            // All tickets are taken, perhaps by dead processes.
             self.reclaim_if_due(shard, LockWait::Timeout)?;
             start = self.take_ticket(target, costs, decision, how, Attempt::Last)?;
         }
@@ -73,8 +73,8 @@ impl SegmentEngine {
         Ok(start.unwrap_or(WaitStart::Decided(false)))
     }
 
-    /// Takes everything if no request waits and the limits allow it by now; otherwise a ticket. `None` where all
-    /// tickets are taken and it is worth a look whether by the dead.
+    /// Takes everything if nobody waits and the limits allow it by now; otherwise takes a ticket. `None` if all
+    /// tickets are taken, and it is time to check whether dead processes hold some of them.
     fn take_ticket(
         &self,
         target: Target<'_>,
@@ -83,7 +83,7 @@ impl SegmentEngine {
         how: WaitAs,
         attempt: Attempt,
     ) -> Result<Option<WaitStart>, Box<Error>> {
-        // A process that had lost its slot has another one now.
+        // Read again: a process that had lost its slot has a new one by now.
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
         let shard = locked.shard;
@@ -135,8 +135,8 @@ impl SegmentEngine {
 }
 
 impl<'a> LockedShard<'a> {
-    /// Takes a ticket, unless no request waits and the limits allow it by now, or all tickets are taken; then returns
-    /// the answer.
+    /// Takes a ticket. Returns an answer instead if nobody waits and the limits admit the request by now, if it can
+    /// never be met, if its key gets no row, or if all tickets are taken.
     fn decide_or_enqueue(
         &mut self,
         target: Target<'_>,
@@ -150,7 +150,7 @@ impl<'a> LockedShard<'a> {
             Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt).map(Err),
         };
         if target.set.batches.is_some() {
-            // Before it waits: what others have drawn would overtake it.
+            // Before it waits: requests admitted from what others have drawn would overtake it.
             self.take_batches_back(row)?;
         }
         self.lapse_if_due(row.index)?;
@@ -169,7 +169,7 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// A ticket at the end of the queue; `None` where all are taken.
+    /// Takes a ticket at the end of the queue; `None` if all are taken.
     fn enqueue(
         &self,
         row: Row<'_>,

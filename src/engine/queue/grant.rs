@@ -1,5 +1,5 @@
-//! Serving the queue: the one that is first is given what it asks for, all of it or nothing, by the process that finds
-//! that the limits allow it.
+//! Serving the queue: whichever process finds that the limits allow it grants the head what it asks for, all of it or
+//! nothing.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,34 +25,35 @@ use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::Transaction;
 
-/// In a ticket's `request`, from this bit on: by which definition it was granted.
+/// In a ticket's `request`, from this bit on: the definition that it was granted by.
 const DEFINITION_SHIFT: u32 = 24;
-/// And from this bit on: for a key of which tier.
+/// And from this bit on: the tier of the key at the time.
 const TIER_SHIFT: u32 = 32;
 
-/// How many tickets that cannot be granted leave a queue under one hold of the lock.
+/// The most tickets that may leave a queue without a grant before the lock is released.
 const MAX_PASSED: usize = 1024;
 
-/// Why the first of the queue was not given what it asks for.
+/// Why the head of a queue was not granted what it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Blocked {
-    /// Nanoseconds until no limit refuses that time heals and it is not throttled; zero where neither is so.
+    /// Nanoseconds until time alone has ended all throttling and every refusal that it can end; zero if there is
+    /// none.
     pub(crate) wait: u64,
-    /// Whether something is missing that others can give back, or their death.
+    /// Whether something is missing that only comes back when others release it, or die.
     pub(crate) by_others: bool,
 }
 
-/// What serving the queue came to.
+/// The result of serving a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     NoWaiters,
-    /// The first has what it asked for and was notified.
+    /// The head has what it asked for, and was notified.
     Granted,
     Blocked(Blocked),
 }
 
 impl<Rules> Shard<'_, Rules> {
-    /// What a ticket asks for. Limits that the set does not have are damage and left out.
+    /// What a ticket asks for. A limit for which it has no place is damage, and left out.
     pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
         let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
         let mut costs = Costs::default();
@@ -65,17 +66,18 @@ impl<Rules> Shard<'_, Rules> {
         costs
     }
 
-    /// The hold that a granted ticket was given, where it still is there.
+    /// The hold that a granted ticket was given, if it is still there.
     pub(in crate::engine) fn hold_of_grant(&self, ticket: TicketPlace<'_>) -> Option<HoldReference> {
         ticket.granted_hold().filter(|hold| {
-            // Whichever process it belongs to: its owner may have been taken for dead, or have given the ticket up.
+            // No matter who owns it: the ticket's owner may have been taken for dead, or may have given the ticket
+            // up.
             self.memory.hold(hold.index).is_some_and(|place| {
                 place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
             })
         })
     }
 
-    /// Whether no request waits in the queue of a row.
+    /// Whether nobody waits in the queue of a row.
     #[inline]
     pub(crate) fn has_no_waiters(&self, row: Row<'_>) -> bool {
         match row.row_references() {
@@ -84,13 +86,13 @@ impl<Rules> Shard<'_, Rules> {
         }
     }
 
-    /// Whether no request waits in any queue.
+    /// Whether nobody waits in any queue.
     #[inline]
     pub(crate) fn has_no_waiters_at_all(&self) -> bool {
         self.memory.control().queued.load(Ordering::Relaxed) == 0
     }
 
-    /// The queue of which the ticket is the first.
+    /// The queue that the ticket is the head of, if it is one.
     pub(in crate::engine) fn queue_headed_by(&self, index: u64) -> Option<u64> {
         let queue = QueueWords::reading(self.memory);
         let waits = queue::state(&queue, index).phase == Phase::Waiting;
@@ -99,7 +101,7 @@ impl<Rules> Shard<'_, Rules> {
 }
 
 impl<'a> LockedShard<'a> {
-    /// The ticket of a row's queue that is served next.
+    /// The head of a row's queue, which is served next. Tickets that were given up leave the queue first.
     pub(in crate::engine) fn head(&self, row: u64) -> Result<Option<u64>, Box<Error>> {
         loop {
             let head = match queue::head(&QueueWords::reading(self.shard.memory), row) {
@@ -119,12 +121,12 @@ impl<'a> LockedShard<'a> {
             if !was_given_up {
                 return Ok(Some(index));
             }
-            // It leaves the queue, so this comes to an end.
+            // It leaves the queue, so the loop ends.
             self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
         }
     }
 
-    /// Serves the first in a row's queue if the limits allow it now.
+    /// Serves the head of a row's queue if the limits allow it now.
     #[cold]
     pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
         if self.shard.has_no_waiters(self.shard.row(row)) {
@@ -141,7 +143,7 @@ impl<'a> LockedShard<'a> {
                 return Err(self.shard.poisoned());
             };
             if ticket.is_expired(self.now.monotonic) {
-                // Its owner finds it gone and its time up, whenever it looks: nothing behind it waits for that.
+                // Its owner will find it gone and its time up. Those behind it do not wait for that.
                 self.take_back_ticket(index, &self.shard.memory.control().timed_out)?;
                 has_another_head = true;
                 continue;
@@ -158,8 +160,9 @@ impl<'a> LockedShard<'a> {
                 .impossible_cost(of_queue, &costs)
                 .is_some()
             {
-                // The key has come into a tier that never admits it, or been given such a capacity, or damage: no
-                // process is let into the queue with such a cost. Its owner finds the ticket gone and begins anew.
+                // No request is let into the queue with a cost that can never be met. So the key has moved to another
+                // tier or been given another capacity since, or this is damage. The owner finds the ticket gone and
+                // begins again.
                 self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
                 has_another_head = true;
                 continue;
@@ -169,7 +172,7 @@ impl<'a> LockedShard<'a> {
                 0 => {}
                 owner => {
                     let served = self.try_grant(self.shard.row(row), index, ticket, &costs, owner)?;
-                    // It sleeps as the second, and is to compute the instant at which it is served.
+                    // It went to sleep behind another. As the head, it has to compute when time serves it.
                     if has_another_head && matches!(served, Served::Blocked(_)) {
                         self.notify(index, ticket);
                     }
@@ -177,15 +180,15 @@ impl<'a> LockedShard<'a> {
                 }
             }
         }
-        // The next look goes on.
+        // The next look continues.
         Ok(Served::Blocked(Blocked {
             wait: SHORTEST_WAIT,
             by_others: false,
         }))
     }
 
-    /// Serves the first in a row's queue, after something that may have changed which one that is or how long it has to wait:
-    /// if it cannot be granted yet, it is woken to compute its instant anew.
+    /// Serves the head of a row's queue, after something that may have changed which ticket that is, or how long it
+    /// has to wait. If it cannot be granted yet, its owner is woken to compute again when time serves it.
     #[inline]
     pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
         if self.shard.has_no_waiters_at_all() {
@@ -194,7 +197,7 @@ impl<'a> LockedShard<'a> {
         self.serve_next_of_those_who_wait(row)
     }
 
-    /// As [`serve_next`](Self::serve_next), for every queue in which a request waits.
+    /// Does for every queue with waiters what [`serve_next`](Self::serve_next) does for one.
     pub(crate) fn serve_every_queue(&mut self) -> Result<(), Box<Error>> {
         if !self.shard.memory.is_keyed() {
             return self.serve_next(0);
@@ -211,9 +214,9 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Serves the first in a row's queue, after something was given back that it may wait for. Who is first has not
-    /// changed, and neither has what time does for it. Where what was given back was the last hold of all, the process
-    /// that is first in any queue may wait for it.
+    /// Serves the head of a row's queue, after something was given back that it may wait for. The head is the same as
+    /// before, and so is what time does for it. If no hold was free before, the head of any other queue may wait for
+    /// the one given back.
     #[inline]
     pub(crate) fn serve_after_release(&mut self, row: u64, was_last_hold: bool) -> Result<(), Box<Error>> {
         if self.shard.has_no_waiters_at_all() {
@@ -244,7 +247,7 @@ impl<'a> LockedShard<'a> {
         let Served::Blocked(blocked) = self.serve_head(row)? else {
             return Ok(());
         };
-        // A lease runs out at an instant too, and the one that is first looks after that.
+        // A lease expires at an instant too, and it is the head that looks for that.
         let is_to_look = blocked.wait > 0 || (blocked.by_others && self.shard.has_leases);
         if is_to_look
             && let Some(index) = self.head(row)?
@@ -301,7 +304,7 @@ impl<'a> LockedShard<'a> {
         }
         if !is_sound {
             self.rebuild_or_poison()?;
-            // The process that looks next finds it sound.
+            // Whoever looks next finds the queue sound.
             return Ok(Served::Blocked(Blocked {
                 by_others: true,
                 wait: 0,
@@ -313,7 +316,7 @@ impl<'a> LockedShard<'a> {
         Ok(Served::Blocked(self.blocked(row, costs)))
     }
 
-    /// Counts a waiter that is granted what it asked for, and how long it waited.
+    /// Counts a granted waiter, and how long it waited.
     fn count_wait(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'_>) {
         let control = self.shard.memory.control();
         let enqueued_at = ticket.enqueued_at().load(Ordering::Relaxed);
@@ -323,7 +326,7 @@ impl<'a> LockedShard<'a> {
         transaction.count(&control.wait_time, waited);
     }
 
-    /// How long these costs have to wait, and for what.
+    /// How long a request with these costs has to wait, and for what.
     pub(in crate::engine) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
         let shard = self.shard.of(row);
         let mut blocked = Blocked {
@@ -331,7 +334,7 @@ impl<'a> LockedShard<'a> {
             by_others: shard.wants_for_a_hold(costs),
         };
         for (index, cost) in costs.iter() {
-            // What a limit in shadow would refuse blocks no request.
+            // A shadow limit blocks nobody.
             let Some(limit) = shard.limits.get(index).filter(|limit| !limit.shadow) else {
                 continue;
             };
@@ -346,7 +349,7 @@ impl<'a> LockedShard<'a> {
         blocked
     }
 
-    /// Frees a ticket whose owner is dead, or gave it up, gives back what it was granted, and counts that.
+    /// Frees a ticket that nobody will claim, gives back what it was granted, and adds one to `counter`.
     pub(in crate::engine) fn take_back_ticket(
         &self,
         index: u64,
@@ -368,12 +371,12 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Gives back what a granted ticket took: no process has made use of it.
+    /// Gives back what a granted ticket took, which nobody has used.
     pub(in crate::engine) fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let row = self.shard.row(ticket.row().index);
         let origin = ticket.granted_origin();
         let shard = self.shard.of(row);
-        // What its hold stands for is given back with the hold.
+        // What its hold records is given back with the hold, below.
         for (index, cost) in shard.costs_of(ticket).iter() {
             let (Some(limit), Some(asked)) = (shard.limits.get(index), ticket.limit(index)) else {
                 continue;
@@ -397,7 +400,7 @@ impl TicketPlace<'_> {
         Some(HoldReference { index, serial })
     }
 
-    /// By which definition a granted ticket was granted.
+    /// The definition and the tier that a granted ticket was granted by.
     pub(in crate::engine) fn definition(self) -> DefinitionBits {
         let request = self.request().load(Ordering::Relaxed);
         DefinitionBits {
@@ -425,7 +428,7 @@ impl TicketPlace<'_> {
         }
     }
 
-    /// Writes down what is asked for, and until when. The ticket is no one's yet.
+    /// Writes down what is asked for, and until when. The ticket has no owner yet.
     pub(in crate::engine) fn write_request(
         self,
         row: Row<'_>,
@@ -450,7 +453,7 @@ impl TicketPlace<'_> {
     }
 }
 
-/// The bucket of the histogram that a wait of so many nanoseconds belongs to.
+/// The histogram bucket for a wait of `nanos` nanoseconds.
 fn wait_bucket(nanos: u64) -> usize {
     let microseconds = nanos / 1_000;
     let bits = (u64::BITS - microseconds.leading_zeros()) as usize;

@@ -92,7 +92,7 @@ impl RuledShard<'_> {
 }
 
 impl SegmentEngine {
-    /// Whether a grant of the owner lapsed after it had looked at this ticket last.
+    /// Whether a grant of the owner has lapsed since it last looked at this ticket.
     fn is_silent(&self, ticket: TicketPlace<'_>, owner: u64, now: u64) -> bool {
         let lapsed_at = ParticipantId::from_word(owner)
             .and_then(|id| self.membership.table().lapsed_at(id))
@@ -176,7 +176,7 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// The same in every row, on behalf of a request that was refused.
+    /// Undoes lapsed grants in every row, on behalf of a request that was refused, and serves every queue.
     pub(in crate::engine) fn lapse_in_every_row(&mut self) -> Result<(), Box<Error>> {
         self.lapse_if_due(EVERY_ROW)?;
         self.serve_every_queue()

@@ -1,4 +1,4 @@
-//! When a waiter looks again: when time alone serves it, when it has to look on behalf of others, and every so often.
+//! When a waiter looks again: when time alone may serve it, when it looks on behalf of others, and every so often.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::shm::wake::futex;
 const SHORTEST_PAUSE: u64 = 1_000_000;
 
 impl SegmentEngine {
-    /// Sleeps until there may be something to see, or until the deadline.
+    /// Sleeps until it is woken, the next look is due, or the deadline has come.
     pub(super) fn sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
         let Some(place) = shard.memory.ticket(waiting.ticket.index) else {
             return;
@@ -32,8 +32,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Sets when a waiter looks again that was found blocked at `instant`, on the segment clock. Not called under the lock,
-    /// because there may be many leases to read.
+    /// Sets when a head of a queue that was found blocked at `instant`, on the segment clock, looks again. Not called
+    /// under the lock, because there may be many leases to read.
     pub(super) fn set_wake_at(
         &self,
         shard: RuledShard<'_>,
@@ -42,7 +42,7 @@ impl SegmentEngine {
         instant: u64,
     ) {
         let now = boot_nanos();
-        // No process can predict when a virtual clock reaches an instant, so it is checked at intervals.
+        // Nobody can predict when a virtual clock reaches an instant, so it is checked at intervals.
         let is_by_virtual_clock =
             (blocked.wait > 0 || waiting.deadline.is_finite()) && self.clock.is_virtual();
         waiting.wake_at = match blocked.wait {
@@ -60,7 +60,7 @@ impl SegmentEngine {
         };
         let mut liveness_check = now.saturating_add(slice);
         if blocked.by_others && shard.has_leases {
-            // An expired lease is found only by looking for it, which is not done too often.
+            // An expired lease is found only by looking, and the looks are kept apart.
             let earliest = self.earliest_expiry(shard).max(shard.next_reclaim());
             liveness_check = liveness_check.min(earliest);
         }
@@ -70,7 +70,8 @@ impl SegmentEngine {
         waiting.next_liveness_check = liveness_check;
     }
 
-    /// When to look for a grant that lapses at an instant of the segment clock; not too often if many do.
+    /// When to look for a grant that lapses at `lapse`, on the segment clock. Looks are kept apart, because many
+    /// grants may lapse one after another.
     fn lapse_on_boot_clock(&self, lapse: u64, now: u64) -> u64 {
         if self.clock.is_virtual() {
             return now.saturating_add(UNWATCHED_SLICE);
@@ -78,7 +79,7 @@ impl SegmentEngine {
         self.boot_instant(lapse).max(now.saturating_add(SHORTEST_PAUSE))
     }
 
-    /// The same for a waiter with others ahead of it.
+    /// Sets when a waiter that has others ahead of it looks again.
     pub(super) fn set_wake_behind(
         &self,
         shard: RuledShard<'_>,
@@ -100,14 +101,14 @@ impl SegmentEngine {
                     0 => u64::MAX,
                     wait => self.boot_instant(instant.saturating_add(wait)),
                 };
-                // In any case: the head may be given what it waits for in the meantime.
+                // The head may also get what it waits for at any time, which nobody can predict.
                 let unknown = now.saturating_add(WATCHED_SLICE.min(shard.plan.collect_within));
                 lapse.min(turn).saturating_add(looks_after.stagger()).min(unknown)
             }
         };
     }
 
-    /// Looks for deaths ahead of a ticket, if it is time to: the dead are not woken, and wake nobody.
+    /// Looks for deaths ahead of a ticket, if a look is due: a dead process cannot be woken, and wakes nobody.
     pub(crate) fn check_liveness_if_due(
         &self,
         shard: Shard<'_>,

@@ -1,4 +1,4 @@
-//! Waking waiters: a waiter futex is advanced under the lock, and its sleeper woken after it.
+//! Waking waiters: a waiter futex is advanced under the lock, and its sleeper is woken after the unlock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,11 +13,11 @@ use crate::shm::wake::futex;
 use crate::shm::wake::wake_list::{TicketPosition, WakeList};
 
 impl<'a> LockedShard<'a> {
-    /// Notifies the owner of a ticket. It is woken when the lock is released.
+    /// Notifies the owner of a ticket, which is woken when the lock is released.
     pub(in crate::engine) fn notify(&self, index: u64, ticket: TicketPlace<'a>) {
         let owner = ticket.owner().load(Ordering::Relaxed);
         let is_process_futex = ticket.request().load(Ordering::Relaxed) & BY_PROCESS_FUTEX != 0;
-        // The count also tells the process that is woken by the process futex that it was advanced for this ticket.
+        // Advanced in any case: a process that is woken through its process futex sees here which ticket it is about.
         futex::bump(ticket.waiter_futex());
         let futex = if is_process_futex {
             let Some((process_futex, wake_list)) = self.engine.process_futex(owner) else {
@@ -41,13 +41,14 @@ impl<'a> LockedShard<'a> {
         if let Some(earlier) = self.pending_wake.replace(Some(pending_wake))
             && !std::ptr::eq(earlier.futex, futex)
         {
-            // Hardly ever are two to be woken after one operation; the first does not wait for the second.
+            // One operation hardly ever wakes two. If it does, the first is woken at once, without waiting for the
+            // unlock.
             futex::wake_all(earlier.futex);
         }
     }
 
-    /// Takes the ring of a ticket back whose owner looks already. All others that it was to wake, it still wakes: a process
-    /// futex may have been advanced for other tickets too.
+    /// Cancels the pending wake of a ticket whose owner is already running. That of a process futex stays, because
+    /// the futex may have been advanced for other tickets too.
     pub(in crate::engine) fn cancel_wake(&self, ticket: TicketPlace<'a>) {
         let pending_wake = self.pending_wake.take();
         self.pending_wake.set(
@@ -57,16 +58,16 @@ impl<'a> LockedShard<'a> {
 }
 
 impl SegmentEngine {
-    /// The waiter futex of all tickets of a participant that wait by it, and the list of those that it was advanced
-    /// for.
+    /// A participant's process futex, on which one thread sleeps for many tickets, and the list of the tickets that
+    /// it was advanced for.
     pub(crate) fn process_futex(&self, owner: u64) -> Option<(&AtomicU64, WakeList<'_>)> {
         let id = ParticipantId::from_word(owner)?;
         let table = self.membership.table();
         table.process_futex(id).zip(table.wake_list(id))
     }
 
-    /// Makes the threads of all processes look that sleep by their process futexes: something has changed that is written
-    /// into none of their lists.
+    /// Wakes the threads of all processes that sleep on their process futexes: something changed that is in none of
+    /// their lists.
     pub(in crate::engine) fn wake_every_process(&self) {
         let table = self.membership.table();
         for participant in table.taken() {
@@ -77,11 +78,12 @@ impl SegmentEngine {
         }
     }
 
-    /// Wakes the sleeper of a waiter futex. Where no process sleeps there, it has not gone to sleep yet, or it is dead:
-    /// then what it was granted goes to the next, and so on, until `deadline`; zero stands for 10 ms from now.
+    /// Wakes the sleeper of a waiter futex. If nobody sleeps there, the owner has not gone to sleep yet, or is dead.
+    /// In the latter case what it was granted goes to the next waiter, and so on, until `deadline` on the boot-time
+    /// clock; zero and `NOTHING_MORE` stand for 10 ms from now.
     #[cold]
     pub(in crate::engine) fn wake(&self, shard: Shard<'_>, pending_wake: PendingWake<'_>, deadline: u64) {
-        // The caller has what it came for and is not kept waiting for long.
+        // The caller already has what it came for, and is not kept for long.
         let wait = LockWait::Until(match deadline {
             0 | NOTHING_MORE => boot_nanos().saturating_add(BRIEFLY),
             deadline => deadline,
@@ -90,17 +92,18 @@ impl SegmentEngine {
         while let Some(pending_wake) = next.take() {
             let is_awake = futex::wake_all(pending_wake.futex)
                 || self.membership.is_current(pending_wake.owner)
-                // A thread that serves many tickets is seldom asleep: its process is not asked for too often.
+                // A thread that serves many tickets is seldom asleep, so this does not check too often whether its
+                // process lives.
                 || (pending_wake.is_process_futex && !shard.reclaim_is_due());
             if is_awake || self.is_owner_alive(pending_wake.owner) {
                 return;
             }
-            // What cannot be taken back now is taken back by the process that looks next.
+            // What cannot be taken back now is taken back by whichever process looks next.
             let _ = self.reclaim_from(shard, pending_wake.owner, wait, |locked| {
                 let Some(pending_wake) = locked.pending_wake.take() else {
                     return;
                 };
-                // As where two are advanced for under one lock: the earlier does not wait for the later.
+                // As in `notify`: the earlier does not wait for the later.
                 if let Some(earlier) = next.replace(pending_wake)
                     && !std::ptr::eq(earlier.futex, pending_wake.futex)
                 {
@@ -110,7 +113,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Whether the process that a word names lives. A word that names no participant names no process that does.
+    /// Whether the process that an owner word names is alive; `false` if the word names no participant.
     pub(in crate::engine) fn is_owner_alive(&self, owner: u64) -> bool {
         ParticipantId::from_word(owner).is_some_and(|id| self.membership.is_alive(id))
     }

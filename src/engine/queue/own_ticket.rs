@@ -1,4 +1,4 @@
-//! A ticket that this process waits with.
+//! A ticket with which this process waits.
 
 use crate::engine::queue::deadline::Deadline;
 use crate::queue::TicketReference;
@@ -8,22 +8,24 @@ use crate::shm::wake::futex::FutexValue;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(in crate::engine) ticket: TicketReference,
-    /// The shard that its queue is in, and the queue.
+    /// Its queue: the shard, and the row there.
     pub(in crate::engine) shard: u32,
     pub(in crate::engine) row: u64,
     pub(in crate::engine) owner: u64,
     pub(in crate::engine) seen: FutexValue,
-    /// When time alone would serve it; the end of time where that does not help, or others are before it.
+    /// When to look because of time alone: it may serve the ticket itself, or those ahead of it on whose behalf it
+    /// looks. `u64::MAX` if time does not help.
     pub(in crate::engine) wake_at: u64,
     pub(in crate::engine) next_liveness_check: u64,
-    /// How often it looks after those before it; the end of time where the background thread does that for all.
+    /// How often to look for deaths ahead of it, in nanoseconds; `u64::MAX` if the background thread does that for
+    /// all tickets.
     pub(in crate::engine) slice: u64,
     pub(in crate::engine) began: u64,
     pub(in crate::engine) deadline: Deadline,
 }
 
 impl Waiting {
-    /// The shard of the set that the queue is in, and the queue.
+    /// The shard of the set, and the row whose queue the ticket is in.
     pub(crate) fn queue(&self) -> (u32, u64) {
         (self.shard, self.row)
     }
@@ -33,7 +35,7 @@ impl Waiting {
         self.owner
     }
 
-    /// The index of the ticket in its shard.
+    /// The ticket: its index in the shard, and its serial number.
     pub(crate) fn ticket(&self) -> TicketReference {
         self.ticket
     }
@@ -46,18 +48,18 @@ impl Waiting {
         self.began
     }
 
-    /// How often to look after those before it.
+    /// Sets how often to look for deaths ahead of it, in nanoseconds.
     pub(in crate::engine) fn set_slice(&mut self, slice: u64) {
         self.slice = slice;
     }
 
-    /// A process may have died: to be looked for at `instant`, and again in slices.
+    /// Notes that a process may have died: it is looked for at `instant` at the latest, and then in every slice.
     pub(in crate::engine) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {
         self.next_liveness_check = self.next_liveness_check.min(instant);
         self.slice = slice;
     }
 
-    /// When to look again, if no process says so before.
+    /// When to look again, if nobody wakes it before.
     pub(crate) fn next_look(&self) -> u64 {
         self.wake_at.min(self.next_liveness_check)
     }

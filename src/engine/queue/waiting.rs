@@ -1,7 +1,7 @@
 //! Waiting in the queue: taking a ticket, sleeping, looking, claiming what was granted, leaving.
 //!
-//! A sleeper looks when it is woken, at the instant at which time alone would serve it, after a death that may serve it,
-//! and once a second in any case: the process that should have woken it may have died before it could.
+//! A sleeper looks when it is woken, when time alone would serve it, after a death that may let it be served, and
+//! once a second in any case: the process that should have woken it may have died before it could.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,12 +28,12 @@ use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex;
 
-/// By which waiter futex the owner of a ticket waits.
+/// Which futex the owner of a ticket sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitBy {
-    /// A thread that sleeps for this ticket.
+    /// The ticket's own: a thread sleeps for this ticket alone.
     WaiterFutex,
-    /// The thread that sleeps for all tickets of the process.
+    /// The process's: one thread sleeps for all its tickets.
     ProcessFutex,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum WaitBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LookedAtBy {
     Owner,
-    /// The thread that sleeps for its owner, which collects nothing.
+    /// The thread that sleeps on behalf of its owner, and claims nothing.
     Another,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct WaitAs {
     pub(crate) deadline: Deadline,
 }
 
-/// How a ticket stands after its queue was served.
+/// Where a ticket stands after its queue was served.
 enum Standing {
-    /// It is another process's.
+    /// It no longer belongs to its owner.
     Lost,
     Granted,
     /// Out of the queue until its owner looks.
@@ -63,11 +63,11 @@ enum Standing {
     Behind(Option<LookAfter>),
 }
 
-/// What became of a request that could wait.
+/// The outcome of a request that could wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acquired {
     pub(crate) is_admitted: bool,
-    /// For how long it had a ticket, in nanoseconds; none where it was decided at once.
+    /// How long it had a ticket, in nanoseconds; `None` if it was decided at once.
     pub(crate) waited: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl Acquired {
         }
     }
 
-    /// As of now, after a wait that began at an instant of the boot-time clock, if there was one.
+    /// Decided now, after a wait that began at `began` on the boot-time clock, if there was one.
     pub(crate) fn after(began: Option<u64>, is_admitted: bool) -> Self {
         Self {
             is_admitted,
@@ -88,26 +88,27 @@ impl Acquired {
     }
 }
 
-/// What the beginning of a wait came to.
+/// The outcome of beginning to wait.
 #[derive(Debug)]
 pub(crate) enum WaitStart {
-    /// There was nothing to wait for: admitted or not.
+    /// Decided without waiting: whether it was admitted.
     Decided(bool),
     Waiting(Waiting),
 }
 
-/// What a look came to.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollResult {
     Admitted,
     /// Time was up, and the ticket has left the queue.
     Refused,
     Waiting,
-    /// The ticket is gone before its time: this process was taken for dead. It has to begin anew.
+    /// The ticket is gone before its time: this process was taken for dead, or the costs can never be met any more.
+    /// The caller has to begin again.
     Lost,
 }
 
-/// Answers whether the caller goes on waiting.
+/// Says whether to go on waiting.
 pub(crate) type KeepWaiting<'a> = &'a mut dyn FnMut() -> bool;
 
 /// How long a thread waits.
@@ -126,7 +127,7 @@ impl Wait<'_> {
     }
 }
 
-/// A ticket that a thread waits with. Where code of the caller panics meanwhile, it leaves the queue.
+/// A ticket with which a thread waits. If the caller's code panics meanwhile, the ticket leaves the queue.
 struct OwnTicket<'a> {
     engine: &'a SegmentEngine,
     shard: Shard<'a>,
@@ -144,7 +145,7 @@ impl<'a> OwnTicket<'a> {
         }
     }
 
-    /// As [`SegmentEngine::look`].
+    /// Calls [`SegmentEngine::look`], and notes whether the wait is over.
     fn look(
         &mut self,
         target: Target<'_>,
@@ -169,8 +170,8 @@ impl Drop for OwnTicket<'_> {
 }
 
 impl SegmentEngine {
-    /// Takes everything that `costs` names, waiting in the queue for it; answers whether that came to be in time, and
-    /// before `keep_waiting`, which is asked before each sleep and after it, said no.
+    /// Takes everything that `costs` names, waiting in the queue for it if need be. The request is refused if the
+    /// timeout passes first, or if `keep_waiting`, which is called before and after each sleep, returns `false`.
     #[inline]
     pub(crate) fn acquire(
         &self,
@@ -207,7 +208,7 @@ impl SegmentEngine {
         answer: Answer,
     ) -> Result<Acquired, Box<Error>> {
         let shard = target.shard();
-        // Of the first ticket, where one is lost and there is another.
+        // When the first ticket was taken: a lost one is followed by another.
         let mut began = None;
         let how = WaitAs {
             wait_by: WaitBy::WaiterFutex,
@@ -226,7 +227,7 @@ impl SegmentEngine {
                 if wait.goes_on() {
                     self.sleep(shard, &ticket.waiting);
                 }
-                // What was granted is claimed at once: nothing else is of interest then.
+                // A grant is claimed at once; nothing else matters then.
                 let is_decided = self.is_decided(shard, &ticket.waiting);
                 if !is_decided {
                     self.watch_for_deaths(shard, &mut ticket.waiting, &mut deaths);
@@ -244,12 +245,12 @@ impl SegmentEngine {
         }
     }
 
-    /// Serves the first waiter of a queue: for the thread that sleeps for others and checks the queue now and then.
+    /// Serves the head of a queue, for the thread that sleeps on behalf of others and checks the queue now and then.
     pub(crate) fn advance(&self, shard: Shard<'_>, row: u64, wait: LockWait) -> Result<(), Box<Error>> {
         self.lock(shard, LockFor::Decide, wait)?.serve_head(row).map(drop)
     }
 
-    /// Whether the ticket waits no longer, so that its owner is to look. Takes no lock.
+    /// Whether the ticket is no longer waiting, so that its owner should look. Takes no lock.
     pub(crate) fn is_decided(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
         shard.memory.ticket(waiting.ticket.index).is_none_or(|place| {
             let state = TicketState::from_word(load_acquire(place.state()));
@@ -257,8 +258,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Whether there is something to see for this ticket: it was decided, a process has advanced its futex, or its instant has
-    /// come. Takes no lock.
+    /// Whether it is time to look at this ticket: it was decided, its futex was advanced, or its next look is due.
+    /// Takes no lock.
     pub(crate) fn needs_look(&self, shard: Shard<'_>, waiting: &Waiting, now: u64) -> bool {
         now >= waiting.next_look()
             || self.is_decided(shard, waiting)
@@ -268,7 +269,8 @@ impl SegmentEngine {
                 .is_none_or(|place| futex::value(place.waiter_futex()) != waiting.seen)
     }
 
-    /// Looks after a ticket for its owner, without claiming what it was granted; answers whether its owner is to look.
+    /// Looks at a ticket on behalf of its owner, without claiming what it was granted. Returns whether the owner
+    /// should look.
     pub(crate) fn look_after(
         &self,
         shard: Shard<'_>,
@@ -288,8 +290,8 @@ impl SegmentEngine {
         Ok(false)
     }
 
-    /// Looks at a ticket: claims what it was granted, serves the one that is first, and says whether to go on waiting.
-    /// After an error the ticket is given up.
+    /// Looks at a ticket: claims what it was granted, or serves the head of its queue, and says whether to go on
+    /// waiting. After an error the ticket is given up.
     pub(crate) fn look(
         &self,
         target: Target<'_>,
@@ -345,14 +347,14 @@ impl SegmentEngine {
         match standing {
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
             Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
-            // It looks again at once.
+            // Look again at once.
             _ => waiting.wake_at = 0,
         }
         Ok(PollResult::Waiting)
     }
 
-    /// Leaves the queue before time is up, or gives back what was granted and not claimed. Where the lock is not to be
-    /// had soon, the process that has it next does that.
+    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If the lock cannot be had
+    /// soon, the next process to take it does that.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
         if self.membership.is_current(waiting.owner) && self.try_cancel(shard, waiting).is_err() {
             self.give_up(shard, waiting);
@@ -368,7 +370,7 @@ impl SegmentEngine {
         let had_no_hold = shard.memory.has_no_free_hold();
         locked.take_back_ticket(waiting.ticket.index, &shard.memory.control().cancelled)?;
         locked.serve_next(waiting.row)?;
-        // What it was granted may have been the last hold of all, which others wait for in other queues.
+        // It may have been granted the last free hold, which others wait for in other queues.
         locked.serve_after_release(waiting.row, had_no_hold)
     }
 
@@ -382,13 +384,13 @@ impl SegmentEngine {
         })
     }
 
-    /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by the
-    /// process that has the lock next.
+    /// Gives a ticket up without the lock, which could not be had. The next process to take the lock takes back
+    /// tickets that have no owner.
     fn give_up(&self, shard: Shard<'_>, waiting: &Waiting) {
         if self.owns_ticket(shard, waiting)
             && let Some(place) = shard.memory.ticket(waiting.ticket.index)
         {
-            // Not that of another by now: then there is nothing to give up.
+            // Fails if the ticket is another's by now; then there is nothing to give up.
             let given_up =
                 place
                     .owner()
@@ -401,7 +403,7 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Serves the queue of a ticket, and says how the ticket stands then.
+    /// Serves the queue of a ticket, and says where the ticket stands then.
     fn stand(&mut self, waiting: &mut Waiting, by: LookedAtBy) -> Result<Standing, Box<Error>> {
         let shard = self.shard;
         let row = waiting.row;
@@ -409,7 +411,7 @@ impl LockedShard<'_> {
         let Some(place) = shard.memory.ticket(index) else {
             return Err(shard.poisoned());
         };
-        // Seen before the look: an advance that comes after it is not missed.
+        // Read before looking, so that no later advance is missed.
         waiting.seen = futex::value(place.waiter_futex());
         let state = || {
             let state = queue::state(&QueueWords::reading(shard.memory), index);
@@ -431,7 +433,7 @@ impl LockedShard<'_> {
         if state() == Some(Phase::Waiting) {
             served = self.serve_head(row)?;
             if served == Served::Granted && self.head(row)? == Some(index) {
-                // Another was before it, and its turn has come only now.
+                // Another was ahead of it, and its turn has only come now.
                 served = self.serve_head(row)?;
             }
         }
@@ -450,7 +452,7 @@ impl LockedShard<'_> {
         })
     }
 
-    /// Takes over what a ticket was granted, frees it, and serves the next.
+    /// Claims what a ticket was granted, frees the ticket, and serves the next.
     fn claim(&mut self, costs: &Costs, decision: &mut Decision, waiting: &Waiting) -> Result<(), Box<Error>> {
         let shard = self.shard;
         let index = waiting.ticket.index;
@@ -473,7 +475,7 @@ impl LockedShard<'_> {
         for (index, cost) in costs.iter() {
             notes.note(Decided::charged(grant.mark(index), cost));
         }
-        // Which may have been reset since.
+        // The row as it was at the grant: it may have been reset since.
         notes.note_key(row, grant.row);
         by_row.note_own_capacities(row, costs, decision);
         self.change_queue(None, |queue| {
@@ -482,13 +484,14 @@ impl LockedShard<'_> {
         })?;
         self.keep_label(decision, costs);
         self.cancel_wake(place);
-        // The claim stands, whatever is wrong with the queue: the next operation says that.
+        // The claim stands, whatever is wrong with the queue; the next operation reports that.
         let _ = self.serve_next(row.index);
         Ok(())
     }
 
-    /// Leaves the queue because time is up, and says what bound at the end. Where its costs can never be met any more, the
-    /// ticket is lost, as that of a head is: the caller begins anew, and learns that.
+    /// Leaves the queue because time is up, and notes in `decision` why the request was still waiting. If its costs
+    /// can never be met any more, the ticket is lost, just as if it had been the head: the caller begins again, and
+    /// learns that.
     fn leave_late(
         &mut self,
         row: u64,
@@ -515,8 +518,8 @@ impl LockedShard<'_> {
         Ok(result)
     }
 
-    /// Says what binds a request whose ticket has left the queue, because its time was up, before its owner looked. The
-    /// key's row may be another key's by now.
+    /// Refuses a request whose ticket was taken out of the queue before its owner looked, because its time was up,
+    /// and notes in `decision` why. The key's row may be another key's by now.
     fn refuse_late(
         &mut self,
         key: Option<&KeyIdentity>,
@@ -537,7 +540,7 @@ impl LockedShard<'_> {
         };
         Ok(match answer {
             Answer::Admitted => PollResult::Admitted,
-            // The caller begins anew, and learns that.
+            // The caller begins again, and learns that.
             Answer::Impossible => PollResult::Lost,
             _ => PollResult::Refused,
         })
