@@ -1,15 +1,16 @@
 //! Two-tier checks: a process draws batches of credit from a limit, and admits requests from them without the lock.
 //!
-//! A batch is charged to the limit when it is drawn, and recorded in a hold of the process, whose amount says
-//! [what is left of it](CreditWord). So what a dead process had not spent is found and given back like anything else that
-//! it held, and so can those take it back who need it: a request that has to wait, and a reset.
+//! A batch is charged to the limit when it is drawn, and recorded in a hold of the process, whose amount says [what
+//! is left of it](CreditWord). So what a dead process left unspent is found and given back like anything else that it
+//! held, and a request that would have to wait, or a reset, can take back what live processes have left.
 //!
-//! Where batches are sized [automatically](BatchSize::Auto), the process that draws the k-th of those that there are counts k
-//! holds or more, so all batches together are at most a sixteenth of the burst times 1 + 1/2 + ... + 1/n for n processes.
+//! If batches are sized [automatically](BatchSize::Auto), the process that draws the k-th batch counts at least k
+//! holds, so the batches of n processes together are at most a sixteenth of the burst times 1 + 1/2 + ... + 1/n.
 //!
-//! **At most batch - 1 units are left after a draw**, which is for a request of at least one of them. What is left is of the
-//! latest draw, or was charged later: what is left when more is needed is given back first where the algorithm refunds, and
-//! spent first where it does not. So one instant, that of the hold, says of all that is left what time has replenished since.
+//! **At most batch - 1 units are left after a draw**, because the request that it is made for takes at least one. All
+//! that is left was charged at the latest draw or later: when a request needs more than is left, the rest is given
+//! back first if the algorithm refunds, and spent first if it does not. So one instant, the hold's, is enough to tell
+//! how much of what is left time has replenished since.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,13 +38,13 @@ use crate::shm::lock::journal::{Transaction, count};
 use crate::shm::time::clock::boot_nanos;
 use crate::table::Fingerprint;
 
-/// How long a process that detaches waits for locks to give its batches back.
+/// How long a process that detaches waits for locks to give its batches back, in nanoseconds.
 const DETACH_WAIT: u64 = 10_000_000;
 
-/// Which batches are returned.
+/// Which batches to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Returned {
-    /// Those from which nothing was spent since the last time.
+    /// Those from which nothing was spent since the last look.
     Unused,
     All,
 }
@@ -56,7 +57,7 @@ impl Target<'_> {
 }
 
 impl Costs {
-    /// What is asked of the only limit of a set; zero where nothing is.
+    /// The cost for the only limit of a set; zero if there is none.
     #[inline]
     fn of_the_only_limit(&self) -> u64 {
         if self.limits.0 == 1 { self.amounts[0] } else { 0 }
@@ -64,7 +65,7 @@ impl Costs {
 }
 
 impl Now {
-    /// The time on the clock that windows go by.
+    /// The time on the clock that windows follow.
     #[inline]
     fn of_windows(self, reads_utc: bool) -> u64 {
         if reads_utc { self.utc } else { self.monotonic }
@@ -72,7 +73,7 @@ impl Now {
 }
 
 impl SegmentEngine {
-    /// Admits from the batch of this process, without the lock; answers whether there was one with enough left.
+    /// Admits from the batch of this process, without the lock. Returns whether there was one with enough left.
     #[inline(always)]
     pub(in crate::engine) fn spend(
         &self,
@@ -89,15 +90,16 @@ impl SegmentEngine {
         }
     }
 
-    /// Admits from the batch of this process of a set without keys, where the batch does not end with a window: as
-    /// [`spend`](Self::spend), of which it reads and writes only what a decision needs. None where that does not admit it.
+    /// The fast path: admits from this process's batch of a set without keys, if the batch does not end with a
+    /// window. Reads and writes only what such a decision needs. `None` if it does not admit the request;
+    /// [`spend`](Self::spend) may.
     #[inline(always)]
     pub(crate) fn spend_current(&self, set: &SetEngine, costs: &Costs) -> Option<Spent> {
         let batches = set.batches.as_deref()?;
         let cost = costs.of_the_only_limit();
         let batch = batches.current()?;
         if cost == 0
-            // A forked child is no participant yet, and the batch of none.
+            // A forked child is not a participant yet, so the batch is not its own.
             || batch.owner != self.membership.owner_so_far()
             || batch.generation != self.generation_of(set)
             || self.is_known_to_be_removed()
@@ -109,7 +111,7 @@ impl SegmentEngine {
         Some(Spent { batch, cost, left })
     }
 
-    /// As [`spend`](Self::spend), where `decision` knows its owner.
+    /// Admits from the batch of a key, or of a set without keys, for the owner in `decision`. Returns whether it did.
     #[inline(never)]
     fn spend_from(
         &self,
@@ -133,7 +135,7 @@ impl SegmentEngine {
         let reads_utc = target.set.reads_utc;
         if drawn.period != Period::ALWAYS {
             let now = self.read_clocks(reads_utc).of_windows(reads_utc);
-            // By another reading of the segment clock the next window may have begun.
+            // This reading may lag behind the segment clock, by which the next window may already have begun.
             let lag = if reads_utc { 0 } else { self.clock.max_lag() };
             if !drawn.period.contains(now.saturating_add(lag)) {
                 return false;
@@ -148,8 +150,9 @@ impl SegmentEngine {
         true
     }
 
-    /// Returns the batches of a set from which this process has spent nothing since the last time; answers whether it
-    /// has others, or could not return some for want of a lock.
+    /// Gives back the batches of a set from which this process has spent nothing since the last call. The result is
+    /// whether the caller has to come back: there are other batches, or some could not be given back for want of a
+    /// lock.
     pub(crate) fn return_unused_batches(&self, set: &SetEngine) -> bool {
         let Some(batches) = &set.batches else {
             return false;
@@ -158,24 +161,24 @@ impl SegmentEngine {
         if return_all_unused() {
             return true;
         }
-        // Said before the last look: a batch that is drawn after it is notified of again.
+        // Before the last look: whoever draws a batch after it sends another notice.
         batches.set_unattended();
         return_all_unused() && batches.attend()
     }
 
-    /// Closes this handle; with the last one of the segment, the process detaches and returns all its batches. What cannot
-    /// be returned is as if it had died.
+    /// Closes this handle. With the last handle of the segment, the process detaches and gives back all its batches.
+    /// Those that it cannot give back stay as if it had died.
     fn close_batches(&self) {
         let wait = LockWait::Until(boot_nanos().saturating_add(DETACH_WAIT));
         for set in self.sets() {
             if let Some(batches) = set.batches.as_ref().filter(|batches| batches.close_handle()) {
-                // The background worker finds them by itself, also those of a handle that is just being opened.
+                // What stays is found by the background worker, also if a handle is just being opened.
                 self.return_batches(set, batches, Returned::All, wait);
             }
         }
     }
 
-    /// Answers whether batches are left.
+    /// Gives back these batches. The result is whether any are left.
     fn return_batches(&self, set: &SetEngine, batches: &Batches, which: Returned, wait: LockWait) -> bool {
         let owner = self.membership.owner_so_far();
         let mut are_left = false;
@@ -193,7 +196,7 @@ impl SegmentEngine {
                 are_left = true;
                 continue;
             }
-            // What else may be wrong is for the next operation to say.
+            // Any other error is left for the next operation to report.
             are_left |= self
                 .return_place(shard, place, &drawn, wait)
                 .is_err_and(|error| matches!(*error, Error::Segment(SegmentError::LockStuck { .. })));
@@ -227,18 +230,18 @@ impl Drop for SegmentEngine {
     }
 }
 
-/// What is drawn.
+/// A batch that is about to be drawn.
 struct Draw {
     hold: DrawInto,
-    /// That are counted with it: that for which it is drawn, and those admitted from the batch before.
+    /// Requests to count with it: the one that it is drawn for, and those admitted from the batch before.
     requests: u64,
     units: u64,
-    /// Of these, what the request needs.
+    /// How many of them the request needs.
     needed: u64,
 }
 
 impl Draw {
-    /// What the request leaves.
+    /// How many units the request leaves.
     fn left(&self) -> u64 {
         self.units.saturating_sub(self.needed)
     }
@@ -251,13 +254,13 @@ enum DrawInto {
 }
 
 impl<'a> RuledShard<'a> {
-    /// The limit from which processes draw, and how.
+    /// The limit that processes draw from, and how they draw; `None` if there is none.
     fn credit(&self) -> Option<(&'a LimitRules, CreditPlan)> {
         let limit = self.rules.limits.first()?;
         Some((limit, limit.credit?))
     }
 
-    /// The holds that record batches, of one row or of all.
+    /// The holds that record batches, of one row or of all rows.
     fn batches_of(&self, row: Option<u64>) -> impl Iterator<Item = HoldPlace<'a>> + use<'a> {
         let memory = self.memory;
         (0..memory.touched_holds())
@@ -267,7 +270,7 @@ impl<'a> RuledShard<'a> {
 }
 
 impl LockedShard<'_> {
-    /// Decides where none waits, drawing a batch if the request is to be admitted from one.
+    /// Decides a request while nobody waits, and draws a batch if it can be admitted from one.
     #[inline(never)]
     pub(in crate::engine) fn draw_or_take(
         &self,
@@ -310,29 +313,29 @@ impl LockedShard<'_> {
                 decision.admit_from_credit(shard.index(), &drawn, cost, left);
                 return Ok(Answer::Admitted);
             } else if limit.refunds && CreditWord::load(word).units() > 0 {
-                // So that no batch and no permit has units of two instants, which time replenishes at different times.
+                // So that no batch or permit mixes units of two instants, which time replenishes at different times.
                 self.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
             }
         }
         let remaining = limit.rule.standing(limit.mark(row, self.now)).remaining;
         let left = word.map_or(CreditWord::new(0, 0), CreditWord::take);
-        // At least one: a batch with nothing to draw is none.
+        // At least one: drawing nothing makes no batch.
         let needed = cost.saturating_sub(left.units()).max(1);
         if remaining < needed {
             if let Some(word) = word {
                 word.store(left.to_word(), Ordering::Release);
             }
-            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then
-            // where the algorithm does not refund.
+            // The retry-after is for the whole cost: what is left may be taken back meanwhile, and is then lost if
+            // the algorithm does not refund.
             return self.refuse(row.into(), costs, Cause::Limits, decision, attempt);
         }
-        // Each of them has a hold for its batch, and nothing else is held.
+        // Each process with a batch has one hold for it, and there are no other holds.
         let others = shard.memory.control().active.load(Ordering::Relaxed);
         let processes = others.saturating_add(u64::from(own.is_none()));
         let units = credit.batch.units(remaining, processes).max(needed);
         let hold = match own {
             Some(drawn) => DrawInto::Own(drawn.hold),
-            // Nothing would be left to be admitted from.
+            // Nothing would be left for later requests.
             None if credit.batch == BatchSize::Auto && units == needed => return take(decision),
             None => match self.find_free_hold()? {
                 FreeHold::None => return take(decision),
@@ -356,7 +359,7 @@ impl LockedShard<'_> {
         Ok(Answer::Admitted)
     }
 
-    /// Whether a batch may be spent: it is of the definition that the shard is of, and its window goes on.
+    /// Whether a batch may be spent: it was drawn under the shard's present definition, and its window is not over.
     fn is_good(&self, drawn: &Drawn) -> bool {
         drawn.generation == self.shard.rules.generation
             && drawn
@@ -364,7 +367,7 @@ impl LockedShard<'_> {
                 .contains(self.now.of_windows(self.shard.set.reads_utc))
     }
 
-    /// Charges a batch and records it; none where the limit refused after all, or there is no hold.
+    /// Charges a batch and records it; `None` if the limit refused after all, or there is no hold.
     fn draw(
         &self,
         row: Row<'_>,
@@ -385,7 +388,7 @@ impl LockedShard<'_> {
             let hold = match draw.hold {
                 DrawInto::Own(hold) => hold,
                 DrawInto::New(free) => {
-                    // An empty batch until all of it is charged: the amount keeps its tag.
+                    // The batch is empty until all of it is charged. The amount keeps its tag.
                     let empty = free
                         .index()
                         .and_then(|index| memory.hold(index)?.amounts().first());
@@ -404,8 +407,8 @@ impl LockedShard<'_> {
         let Some(word) = place.amounts().first() else {
             return Ok(None);
         };
-        // After the commit: a process that dies before it has charged nothing, and one that dies here has charged what it
-        // cannot spend.
+        // Only after the commit: a process that dies before it has charged nothing, and one that dies here has
+        // charged what it can never spend.
         let tag = CreditWord::load(word).next_tag();
         let left = CreditWord::new(tag, draw.left());
         word.store(left.to_word(), Ordering::Release);
@@ -438,8 +441,9 @@ impl LockedShard<'_> {
         self.count_admitted(row.into(), requests);
     }
 
-    /// Takes what is left of a batch, gives it back as far as the algorithm refunds, and counts what was admitted from it.
-    /// Its process knows with which mark it was drawn; by others less is given back.
+    /// Takes what is left of a batch, refunds it as far as the algorithm does, and counts the requests admitted from
+    /// it. The mark says how the limit stood at the draw. Only the process that drew the batch knows it; without it,
+    /// less is refunded.
     #[inline(never)]
     pub(in crate::engine) fn settle_batch(
         &self,
@@ -450,8 +454,8 @@ impl LockedShard<'_> {
         origin: Origin,
         ending: Ending,
     ) {
-        // Not journalled: a process that is taken for dead and lives might spend until this very instruction. If this one
-        // dies before the commit, the units stay charged.
+        // Not journalled: a process that is taken for dead but lives may spend until this very instruction. If the
+        // process that runs this dies before the commit, the units stay charged.
         let left = CreditWord::take(word);
         if left.units() == 0 && left.requests() == 0 {
             return;
@@ -474,8 +478,9 @@ impl LockedShard<'_> {
         self.count_requests(limit, row, left.requests());
     }
 
-    /// Takes what is left of all batches, of one row or of all: for a reset, which has replenished the limit already.
-    /// Not journalled: it can be repeated.
+    /// Empties all batches of one row or of all rows, for a reset, which has already replenished the limit. Unless it
+    /// also resets `counters`, the requests admitted from them are still counted later. Not journalled: it can be
+    /// repeated.
     pub(in crate::engine) fn void_batches(&self, row: Option<u64>, counters: bool) {
         if self.shard.credit().is_none() {
             return;
@@ -490,7 +495,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Takes a batch back, and leaves its hold to its process, empty.
+    /// Takes a batch back. Its process keeps the hold, which is empty then.
     fn take_batch_back(&self, index: u64, mark: Option<Mark>) -> Result<(), Box<Error>> {
         let (Some(hold), Some((limit, _))) = (self.shard.memory.hold(index), self.shard.credit()) else {
             return Ok(());
@@ -504,7 +509,7 @@ impl LockedShard<'_> {
         self.shard.commit(&mut transaction)
     }
 
-    /// Takes back what processes have drawn automatically, before another definition comes into force.
+    /// Takes back batches of automatic size before another definition comes into force.
     pub(in crate::engine) fn end_automatic_batches(&self) -> Result<(), Box<Error>> {
         match self.shard.credit() {
             Some((_, credit)) if credit.batch == BatchSize::Auto => {
@@ -514,7 +519,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Takes back what processes have drawn from a row: for a request that would have to wait for it.
+    /// Takes back what processes have drawn from a row, for a request that would otherwise have to wait for it.
     #[inline(never)]
     pub(in crate::engine) fn take_batches_back(&self, row: Row<'_>) -> Result<(), Box<Error>> {
         if self.shard.credit().is_none() || !self.shard.is_held(row) {
@@ -536,9 +541,9 @@ impl LockedShard<'_> {
         self.shard.commit(&mut transaction)
     }
 
-    /// Puts what a permit from a batch did not use, and the limit has just been given back, into that batch again, as if it
-    /// were drawn now; answers how much of it. Where the batch is not there any more, the limit keeps all of it: in
-    /// another batch it could be spent in a window that was charged for none of it.
+    /// Puts what a permit did not use, and the limit has just been refunded, back into the batch that the permit is
+    /// from, as if it were drawn now. Returns how many units. If that batch is gone, the limit keeps them all: in
+    /// another batch they could be spent in a window that was never charged for them.
     #[inline(never)]
     pub(in crate::engine) fn put_back(
         &self,

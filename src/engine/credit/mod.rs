@@ -1,3 +1,3 @@
-//! Credit: batches that a process draws and spends without the lock.
+//! Credit: batches that a process draws, and then spends without the lock.
 
 pub(super) mod draw;
