@@ -1,13 +1,14 @@
-//! The word of a hold that says what is left of a batch of credit, and what a permit keeps of the batch that it is from.
+//! The word of a hold that says what is left of a batch of credit, and what a permit remembers of the batch that it
+//! is from.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits 0 to 19: units left. Bits 20 to 39: requests admitted from the batch and not counted yet. Bits 40 to 63: a tag
-/// that tells the batch from others in the same hold, before and after.
+/// Bits 0 to 19: units left. Bits 20 to 39: requests admitted from the batch and not yet counted. Bits 40 to 63: a
+/// tag that tells the batch from earlier and later ones in the same hold.
 ///
-/// The process that drew the batch spends from it without the lock. All others change the word under the lock, by
-/// [`take`](Self::take), so that each unit is either spent or taken back, and never both.
+/// The process that drew the batch spends from it without the lock. Other processes change the word only under the
+/// lock and with [`take`](Self::take), so that each unit is either spent or taken back, and never both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CreditWord(u64);
 
@@ -38,7 +39,7 @@ impl CreditWord {
         self.0 & FIELD
     }
 
-    /// Requests that were admitted from the batch and are not counted yet.
+    /// Requests that were admitted from the batch and are not yet counted.
     pub(crate) fn requests(self) -> u64 {
         self.0 >> FIELD_BITS & FIELD
     }
@@ -47,12 +48,12 @@ impl CreditWord {
         self.0 >> TAG_SHIFT
     }
 
-    /// The same batch with nothing left of it, whose requests are counted still.
+    /// The same batch with no units left. Its requests are still to be counted.
     pub(in crate::engine) fn emptied(self) -> Self {
         Self(self.0 & !FIELD)
     }
 
-    /// The same batch without requests to be counted.
+    /// The same batch with no requests to count.
     pub(in crate::engine) fn without_requests(self) -> Self {
         Self(self.0 & !(FIELD << FIELD_BITS))
     }
@@ -62,14 +63,14 @@ impl CreditWord {
         (self.tag() + 1) & MAX_TAG
     }
 
-    /// Spends units of the batch with that tag, for one request; answers how many it leaves, none where there were not as
-    /// many.
+    /// Spends units of the batch with this tag, for one request. Returns how many are left; `None` if there are too
+    /// few, or the hold has another batch by now.
     #[inline]
     pub(in crate::engine) fn spend(word: &AtomicU64, tag: u64, units: u64) -> Option<u64> {
         let mut seen = word.load(Ordering::Relaxed);
         loop {
             let found = Self(seen);
-            // A request costs a unit at least, so there are never more requests than the batch had units.
+            // A request costs at least one unit, so there are never more requests than the batch had units.
             if found.tag() != tag {
                 return None;
             }
@@ -82,7 +83,7 @@ impl CreditWord {
         }
     }
 
-    /// Takes what is left, and leaves an empty batch of the next tag. The caller holds the lock.
+    /// Takes what is left, and leaves an empty batch with the next tag. The caller holds the lock.
     pub(in crate::engine) fn take(word: &AtomicU64) -> Self {
         let mut seen = word.load(Ordering::Relaxed);
         loop {
@@ -94,8 +95,8 @@ impl CreditWord {
         }
     }
 
-    /// Adds units to the batch with that tag as long as it has at most `room`, and takes the requests that are not
-    /// counted; answers the units added, and the requests. The caller holds the lock.
+    /// Adds units to the batch with this tag, up to `room` in all, and takes the requests that are not yet counted.
+    /// Returns the units added, and those requests. The caller holds the lock.
     pub(in crate::engine) fn put_back(word: &AtomicU64, tag: u64, units: u64, room: u64) -> (u64, u64) {
         let mut seen = word.load(Ordering::Relaxed);
         loop {
@@ -113,11 +114,11 @@ impl CreditWord {
     }
 }
 
-/// What a permit that was admitted from a batch keeps of it, where others keep the serial number of their hold, which
-/// never has the highest bit.
+/// What a permit that was admitted from a batch remembers of it. Other permits keep the serial number of their hold
+/// in its place, which never has the highest bit set.
 ///
-/// Bits 0 to 18: the lowest of the serial number of the batch's hold. Bits 19 to 42: its tag there. Bits 43 to 62: units
-/// that the request left of it. Bit 63: set.
+/// Bits 0 to 18: the lowest bits of the serial number of the batch's hold. Bits 19 to 42: the batch's tag there. Bits
+/// 43 to 62: units that the request left in the batch. Bit 63: set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct BatchShare(u64);
 
@@ -148,12 +149,13 @@ impl BatchShare {
         self.0
     }
 
-    /// Whether it is of that batch, or of one that was drawn into another hold or 2^24 batches before or after.
+    /// Whether it is a share of that batch, or of one that these bits cannot tell from it: drawn into a hold with the
+    /// same lowest serial bits, or 2^24 batches before or after.
     pub(in crate::engine) fn is_of(self, hold_serial: NonZeroU64, tag: u64) -> bool {
         self.0 & ((1 << SHARE_LEFT_SHIFT) - 1) == Self::batch(hold_serial, tag)
     }
 
-    /// Units that the request left of the batch, which were charged after its own.
+    /// Units that the request left in the batch, which were charged after its own.
     pub(in crate::engine) fn left(self) -> u64 {
         self.0 >> SHARE_LEFT_SHIFT & FIELD
     }
@@ -187,7 +189,7 @@ mod tests {
         };
         let (spent, added, left) = std::thread::scope(|scope| {
             let spenders = [scope.spawn(spend), scope.spawn(spend)];
-            // As under the lock: what is charged is charged before it can be spent.
+            // As under the lock: units are charged before they can be spent.
             let draw = |draw| {
                 charged.store(draw * UNITS, Ordering::Relaxed);
                 CreditWord::put_back(&word, TAG, UNITS, u64::MAX).0

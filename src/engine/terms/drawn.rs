@@ -10,33 +10,33 @@ use crate::table::Fingerprint;
 /// A batch that was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Drawn {
-    /// Whose; that of no key in a set that is not keyed.
+    /// The key that it was drawn for; [`Fingerprint::NONE`] in a set without keys.
     pub(in crate::engine) fingerprint: Fingerprint,
-    /// The participant that drew it, zero in an empty place.
+    /// The participant that drew it; zero in an empty place.
     pub(in crate::engine) owner: u64,
-    /// By which definition.
+    /// The generation of the definition that it was drawn by.
     pub(in crate::engine) generation: u64,
-    /// Where it is recorded, and its tag there.
+    /// The hold that records it, and its tag there.
     pub(in crate::engine) hold: HoldReference,
     pub(in crate::engine) tag: u64,
     pub(in crate::engine) row: RowReference,
-    /// How the limit stood then.
+    /// How the limit stood at the draw.
     pub(in crate::engine) mark: Mark,
     pub(in crate::engine) units: u64,
     /// On the segment clock.
     pub(in crate::engine) drawn_at: u64,
-    /// From when to when it may be spent, on the clock that the limit reads.
+    /// When it may be spent, on the clock that the limit reads.
     pub(in crate::engine) period: Period,
 }
 
-/// What admitting from the batch of a set without keys reads of it, which does not end with a window.
+/// What the fast path reads of a batch: one of a set without keys that does not end with a window.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct CurrentBatch {
     pub(in crate::engine) owner: u64,
     pub(in crate::engine) generation: u64,
-    /// Index of the hold that records it, and its tag there above.
+    /// In the low 32 bits, the index of the hold that records it; above, its tag there.
     pub(in crate::engine) hold: u64,
-    /// Of the hold.
+    /// The serial number of the hold.
     pub(in crate::engine) serial: NonZeroU64,
     pub(in crate::engine) mark: Mark,
     pub(in crate::engine) drawn_at: u64,
@@ -56,15 +56,15 @@ impl CurrentBatch {
     }
 }
 
-/// What a request was admitted by.
+/// What a request was admitted from, and what it spent.
 pub(crate) struct Spent {
     pub(in crate::engine) batch: CurrentBatch,
     pub(in crate::engine) cost: u64,
-    /// What it left of the batch.
+    /// How many units it left in the batch.
     pub(in crate::engine) left: u64,
 }
 
-/// A stretch of time, without its end.
+/// A span of time, from `begin` up to but not including `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Period {
     pub(in crate::engine) begin: u64,

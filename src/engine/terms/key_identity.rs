@@ -2,13 +2,13 @@
 
 use crate::table::Fingerprint;
 
-/// Words kept of each key for people to read: its length and its first bytes.
+/// The words of each key that are kept for people to read: its length and its first bytes.
 pub(in crate::engine) const NAME_WORDS: u64 = 6;
 
-/// How many bytes of a key are kept for people to read, at most.
+/// The most bytes of a key that are kept for people to read.
 const NAME_BYTES: usize = 8 * (NAME_WORDS as usize - 1);
 
-/// A key: what finds its row, and what shows it to people.
+/// A key: the fingerprint that finds its row, and the name that people see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyIdentity {
     pub(crate) fingerprint: Fingerprint,
@@ -70,7 +70,7 @@ impl KeyName {
         Self { words }
     }
 
-    /// The bytes that were kept, and the length of the key.
+    /// The bytes that were kept, and the length of the whole key.
     pub(crate) fn read(words: &[u64]) -> Option<(Vec<u8>, u64)> {
         let (length, kept) = words.split_first()?;
         let mut bytes: Vec<u8> = kept.iter().flat_map(|word| word.to_ne_bytes()).collect();

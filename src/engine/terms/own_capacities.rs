@@ -73,7 +73,7 @@ impl OwnCapacities {
         }
     }
 
-    /// What is said about a limit, if anything.
+    /// What is given for a limit, if it is named at all.
     pub(in crate::engine) fn of_limit(&self, limit: usize) -> Option<Option<NonZeroU64>> {
         let is_named = self.limits.contains(limit % MAX_LIMITS);
         self.capacities.get(limit).copied().filter(|_| is_named)

@@ -54,7 +54,7 @@ impl BatchSize {
         (1..batch).contains(&cost)
     }
 
-    /// How many units to draw if `remaining` are left and `processes`, this one included, have batches.
+    /// How many units to draw if `remaining` are left of the limit and `processes`, this one included, have batches.
     #[inline]
     pub(crate) fn units(self, remaining: u64, processes: u64) -> u64 {
         match self {
@@ -161,7 +161,7 @@ pub(crate) fn share_refund_words(limits: &mut [LimitPlan]) {
     }
 }
 
-/// What keys in a tier are limited by.
+/// The limits of the keys in a tier.
 #[derive(Clone, Debug)]
 pub(crate) struct TierPlan {
     pub(crate) name: String,
