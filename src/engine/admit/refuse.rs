@@ -118,8 +118,8 @@ impl SetOutline {
 }
 
 impl ShardAt<'_> {
-    /// Notes in `decision`, which has room for it, how each limit that is asked answers its cost. Returns the first cost
-    /// that can never be met, if there is one: the same as [`RuledShard::impossible_cost`].
+    /// Notes in `decision`, which has room for it, how each limit that is asked answers its cost. Returns the first
+    /// cost that can never be met, if there is one: the same as [`RuledShard::impossible_cost`].
     pub(in crate::engine) fn assess_all(
         &self,
         rows: Rows<'_>,
@@ -247,8 +247,8 @@ impl LockedShard<'_> {
         Ok(Answer::Refused)
     }
 
-    /// What a refused request waits for besides its own limits: for the throttle to end, or for those ahead of it in the
-    /// queue to be served, whichever takes longer.
+    /// What a refused request waits for besides its own limits: for the throttle to end, or for those ahead of it in
+    /// the queue to be served, whichever takes longer.
     #[inline(always)]
     fn final_cause(
         &self,

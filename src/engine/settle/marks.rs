@@ -1,13 +1,13 @@
-//! Giving back without the lock. A process that cannot have the lock leaves a mark at what it held, and says next to
-//! the lock that there are marks. Whoever has the lock next completes what was begun.
+//! Giving back without the lock. A process that cannot get the lock leaves a mark on what it held, and sets a flag next
+//! to the lock. Whoever holds the lock next finishes the work.
 //!
-//! A mark is a number that only grows: twice the serial number of the permit, plus one if the work failed. So it means
-//! nothing to a later permit in the same place. It is not journalled, so undoing another operation does not erase it. A
-//! ticket that was given up has no owner.
+//! The mark on a hold is a number that only grows: twice the serial number of the permit, plus one if the work failed.
+//! So it means nothing to a later permit in the same place. It is not journalled, so undoing another operation does not
+//! erase it. A ticket is marked by having no owner.
 //!
-//! Nobody looks for marks unless it is said that there are some, yet none is forgotten: whoever leaves one says so and
-//! then tries the lock, and whoever holds the lock releases it and then looks whether that was said. This holds on
-//! processors that reorder such steps, too: `src/weak_memory/mark_order.rs` explores them and must change with them.
+//! Nobody searches for marks unless the flag is set, yet none is forgotten: whoever leaves one sets the flag and then
+//! tries the lock, and whoever holds the lock releases it and then checks the flag. This also holds on processors that
+//! reorder such steps: `src/weak_memory/mark_order.rs` explores the orders and must change together with this file.
 
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -22,18 +22,18 @@ use crate::queue::{self, Phase};
 use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::shard_memory::ShardMemory;
 
-/// In `marks`: something was marked since the present search, if any, began. The other bits count the places that are
-/// left to search. Holds are numbered first, tickets after them, and the search goes from the last one down.
+/// The flag in the word `marks`: something was marked since the present search, if any, began. The other bits count the
+/// places left to search. Holds are numbered first and tickets after them, and the search goes from the last one down.
 const MARKED: u64 = 1;
 
-/// How many places are searched under one lock.
+/// How many places are searched at most while the lock is held once.
 const SEARCHED_AT_ONCE: u64 = 64;
 
-/// Orders an atomic change before what follows. Of two threads that do the same, one sees the other's change.
+/// Orders an atomic change before what follows. Of two threads that both do this, at least one sees the other's change.
 #[inline(always)]
 fn fence_after_change() {
     if cfg!(target_arch = "x86_64") {
-        // No later load passes such a change there, so only the compiler has to be told.
+        // No later load overtakes an atomic change on x86, so only the compiler has to be restrained.
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -41,7 +41,7 @@ fn fence_after_change() {
 }
 
 impl HoldPlace<'_> {
-    /// Whether the permit of this hold gave it back without the lock, and if so, whether its work had failed.
+    /// Whether the work had failed, if the permit gave this hold back without the lock; `None` if it did not.
     pub(crate) fn mark(self) -> Option<bool> {
         let mark = self.returned().load(Ordering::Relaxed);
         let is_marked = self.is_taken() && mark >> 1 == self.serial().load(Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl HoldPlace<'_> {
 }
 
 impl ShardMemory {
-    /// Says that everything has to be searched for marks.
+    /// Sets the flag, so that everything is searched for marks.
     pub(in crate::engine) fn search_for_marks(&self) {
         self.control().marks.fetch_or(MARKED, Ordering::SeqCst);
     }
@@ -63,8 +63,8 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.control().marks.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be marks, for a thread that has just released the lock: either it sees what another thread
-    /// marked, or that thread sees the lock free.
+    /// Whether there may be marks, for a thread that has just released the lock: either it sees that another thread set
+    /// the flag, or that thread sees the lock free.
     #[inline(always)]
     pub(in crate::engine) fn was_marked_meanwhile(&self) -> bool {
         fence_after_change();
@@ -73,7 +73,7 @@ impl<Rules> Shard<'_, Rules> {
 }
 
 impl SegmentEngine {
-    /// Gives a hold back without the lock.
+    /// Gives a hold back by leaving a mark, and finishes that at once if the lock is free.
     #[cold]
     pub(crate) fn release_by_mark(
         &self,
@@ -86,7 +86,7 @@ impl SegmentEngine {
         let Some(place) = shard.place_of(hold, owner) else {
             return Released::WasReclaimed;
         };
-        // If the hold becomes another's in the meantime, that one's serial is larger.
+        // If the hold is taken by another permit in the meantime, its serial number is larger.
         let mark = 2 * hold.serial.get() + u64::from(failed);
         place.returned().fetch_max(mark, Ordering::SeqCst);
         self.finish_or_leave_marks(shard);
@@ -97,15 +97,15 @@ impl SegmentEngine {
         }
     }
 
-    /// After a mark was left: finishes it if the lock can be had, and otherwise leaves it to the process that has the
-    /// lock.
+    /// Sets the flag after a mark was left. Finishes the work if the lock is free, and otherwise leaves it to whoever
+    /// holds the lock.
     pub(in crate::engine) fn finish_or_leave_marks(&self, shard: Shard<'_>) {
         shard.memory.search_for_marks();
         fence_after_change();
         self.finish_marks(shard);
     }
 
-    /// Finishes what others began to give back while the lock was held, just after it was released; does nothing if
+    /// Finishes what was marked while this process held the lock, which it has just released. Does nothing if
     /// `deadline` is [`NOTHING_MORE`].
     #[inline(always)]
     pub(in crate::engine) fn finish_marks_left_meanwhile(&self, shard: Shard<'_>, deadline: u64) {
@@ -114,14 +114,13 @@ impl SegmentEngine {
         }
     }
 
-    /// Finishes what others began to give back, as long as no process has the lock. Whoever has it looks for marks
-    /// after releasing it.
+    /// Finishes what was marked, unless another process holds the lock: that one checks for marks after releasing it.
     #[cold]
     pub(in crate::engine) fn finish_marks(&self, shard: Shard<'_>) {
-        // Each round searches further, and a new search begins only for marks that were left in the meantime.
+        // This ends: each round gets further, and a new search begins only for marks left in the meantime.
         while shard.was_marked_meanwhile() {
             match self.lock(shard, LockFor::GiveBack, LockWait::NOT) {
-                // Some are finished by now; the rest is for the next round.
+                // Taking the lock has finished some. The rest is for the next round.
                 Ok(mut locked) => locked.leave_marks(),
                 Err(_) => return,
             }
@@ -130,7 +129,7 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Searches some of the holds and tickets for what was given back without the lock, and finishes that.
+    /// Searches some of the holds and tickets for marks, and finishes what was given back without the lock.
     pub(in crate::engine) fn finish_some_marks(&mut self) -> Result<(), Box<Error>> {
         if !self.shard.has_marks() {
             return Ok(());
@@ -143,19 +142,19 @@ impl LockedShard<'_> {
         let tickets_from = memory.hold_capacity();
         let end = tickets_from + memory.touched_tickets();
         let mut left = marks.load(Ordering::Relaxed) >> 1;
-        // Each mark was left before this was said.
+        // Every mark was left before the flag was set.
         fence(Ordering::Acquire);
-        // More than there is to search is damage.
+        // More places than there are is damage.
         if left == 0 || left > end {
             left = end;
-            // Before the search: it may miss what is marked from now on, which then causes another search.
+            // Clears the flag before the search, which may miss what is marked from now on: that sets the flag again.
             marks.swap(left << 1, Ordering::AcqRel);
         }
         let begun_with = left;
         let mut searched = 0;
         while searched < SEARCHED_AT_ONCE {
             if left <= tickets_from {
-                // The holds in between were never used.
+                // Holds beyond these were never used.
                 left = left.min(memory.touched_holds());
             }
             let Some(place) = left.checked_sub(1) else { break };
@@ -168,8 +167,8 @@ impl LockedShard<'_> {
             left = place;
             searched += 1;
         }
-        // Last, so that after a death in the middle the next process searches here again. Subtracted, because another
-        // process may leave a mark in the meantime.
+        // Last, so that if this process dies before, the next one searches these places again. Subtracted, not stored,
+        // because another process may have set the flag in the meantime.
         marks.fetch_sub((begun_with - left) << 1, Ordering::Release);
         Ok(())
     }
@@ -186,7 +185,7 @@ impl LockedShard<'_> {
         Ok(true)
     }
 
-    /// Takes the ticket at `index` back if it was given up without the lock.
+    /// Frees the ticket at `index` if it was given up without the lock.
     fn finish_if_given_up(&self, index: u64) -> Result<(), Box<Error>> {
         let memory = self.shard.memory;
         let was_given_up = queue::state(&QueueWords::reading(memory), index).phase != Phase::Free

@@ -1,5 +1,5 @@
-//! What has to be done before an operation on a shard whose lock was just taken: bring a new definition into force,
-//! repair what a dead owner left unfinished, refuse a poisoned shard, finish marked releases.
+//! What may have to be done before an operation on a shard whose lock was just taken: repair what a dead owner left
+//! unfinished, refuse a poisoned shard, migrate to a new definition, finish marked releases.
 //!
 //! **Nothing is parsed, compiled or allocated for a new definition under the lock.** If this process has not yet read
 //! the rules it needs, it releases the lock, reads them, and takes the lock again.
@@ -17,17 +17,17 @@ use crate::shm::lock::journal::JournalState;
 use crate::shm::probes;
 
 /// How many times the lock is taken for one operation if yet another definition comes into force each time. After that,
-/// the operation fails as if the lock could not be had.
+/// the operation fails as if the lock had timed out.
 const ROUNDS: usize = 16;
 
 impl LockedShard<'_> {
-    /// Whether a process died while it had the lock, and nobody has recovered the shard since.
+    /// Whether a process died while it held the lock, and nobody has recovered the shard since.
     fn owner_died(&self) -> bool {
         self.lock_was_of_dead()
             || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNRECOVERED
     }
 
-    /// Whether the process that had the lock before left an operation half done, or may have.
+    /// Whether a previous holder of the lock left an operation half done, or may have.
     fn was_left_unfinished(&self) -> bool {
         self.owner_died()
             || self.shard.memory.journal().state() != JournalState::Idle
@@ -49,15 +49,15 @@ impl SegmentEngine {
         match locked.try_attend(in_force, purpose) {
             Ok(()) => Ok(locked),
             Err(error) => {
-                // What cannot be done now cannot be done after the unlock either.
+                // What failed now would fail after the unlock, too.
                 locked.leave_marks();
                 Err(error)
             }
         }
     }
 
-    /// The locked shard with the rules of its own definition, and the rules in force. Rules that this process has not
-    /// read yet are read without the lock, which is then taken again.
+    /// The locked shard with the rules of its own definition, and the rules in force. If this process has not read them
+    /// yet, it reads them without the lock, and takes the lock again.
     fn by_known_rules<'a>(
         &'a self,
         mut locked: LockedShard<'a>,
@@ -75,8 +75,8 @@ impl SegmentEngine {
             locked.leave_marks();
             needed?;
             if locked.lock_was_of_dead() {
-                // What it left has to be undone by the rules that it began under, so by the first process that has read
-                // them. The lock no longer says that its owner died, so a word does.
+                // What it left has to be undone by the rules that it began under, so the first process that has read
+                // them does that. The next holder cannot tell from the lock that an owner died, so a word says it.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }
@@ -93,7 +93,7 @@ impl SegmentEngine {
 
 impl<'a> LockedShard<'a> {
     fn try_attend(&mut self, in_force: &'a SetRules, purpose: LockFor) -> Result<(), Box<Error>> {
-        // What is half done was begun under the shard's own definition.
+        // First, because whatever is half done was begun under the shard's own definition.
         self.recover_if_unfinished()?;
         if purpose == LockFor::Repair {
             return self.migrate(in_force);
@@ -103,7 +103,7 @@ impl<'a> LockedShard<'a> {
         }
         self.migrate(in_force)?;
         self.finish_some_marks()?;
-        // A process that died may have freed something without passing it on.
+        // A process may have died after it freed something and before it served the queue.
         self.serve_every_queue()
     }
 

@@ -1,5 +1,5 @@
-//! A shard whose lock is held, and the one way to take it: [`SegmentEngine::lock`], which is told [what for](LockFor)
-//! and [how long to wait](LockWait).
+//! A shard whose lock is held, and how to take the lock: [`SegmentEngine::lock`] is told [what for](LockFor) and
+//! [how long to wait](LockWait). The fast path takes the [bare lock](BareLock) first.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -26,7 +26,7 @@ pub(in crate::engine) const MAX_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 /// How long calls without a result wait for a lock, in nanoseconds.
 pub(in crate::engine) const BRIEFLY: u64 = 10_000_000;
 
-/// In place of a deadline: what others marked in the meantime is left to the next holder of the lock.
+/// In place of a deadline: marks that others left in the meantime are left to the next holder of the lock.
 pub(in crate::engine) const NOTHING_MORE: u64 = u64::MAX;
 
 /// How long an operation waits for a lock that another process has.
@@ -72,7 +72,7 @@ impl LockFor {
         !matches!(self, Self::GiveBack | Self::Timeless)
     }
 
-    /// Whether the shard changes as of now, so that no later change is dated before this one.
+    /// Whether the instant is recorded in the shard, so that no later change is dated before it.
     #[inline(always)]
     pub(super) fn sets_instant(self) -> bool {
         !matches!(self, Self::Look | Self::Timeless)
@@ -104,12 +104,12 @@ pub(crate) struct LockedShard<'a> {
     pub(crate) owner: u64,
     /// `None` only in `drop`.
     guard: Option<Guard<'a>>,
-    /// Whom to wake.
+    /// The waiter to wake, if any.
     pub(in crate::engine) pending_wake: Cell<Option<PendingWake<'a>>>,
-    /// Whether the process on duty has to look whether to ask for more.
+    /// Whether to wake the process on duty, so that it checks whether to ask for more.
     pub(in crate::engine) wakes_duty: Cell<bool>,
-    /// Until when the work after the unlock may take at most, on the boot-time clock; or [`NOTHING_MORE`]. Zero unless
-    /// the lock was only had after a [brief](LockWait::Briefly) wait.
+    /// When the work after the unlock has to end, on the boot-time clock; or [`NOTHING_MORE`]. Zero unless the lock was
+    /// taken after a [brief](LockWait::Briefly) wait.
     deadline: u64,
     /// What was repaired when the lock was taken.
     pub(super) repairs: Option<Repairs>,
@@ -126,8 +126,8 @@ pub(in crate::engine) struct BareLock<'a> {
 }
 
 impl<'a> BareLock<'a> {
-    /// Whether the shard needs anything done before it is used. Checks everything at once, because the answer is nearly
-    /// always no.
+    /// Whether anything has to be done before the shard is used. Checks everything at once, because the answer is
+    /// nearly always no.
     #[inline(always)]
     pub(in crate::engine) fn needs_attention(&self, engine: &SegmentEngine, shard: RuledShard<'_>) -> bool {
         let control = shard.memory.control();
@@ -138,15 +138,15 @@ impl<'a> BareLock<'a> {
         words != 0 || self.guard.owner_died()
     }
 
-    /// Releases the lock. Nothing has changed that others wait for.
+    /// Releases the lock, after an operation that changed nothing others wait for.
     #[inline(always)]
     pub(in crate::engine) fn release(self, engine: &SegmentEngine, shard: Shard<'_>) {
         drop(self.guard);
         engine.finish_marks_left_meanwhile(shard, self.deadline);
     }
 
-    /// The shard that is locked, by the latest definition that this process knows. If it is on another one, it needs
-    /// attention.
+    /// The locked shard, with the rules of the latest definition that this process knows. If it is on another one, it
+    /// [needs attention](Self::needs_attention).
     #[inline(always)]
     pub(in crate::engine) fn of(self, engine: &'a SegmentEngine, shard: Shard<'a>) -> LockedShard<'a> {
         LockedShard {
@@ -209,7 +209,7 @@ impl LockedShard<'_> {
         self.deadline = NOTHING_MORE;
     }
 
-    /// Reads the clock again: for what goes on after the operation that the lock was taken for.
+    /// Reads the clock again, for work that goes beyond what the lock was taken for.
     #[cold]
     pub(in crate::engine) fn read_clock(&mut self) {
         let last_seen = &self.shard.memory.control().last_seen;
@@ -242,7 +242,7 @@ impl SegmentEngine {
         {
             self.refuse_if_removed(now)?;
         }
-        // If the lock was only tried, that another process has it needs no explanation.
+        // If the lock was only tried, another process may well hold it: that needs no explanation.
         let explains = purpose.needs_present_segment() && wait != LockWait::NOT;
         let explained = |error| if explains { self.explain(error) } else { error };
         let set_instant = reading.filter(|_| purpose.sets_instant());
@@ -258,7 +258,7 @@ impl SegmentEngine {
         Ok(locked)
     }
 
-    /// Takes the bare lock to decide. What is not plain goes on with [`open`](Self::open).
+    /// Takes the bare lock to decide. If the request is not plain, [`open`](Self::open) follows.
     #[inline(always)]
     pub(in crate::engine) fn take_bare_lock<'a>(
         &'a self,
@@ -295,8 +295,8 @@ impl SegmentEngine {
         mut reading: Option<Now>,
         wait: LockWait,
     ) -> Result<BareLock<'a>, Box<Error>> {
-        // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
-        // other namespaces than the segment's it cannot.
+        // Locks are made anew while there are no participants, so a forked child has to become one before it takes a
+        // lock. In namespaces other than the segment's it cannot, and this fails.
         let owner = self.membership.owner()?;
         let control = shard.memory.control();
         let mut deadline = 0;
@@ -355,8 +355,9 @@ impl SegmentEngine {
         }
     }
 
-    /// The time if the latest time of the shard is far ahead of a reading. Either this process was stopped after it had
-    /// read the clock, or the latest time is damage, because nobody can have read a time that is yet to come.
+    /// The time to decide by if the shard's latest time is far ahead of a reading. Either this process was stopped
+    /// after it had read the clock, or the latest time is damage, because nobody can have read a time that is yet to
+    /// come.
     #[cold]
     fn now_despite(&self, shard: Shard<'_>, last_seen: u64) -> Now {
         let now = Now {

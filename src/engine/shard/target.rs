@@ -1,10 +1,10 @@
-//! Whose limits a request is put to: a set, and of a keyed set the key.
+//! Whose limits a request is decided by: those of a set, or of a key in a keyed set.
 
 use super::set_engine::{RuledShard, SetEngine, Shard};
 use crate::engine::terms::key_identity::KeyIdentity;
 use crate::shm::layout::row::Row;
 
-/// Whose limits a request is put to.
+/// A set, and the key if the set is keyed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) set: &'a SetEngine,
@@ -17,7 +17,7 @@ impl<'a> Target<'a> {
         self.set.shard_of(self.key)
     }
 
-    /// The row that is looked at. What has no row is as if it had never been used.
+    /// The row to look at. A key without a row looks as if it had never been used.
     pub(in crate::engine) fn row_in(self, shard: RuledShard<'_>) -> Row<'_> {
         shard.find_row(self.key).unwrap_or(Row::ABSENT)
     }

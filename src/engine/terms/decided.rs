@@ -1,28 +1,28 @@
-//! How one limit of a request was decided, in three words, so that a permit stays small.
+//! How one limit of a request was decided, in three words to keep a permit small.
 
 use std::sync::atomic::Ordering;
 
 use crate::limit::{Assessment, Mark};
 use crate::shm::layout::row::{Row, RowReference};
 
-/// A wait that time does not end.
+/// In place of a wait: time alone does not help.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// How one limit of a request was decided: charged, or assessed where the request is refused or only asked. Behind the
-/// limits of a decision stand words of other meaning in the same form, so that there is one list to make room for.
+/// How one limit of a request was decided: charged; or assessed, for a refusal or a look. A decision's list continues
+/// after the limits with other words in the same form, so that there is only one list to make room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decided {
     /// How the limit stood just after the decision.
     pub(crate) mark: Mark,
-    /// The cost of what was charged, or the wait of what was assessed.
+    /// The cost if it was charged; the wait if it was assessed.
     word: u64,
 }
 
 impl Decided {
-    /// What stands where nothing was noted.
+    /// An entry in which nothing was noted.
     pub(super) const NOTHING: Self = Self::of_words([0; 3]);
 
-    /// The key of a row, if it has one, and how the row is named.
+    /// An entry with the key of a row and the reference to the row; `None` if the row has no key.
     #[inline(always)]
     pub(super) fn of_key(row: Row<'_>, reference: RowReference) -> Option<Self> {
         let [low, high] = row.fingerprint()?;
@@ -30,13 +30,13 @@ impl Decided {
         Some(Self::of_words([low, high, reference.to_word()]))
     }
 
-    /// What was charged, of a limit that stood so just after.
+    /// A limit that was charged `cost` and then stood at `mark`.
     #[inline(always)]
     pub(crate) fn charged(mark: Mark, cost: u64) -> Self {
         Self { mark, word: cost }
     }
 
-    /// What a limit that stands so says of a cost.
+    /// A limit that stands at `mark` and was only asked about a cost.
     #[inline]
     pub(crate) fn assessed(mark: Mark, assessment: Assessment) -> Self {
         let word = match assessment {
@@ -57,7 +57,7 @@ impl Decided {
         [self.mark.first, self.mark.second, self.word]
     }
 
-    /// The units that were charged.
+    /// The units that were charged. Only for a limit that was charged.
     #[inline(always)]
     pub(crate) fn cost(&self) -> u64 {
         self.word
@@ -67,7 +67,8 @@ impl Decided {
         self.word = self.word.saturating_add(amount);
     }
 
-    /// The nanoseconds until what was assessed would be admitted: zero where it is, [`NEVER`] where time does not help.
+    /// Nanoseconds until what was assessed would be admitted: zero if it is now, [`NEVER`] if time alone does not help.
+    /// Only for a limit that was assessed.
     #[inline(always)]
     pub(crate) fn wait(&self) -> u64 {
         self.word

@@ -19,16 +19,16 @@ use crate::shm::layout::row::{Row, RowReference};
 use crate::table::Fingerprint;
 use crate::words::words;
 
-/// What a request takes of each limit of a set, and what it says of itself.
+/// What a request takes from each limit of a set, and what else it asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
     pub(crate) limits: LimitMask,
-    /// The tier that the key is to be in.
+    /// The tier to put the key in.
     pub(crate) tier: Option<TierIndex>,
-    /// What the request is labelled with: at most [`MAX_LABEL_BYTES`](crate::shm::layout::label::MAX_LABEL_BYTES).
+    /// The request's label, of at most [`MAX_LABEL_BYTES`](crate::shm::layout::label::MAX_LABEL_BYTES).
     pub(crate) label: Option<Arc<str>>,
     pub(crate) amounts: [u64; MAX_LIMITS],
-    /// The capacities that the key is to have of its own. Apart, because few requests say so.
+    /// The capacities of its own to give the key. Out of line, because few requests name any.
     pub(crate) own_capacities: Option<Arc<OwnCapacities>>,
 }
 
@@ -45,7 +45,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Of one limit only.
+    /// A cost of one limit only.
     pub(crate) fn of_one(index: usize, cost: u64) -> Self {
         let mut costs = Self::default();
         if let Some(amount) = costs.amounts.get_mut(index) {
@@ -73,7 +73,7 @@ impl Costs {
     }
 }
 
-/// What can never be met.
+/// What a request asks for that can never be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Impossible {
     /// A cost above the most that the limit admits at once.
@@ -82,46 +82,46 @@ pub(in crate::engine) enum Impossible {
     Capacity(RefusedCapacity),
 }
 
-/// How many capacities fit where one limit is decided on.
+/// How many capacities fit into one note, which is a [`Decided`].
 const OVERRIDES_IN_A_NOTE: usize = 3;
 
-/// How often such room is needed for the capacities that a key has of its own of so many limits.
+/// How many notes it takes to record a key's own capacities for this many limits.
 pub(in crate::engine) const fn notes_of_overrides(limits: usize) -> usize {
     limits.div_ceil(OVERRIDES_IN_A_NOTE)
 }
 
-/// In the note of what is impossible, beside the limit: that it is a capacity.
+/// A bit beside the limit in the note of what is impossible: it is a capacity, not a cost.
 const CAPACITY_REFUSED: usize = MAX_LIMITS;
 
 const _: () = assert!(MAX_LIMITS.is_power_of_two());
 
-/// The wait of a request that only those before it keep waiting, who need not wait any longer.
+/// The wait, in nanoseconds, of a request that is kept waiting only by others ahead of it, who are about to be served.
 pub(in crate::engine) const SHORTEST_WAIT: u64 = 1;
 
-/// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
-/// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
+/// The number of limits whose decisions a permit or refusal carries inline. With three, a permit takes two cache lines,
+/// and moving it costs next to nothing. With room for all sixteen, moving it would cost more than deciding. The
 /// decisions on more limits are on the heap.
 const DECIDED_INLINE: usize = 3;
 
-/// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
-/// deciding.
+/// How a request was decided. Filled in place, because moving it about in pieces would cost more than deciding.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
     details: Details,
     /// The participant that the request was decided for.
     pub(crate) owner: u64,
-    /// When, on the segment clock.
+    /// When it was decided, on the segment clock.
     pub(crate) decided_at: u64,
 }
 
-/// What a decision says, which is all that a refusal needs of it.
+/// The part of a decision that a refusal needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Details {
     limits: LimitMask,
-    /// By which definition of the set it was decided.
+    /// The definition of the set that the request was decided by.
     pub(crate) definition: DefinitionBits,
     resolution: PackedResolution,
-    /// What is said of each limit, in their order, and what is noted beside. What was not noted yet is zeros.
+    /// How each limit was decided, in order, and after them the other notes: the key, and its own capacities. What is
+    /// not noted yet is zeros.
     pub(in crate::engine) decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
@@ -142,12 +142,12 @@ impl DerefMut for Decision {
 }
 
 impl Decision {
-    /// Has the room for what is to be decided, because nothing is allocated under a lock: of each limit, and so much
-    /// [beside](crate::engine::rules::set_outline::SetOutline::notes_beside).
+    /// Nothing decided yet. There is room for everything to be noted, because nothing is allocated under a lock: one
+    /// note for each limit, and [`notes_beside`](crate::engine::rules::set_outline::SetOutline::notes_beside) others.
     #[inline(always)]
     pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
         let is_more = match notes_beside {
-            // First, because most requests ask for one.
+            // First, because most requests ask for one limit.
             0 | 1 if !costs.limits.is_more_than::<1>() => false,
             0 => costs.limits.is_more_than::<DECIDED_INLINE>(),
             1 => costs.limits.is_more_than::<{ DECIDED_INLINE - 1 }>(),
@@ -160,7 +160,7 @@ impl Decision {
         }
     }
 
-    /// With the room that each decision has.
+    /// Nothing decided yet, with inline room only.
     #[inline(always)]
     fn of_limits(limits: LimitMask) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Decision {
         }
     }
 
-    /// That a request was admitted from the batch of a set without keys.
+    /// An admission from the batch of credit of a set without keys.
     #[inline(always)]
     pub(crate) fn of_spent(spent: &Spent) -> Self {
         let Spent { batch, cost, left } = spent;
@@ -198,8 +198,8 @@ impl Decision {
         }
     }
 
-    /// As [`of_limits`](Self::of_limits), with more room. Each makes a whole decision, so that it is made where it is wanted
-    /// and not moved there.
+    /// Nothing decided yet, with more room, on the heap. Like [`of_limits`](Self::of_limits) it makes a whole decision,
+    /// so that it is built where the caller wants it and not moved there.
     #[inline(never)]
     fn with_room(limits: LimitMask, notes_beside: usize) -> Self {
         let mut pending = Self::of_limits(limits);
@@ -211,14 +211,14 @@ impl Decision {
         pending
     }
 
-    /// What it says, for what outlives who asked.
+    /// The part that a refusal needs, to be kept.
     #[inline]
     pub(crate) fn into_details(self) -> Details {
         self.details
     }
 
-    /// Begins an admission, in a shard of the set, for a participant. Its [notes](Self::notes) are cleared, unless the
-    /// decision `is_pending`: then they are still empty.
+    /// Begins an admission of the participant `owner` in a shard of the set. Clears the [notes](Self::notes), unless
+    /// the decision `is_pending`, so that they are still empty.
     #[inline(always)]
     pub(in crate::engine) fn begin(
         &mut self,
@@ -245,20 +245,20 @@ impl Decision {
         }
     }
 
-    /// Where it is noted how each limit was decided, one after the other, and behind them the [key](Self::key).
+    /// The notes to fill in: how each limit was decided, in order, and then the [key](Self::key).
     #[inline(always)]
     pub(in crate::engine) fn notes(&mut self) -> Notes<'_> {
         Notes(self.decided.iter_mut())
     }
 
-    /// Notes how the next limit was decided. There is room for it.
+    /// Appends how the next limit was decided. There is room for it.
     #[inline(always)]
     pub(crate) fn note(&mut self, decided: Decided) {
         self.decided.push(decided);
     }
 
-    /// Fills in that `cost` was taken of a batch of credit, which was drawn in a shard of the set, and that it left so
-    /// much.
+    /// Fills in that the request was admitted from a batch of credit, drawn in a shard of the set: it took `cost` units
+    /// of the batch, and `left` remain.
     #[inline]
     pub(in crate::engine) fn admit_from_credit(&mut self, shard: u32, drawn: &Drawn, cost: u64, left: u64) {
         // A set has at most 1024 shards.
@@ -288,12 +288,12 @@ impl Decision {
         }
     }
 
-    /// Whether it was admitted from that batch.
+    /// Whether the request was admitted from this batch.
     pub(in crate::engine) fn is_from(&self, drawn: &Drawn) -> bool {
         let Held::Share { hold_index, share } = self.held() else {
             return false;
         };
-        // The instant tells batches apart whose tags have begun again.
+        // Tags wrap around. The instant tells batches with the same tag apart.
         self.owner == drawn.owner
             && self.decided_at == drawn.drawn_at
             && hold_index == drawn.hold.index
@@ -312,9 +312,9 @@ impl Decision {
         self.resolution = PackedResolution::refused(cause);
     }
 
-    /// The row that an admitted request was decided on, and the key that had it then; without a key, the only one.
+    /// The row that an admitted request was decided on, and the key that had it then. Without a key, the only row.
     pub(in crate::engine) fn key(&self) -> (RowReference, Fingerprint) {
-        // Behind the decisions on limits stands the key that they were made on, if there is one.
+        // The key, if there is one, follows the notes of the limits.
         let key = self.decided.get(self.limits.0.count_ones() as usize);
         match key.map(Decided::words) {
             Some([low, high, row]) => (RowReference::from_word(row), Fingerprint { low, high }),
@@ -322,10 +322,10 @@ impl Decision {
         }
     }
 
-    /// Notes, behind the key, the capacity of its own that it has of each limit that is asked for. There is room for it.
+    /// Notes, after the key, its own capacity for each limit that is asked. There is room for it.
     pub(in crate::engine) fn note_own_capacities(&mut self, capacity: impl Fn(usize) -> Option<NonZeroU64>) {
         let count = self.limits.0.count_ones() as usize;
-        // A refusal or a look has no place for these yet.
+        // In a refusal or a look, these notes do not exist yet.
         let end = count + 1 + notes_of_overrides(count);
         if self.decided.len() < end {
             self.decided.resize(end, Decided::NOTHING);
@@ -340,7 +340,7 @@ impl Decision {
         }
     }
 
-    /// Notes what can never be met. There is room for it: something was asked for.
+    /// Notes what can never be met, in place of all other notes. There is room for it, because something was asked for.
     #[cold]
     pub(in crate::engine) fn note_impossible(&mut self, impossible: Impossible) {
         let (limit, first, second) = match impossible {
@@ -359,7 +359,7 @@ impl Decision {
             .push(Decided::of_words([first, second, limit as u64]));
     }
 
-    /// What can never be met, which was [noted](Self::note_impossible).
+    /// What can never be met, as it was [noted](Self::note_impossible).
     pub(in crate::engine) fn impossible(&self) -> Impossible {
         let [first, second, limit] = self.decided.first().map_or([0; 3], Decided::words);
         let limit = limit as usize;
@@ -378,13 +378,13 @@ impl Decision {
         }
     }
 
-    /// The shard of the set that it was decided in.
+    /// The index of the shard that the request was decided in.
     #[inline]
     pub(crate) fn shard(&self) -> u32 {
         u32::from(self.resolution.shard())
     }
 
-    /// Of a look: no limit admits anything before so many nanoseconds have passed.
+    /// In a look, makes every limit that is asked wait for at least `wait` nanoseconds.
     pub(in crate::engine) fn wait_at_least(&mut self, wait: u64) {
         let count = self.limits.0.count_ones() as usize;
         for decided in self.details.decided.iter_mut().take(count) {
@@ -392,7 +392,7 @@ impl Decision {
         }
     }
 
-    /// How far the permit of an admitted request has come. There is no permit of a refusal, which is as one that was released.
+    /// The phase of an admitted request's permit. A refusal has no permit and counts as released.
     #[inline(always)]
     pub(crate) fn phase(&self) -> Phase {
         match self.resolution.view() {
@@ -429,8 +429,7 @@ impl Decision {
         self.held() != Held::Nothing
     }
 
-    /// Notes that more was taken of a limit than when it was decided. Where the limit was not asked then, it has nothing
-    /// to be noted on.
+    /// Notes that more was taken from a limit after the decision. Does nothing if the request did not ask that limit.
     pub(crate) fn add_to_cost(&mut self, index: usize, amount: u64) {
         let limits = self.limits.iter();
         if let Some((_, decided)) = limits
@@ -463,20 +462,21 @@ impl Details {
         self.limits.iter().zip(&self.decided)
     }
 
-    /// The capacity of its own that the key was decided on with, of a limit that was asked for.
+    /// The key's own capacity, at the time of the decision, for a limit that was asked.
     pub(crate) fn own_capacity(&self, index: usize) -> Option<NonZeroU64> {
         let count = self.limits.0.count_ones() as usize;
-        // Most keys have none, and what is decided on them says no more.
+        // Most keys have none. Then at most zeros follow the key.
         let noted = self.decided.get(count + 1..)?;
         let position = self.limits.iter().position(|limit| limit == index)?;
         let words = noted.get(position / OVERRIDES_IN_A_NOTE)?.words();
         NonZeroU64::new(words[position % OVERRIDES_IN_A_NOTE])
     }
 
-    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
-    /// another process can heal binds before what time heals, and of the latter the longest; the first of equals stays.
-    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
-    /// keys binds before any limit, and where no limit takes longer than it is throttled.
+    /// The limit that binds, and the nanoseconds until it would admit the request: [`NEVER`] if time alone does not
+    /// help. A limit that time does not help binds before all others, then the one with the longest wait; of equals,
+    /// the first. If others wait ahead in the queue, the limit that they make the request wait for counts as well.
+    /// `None` if a full table of holds or of keys binds before any limit, or if no limit takes longer than the
+    /// throttle.
     pub(crate) fn binding(&self) -> Option<Binding> {
         let cause = self.cause();
         self.iter()
@@ -492,12 +492,12 @@ impl Details {
     }
 }
 
-/// Of two limits and their waits the one that takes longer, the first of equals.
+/// The one of two limits that takes longer; the first if they take equally long.
 pub(in crate::engine) fn longer_wait(first: Binding, second: Binding) -> Binding {
     if second.1 > first.1 { second } else { first }
 }
 
-/// The notes of a [`Decision`]: places that are filled in order, which is cheaper than pushing.
+/// The notes of a [`Decision`], filled in order, which is cheaper than pushing.
 pub(in crate::engine) struct Notes<'a>(std::slice::IterMut<'a, Decided>);
 
 impl Notes<'_> {
@@ -511,7 +511,7 @@ impl Notes<'_> {
         }
     }
 
-    /// Notes the key of the row, if it has one. The last note, after those of the limits.
+    /// Notes the key of the row, if it has one. Comes after the notes of all limits.
     #[inline(always)]
     pub(in crate::engine) fn note_key(&mut self, row: Row<'_>, reference: RowReference) {
         if let Some(key) = Decided::of_key(row, reference) {
@@ -520,7 +520,7 @@ impl Notes<'_> {
     }
 }
 
-/// Why a limit refused.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalReason {
@@ -530,18 +530,17 @@ pub enum RefusalReason {
     Concurrency,
     /// The budget of the window is spent.
     Budget,
-    /// No row was left for the key, whatever its limits would say.
+    /// No row of the table was left for the key, whatever its limits would say.
     TableFull,
-    /// Every [hold](crate::SetDeclaration::holds) is taken, of a keyed set those of the key's shard, whatever the limits
-    /// themselves would say.
+    /// Every [hold](crate::SetDeclaration::holds) is taken, or in a keyed set every hold of the key's shard, whatever
+    /// the limits would say.
     HoldsFull,
-    /// As many requests wait in the queue as the set was declared for.
+    /// The queue is full: as many requests wait as the set was declared for.
     QueueFull,
-    /// What is behind the limits said that it takes nothing for a while, and that is not over: see
-    /// [`Permit::throttled`](crate::Permit::throttled).
+    /// The upstream accepts nothing for a while, as [`Permit::throttled`](crate::Permit::throttled) reported.
     Throttled,
-    /// Too little of a limit that hosts share is leased to this host: see [`Limit::fleet`](crate::Limit::fleet). It is asked
-    /// for in the background; when that comes to something, no clock says.
+    /// Too little of a limit that hosts share is leased to this host: see [`Limit::fleet`](crate::Limit::fleet). More
+    /// is requested in the background. No retry time is known.
     Lease,
 }
 

@@ -1,4 +1,4 @@
-//! What came of a request, packed so that a permit stays within two cache lines.
+//! The outcome of a request, packed so that a permit fits into two cache lines.
 
 use std::num::NonZeroU64;
 
@@ -6,7 +6,7 @@ use crate::engine::terms::credit_word::BatchShare;
 use crate::shm::layout::geometry::MAX_SHARDS;
 use crate::shm::layout::places::HoldReference;
 
-/// How far a permit has come.
+/// The phase of a permit's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Reserved,
@@ -21,15 +21,15 @@ pub(crate) enum Phase {
 pub(crate) enum Held {
     Nothing,
     Hold(HoldReference),
-    /// Units of a batch of credit; the hold is the batch's.
+    /// Units of a batch of credit. The hold is the batch's.
     Share {
         hold_index: u64,
         share: BatchShare,
     },
 }
 
-/// A limit, and after how many nanoseconds it admits what it is asked for: [`NEVER`](crate::engine::terms::decided::NEVER) if time
-/// does not help.
+/// A limit, and the nanoseconds until it admits what it was asked for:
+/// [`NEVER`](crate::engine::terms::decided::NEVER) if time alone does not help.
 pub(crate) type Binding = (usize, u64);
 
 /// Why a request was refused, apart from what its limits say.
@@ -37,20 +37,20 @@ pub(crate) type Binding = (usize, u64);
 pub(crate) enum Cause {
     /// Nothing else: its limits refused it.
     Limits,
-    /// Others wait before it. If known, the limit that binds the first of them.
+    /// Others wait ahead of it. The binding is that of those ahead, if known.
     Behind(Option<Binding>),
-    /// So many wait that no ticket was left. If known, the limit that binds the first of them.
+    /// No ticket was left, because so many wait. The binding is that of those ahead, if known.
     QueueFull(Option<Binding>),
     /// Every hold is taken.
     HoldsFull,
-    /// The table has no row for the key, and will have one after so many nanoseconds, if that is known.
+    /// The table has no row for the key. The nanoseconds until it will, if known.
     NoRow(Option<NonZeroU64>),
-    /// Nothing is admitted for so many nanoseconds.
+    /// Throttled: nothing is admitted for this many nanoseconds.
     Throttled(NonZeroU64),
 }
 
 impl Cause {
-    /// The limit that binds the first of those who wait before the request.
+    /// The limit that those ahead in the queue make the request wait for, if known.
     pub(crate) fn ahead(self) -> Option<Binding> {
         match self {
             Self::Behind(ahead) | Self::QueueFull(ahead) => ahead,
@@ -68,7 +68,7 @@ impl Cause {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     Admitted { phase: Phase, held: Held },
@@ -81,7 +81,7 @@ pub(crate) enum Resolution {
 /// |---|---|---|---|
 /// | admitted, by [`Phase`] | 0 to 3 | the hold | its serial number, or a [`BatchShare`], whose highest bit is set; zero holds nothing |
 /// | refused by its limits | 4 | | |
-/// | behind others, or no ticket left | 5, 6 | the limit that binds the first of them | its wait; zero if unknown |
+/// | behind others, or no ticket left | 5, 6 | the limit that binds those ahead | its wait; zero if unknown |
 /// | no hold left | 7 | | |
 /// | no row left | 8 | | the wait; zero if unknown |
 /// | throttled | 9 | | the wait |
@@ -109,14 +109,14 @@ const SHARD_BITS: u32 = MAX_SHARDS.ilog2();
 const SHARD_MASK: u16 = (1 << SHARD_BITS) - 1;
 
 impl PackedResolution {
-    /// Nothing is decided yet: as a refusal by the limits.
+    /// Nothing is decided yet. Looks like a refusal by the limits.
     pub(super) const PENDING: Self = Self {
         shard_and_tag: BY_LIMITS << SHARD_BITS,
         index: 0,
         word: [0; 8],
     };
 
-    /// Admitted in a shard, and [`Reserved`](Phase::Reserved).
+    /// Admitted in a shard, in the phase [`Reserved`](Phase::Reserved).
     #[inline(always)]
     pub(super) fn admitted(shard: u16, held: Held) -> Self {
         let (index, word) = held.words();
@@ -201,7 +201,7 @@ impl PackedResolution {
 }
 
 impl Held {
-    /// The index, and the word. A set has at most 65,536 holds.
+    /// The index and the word. The index fits, because a set has at most 65,536 holds.
     #[inline(always)]
     fn words(self) -> (u16, [u8; 8]) {
         let (index, word) = match self {
