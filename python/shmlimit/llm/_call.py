@@ -221,6 +221,9 @@ class Call:
         self._failed = failure
         if failure.costs_nothing:
             self.refund()
+        elif not self._is_settled:
+            # Nothing says what it cost, so all of it stays charged, whatever `respect` gives back on its own.
+            self._settle({})
         if failure.status is not None:
             # Anthropic's 529 means what everybody else's 429 does.
             self.permit.respect(failure.headers, status=429 if failure.status == 529 else failure.status)
