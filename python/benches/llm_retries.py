@@ -34,7 +34,7 @@ REQUESTS, TOKENS = 400, 150_000
 PROCESSES, TASKS = 4, 24
 LONGEST_ANSWER = 800
 # How late a request may reach the provider after it was admitted.
-SLACK = 0.5
+SLACK = 0.2
 
 
 class Provider:
@@ -103,6 +103,8 @@ def with_shmlimit(directory: Path, window: float) -> Ask:
         [
             sl.Calls("requests", REQUESTS, stretched, algorithm="sliding_window"),
             sl.Rate("tokens", TOKENS, stretched, algorithm="sliding_window"),
+            # A sliding window takes back what is settled before a few dozen others have come.
+            sl.Concurrency("in_flight", 32),
         ],
     )
     limits = sl.open(directory / "provider.limits", declared)["provider"]

@@ -20,7 +20,7 @@ from shmlimit.fastapi import Limited, LimitRefused, problem_response
 # What the provider allows in a minute, and a second in which requests may be on their way to it.
 REQUESTS = sl.Calls("requests", 500, "61s", algorithm="sliding_window")
 TOKENS = sl.Rate("tokens", 200_000, "61s", algorithm="sliding_window")
-PROVIDER = sl.LimitSet("provider", [REQUESTS, TOKENS, sl.Concurrency("in_flight", 64)])
+PROVIDER = sl.LimitSet("provider", [REQUESTS, TOKENS, sl.Concurrency("in_flight", 48)])
 limits = sl.open(os.environ.get("LIMITS", "/dev/shm/provider.limits"), PROVIDER)["provider"]
 provider = httpx.AsyncClient(base_url=os.environ.get("PROVIDER", "https://api.openai.com"), timeout=300)
 AUTHORIZATION = {"authorization": f"Bearer {os.environ.get('OPENAI_API_KEY')}", "content-type": "application/json"}

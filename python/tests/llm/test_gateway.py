@@ -20,7 +20,7 @@ from conftest import TIMEOUT, wait_until
 import shmlimit as sl
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-REQUESTS, TOKENS = 500, 200_000
+REQUESTS, TOKENS, PLACES = 500, 200_000, 48
 QUESTION = {"messages": [{"role": "user", "content": "How many?"}], "max_tokens": 4000}
 
 
@@ -91,7 +91,7 @@ def test_the_gateway_is_refused_nothing_and_pays_what_was_used(servers: tuple[st
     assert answers[0].json()["usage"]["total_tokens"] == 500
     assert answers[-1].text.endswith("data: [DONE]\n\n")
     assert httpx.get(f"{provider}/counts").json() == {"served": 120, "refused": 0, "tokens": 60_000}
-    expected = {"requests": REQUESTS - 120, "tokens": TOKENS - 60_000, "in_flight": 64}
+    expected = {"requests": REQUESTS - 120, "tokens": TOKENS - 60_000, "in_flight": PLACES}
     wait_until(lambda: left(segment_path) == expected, "all is settled")
 
 
@@ -105,7 +105,7 @@ def test_the_gateway_passes_on_what_the_provider_refuses_and_waits(
     assert refused.json() == {"error": {"type": "rate_limit_error"}}
     limits = sl.open(segment_path)["provider"]
     assert limits.try_acquire({"tokens": 1}).reason == "throttled"
-    assert left(segment_path) == {"requests": REQUESTS, "tokens": TOKENS, "in_flight": 64}
+    assert left(segment_path) == {"requests": REQUESTS, "tokens": TOKENS, "in_flight": PLACES}
     limits.reset()
     [served] = asyncio.run(ask(gateway, 1, prompt_tokens=1, output_tokens=1))
     assert served.status_code == 200
@@ -121,5 +121,5 @@ def test_the_gateway_gives_everything_back_when_the_provider_is_gone(tmp_path: P
         answers = asyncio.run(ask(gateway, 70))
     assert [answer.status_code for answer in answers] == [502] * 70, log.read_text()
     wait_until(
-        lambda: left(segment_path) == {"requests": REQUESTS, "tokens": TOKENS, "in_flight": 64}, "all is given back"
+        lambda: left(segment_path) == {"requests": REQUESTS, "tokens": TOKENS, "in_flight": PLACES}, "all is given back"
     )
