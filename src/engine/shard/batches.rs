@@ -1,8 +1,8 @@
-//! Which batches of credit this process has drawn: memory of the process alone, shared by all its handles of a segment.
+//! Which batches of credit this process has drawn: in its own memory, shared by all its handles of a segment.
 //!
-//! A place is written under the lock of its shard, and read by any thread at any time, so a sequence number tells a
-//! reader whether what it read belongs together. A forked child inherits its parent's places; they name an owner that
-//! the child is not, and a place in the middle of a change is written anew like any other.
+//! A place is written under the lock of its shard, and read by any thread at any time. A sequence number tells
+//! readers whether the words that they read belong together. A forked child inherits its parent's places, which name
+//! an owner that the child is not. One that was in the middle of a change is simply overwritten, like any other.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -16,10 +16,10 @@ use crate::shm::process::fork_identity::{IdentityPage, ProcessMutex};
 use crate::shm::process::participant::Membership;
 use crate::table::Fingerprint;
 
-/// Of how many keys of a set a process has batches at once.
+/// For how many keys of a set a process can have batches at once.
 const PLACES: usize = 2048;
 
-/// In how many places the batch of a key may be.
+/// How many places there are for the batch of any one key.
 const WAYS: usize = 4;
 
 const WORDS: usize = 13;
@@ -83,10 +83,10 @@ impl Drawn {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(in crate::engine) struct Place {
-    /// Odd while the words are changed, zero before the first time.
+    /// Odd while the words are being changed; zero before the first change.
     sequence: AtomicU64,
     words: [AtomicU64; WORDS],
-    /// What was left when the background worker looked last.
+    /// What was left when the background worker last looked.
     pub(in crate::engine) seen: AtomicU64,
 }
 
@@ -97,8 +97,8 @@ impl Place {
             && self.words[1].load(Ordering::Relaxed) == fingerprint.high
     }
 
-    /// Of what is noted only as much as [`CurrentBatch`] says, so that nothing else is read; none where that is nothing, or is
-    /// just being changed, or ends.
+    /// The part of the noted batch that a [`CurrentBatch`] has; no other words are copied. `None` if the place is
+    /// empty or being written, or the batch ends with a window.
     #[inline(always)]
     pub(in crate::engine) fn read_current(&self) -> Option<CurrentBatch> {
         let sequence = self.sequence.load(Ordering::Acquire);
@@ -115,13 +115,13 @@ impl Place {
             drawn_at: word(10),
         };
         let is_endless = word(12) == u64::MAX;
-        // As in `read`.
+        // Pairs with the fence in `write_words`, as in `read`.
         fence(Ordering::Acquire);
         let is_whole = self.sequence.load(Ordering::Relaxed) == sequence && sequence.is_multiple_of(2);
         (is_whole && is_endless && current.owner != 0).then_some(current)
     }
 
-    /// What is noted; none where that is nothing, or is just being changed.
+    /// The noted batch; `None` if the place is empty or being written.
     #[inline]
     pub(in crate::engine) fn read(&self) -> Option<Drawn> {
         let sequence = self.sequence.load(Ordering::Acquire);
@@ -129,7 +129,8 @@ impl Place {
             return None;
         }
         let words = std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed));
-        // Pairs with the fence of `write`: who read any of the new words reads the odd sequence here, or a later one.
+        // Pairs with the fence in `write_words`: a reader that has read any of the new words reads the odd sequence
+        // here, or a later one.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != sequence {
             return None;
@@ -142,7 +143,7 @@ impl Place {
         self.write_words(drawn.to_words());
     }
 
-    /// Notes that there is none. The caller holds the lock of the shard.
+    /// Empties the place. The caller holds the lock of the shard.
     pub(in crate::engine) fn clear(&self) {
         self.write_words([0; WORDS]);
     }
@@ -162,14 +163,14 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Batches {
     places: Box<[Place]>,
-    /// Places of one shard, and of one bucket.
+    /// How many places each shard has, and each bucket.
     of_shard: usize,
     ways: usize,
-    /// The bits of a fingerprint that say in which bucket it is.
+    /// The bits of a fingerprint that select its bucket.
     bucket_mask: usize,
-    /// Open handles of the segment, which share them.
+    /// How many open handles of the segment share the batches.
     handles: AtomicUsize,
-    /// The process, by identity, whose background worker returns what is not used.
+    /// The process, by identity, whose background worker gives back unused batches.
     attended_by: AtomicU64,
     /// Whether a batch was drawn that no background worker knows of.
     unattended: AtomicBool,
@@ -195,8 +196,8 @@ impl Batches {
         }
     }
 
-    /// Those of this process in a set of the segment that it is a member of, for a handle that is opened: it
-    /// [closes](Self::close_handle) in the end.
+    /// This process's batches in a set of a segment, for a handle that is being opened. The handle calls
+    /// [`close_handle`](Self::close_handle) in the end.
     pub(in crate::engine) fn of(
         membership: &Arc<Membership>,
         set: u64,
@@ -212,7 +213,7 @@ impl Batches {
         batches
     }
 
-    /// Notes that a handle is closed; answers whether it was the last one.
+    /// Notes that a handle is closed. Returns whether it was the last one.
     pub(in crate::engine) fn close_handle(&self) -> bool {
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -241,8 +242,9 @@ impl Batches {
         }
     }
 
-    /// Where the batch of a key is or will be noted, and what is noted there now, perhaps of another key: of those of
-    /// the participant `owner` the one that was drawn first. The caller holds the lock of the shard.
+    /// Where to note the batch of a key, and what the participant `owner` has noted there now: the key's own batch,
+    /// or nothing, or, if the bucket is full of its batches, the one that it drew first. The caller holds the lock of
+    /// the shard.
     pub(in crate::engine) fn place(
         &self,
         shard: u32,
@@ -267,19 +269,20 @@ impl Batches {
             .flat_map(|(shard, places)| places.iter().map(move |place| (shard, place)))
     }
 
-    /// Notes that a batch was drawn, which is to be returned when it is not used. The caller has written its place.
+    /// Notes that a batch was drawn, which has to be given back if it goes unused. The caller has written its place.
     pub(in crate::engine) fn note_draw(&self) {
         let process = current_process();
-        // Who draws writes a place and reads `attended_by`; the worker, before it goes, writes `attended_by` and reads the
-        // places. With a fence between the two on either side, one of them at least sees what the other wrote: the worker
-        // finds the batch, or this finds that the worker goes. Without, each might read what was there before.
+        // A thread that draws writes a place, then reads `attended_by`. The worker, before it stops, writes
+        // `attended_by`, then reads the places. With a sequentially consistent fence in between on both sides, at
+        // least one sees what the other wrote: the worker finds the batch, or this thread finds that the worker is
+        // stopping. Without the fences, both might read the old values.
         fence(Ordering::SeqCst);
         if self.attended_by.load(Ordering::Relaxed) != process {
             self.unattended.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a background worker is to be notified of batches; only once.
+    /// Whether the caller has to notify a background worker of batches. Only one caller does.
     #[inline]
     pub(crate) fn claim_unattended(&self) -> bool {
         self.unattended.load(Ordering::Relaxed)
@@ -287,17 +290,17 @@ impl Batches {
             && self.attend()
     }
 
-    /// Notes that the background worker of this process looks after the batches; answers whether it did not before. Of a
-    /// worker that goes on and a thread that would tell it, both after [`set_unattended`](Self::set_unattended), one only
-    /// is answered yes.
+    /// Notes that the background worker of this process looks after the batches. Returns whether it did not before.
+    /// If, after [`set_unattended`](Self::set_unattended), the worker decides to go on while another thread is about
+    /// to notify it, only one of them gets `true`.
     #[cold]
     pub(in crate::engine) fn attend(&self) -> bool {
         let process = current_process();
         self.attended_by.swap(process, Ordering::Relaxed) != process
     }
 
-    /// Notes that no background worker looks any more. A look at the places after this sees each batch whose
-    /// [draw](Self::note_draw) did not see this.
+    /// Notes that no background worker looks after the batches any more. A look at the places after this sees every
+    /// batch whose [draw](Self::note_draw) did not see this.
     pub(in crate::engine) fn set_unattended(&self) {
         self.attended_by.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -311,8 +314,8 @@ fn current_process() -> u64 {
 /// A segment, the position of a set in it, and the batches.
 type OfSet = (Weak<Membership>, u64, Weak<Batches>);
 
-/// The batches of this process, by segment and set. A forked child has those of its parent, unless another thread was just
-/// changing the list: what the child opens then has batches of its own.
+/// The batches of this process, by segment and set. A forked child inherits those of its parent. If another thread
+/// was changing the list at the time, handles that the child opens do not share their batches.
 static KNOWN: ProcessMutex<Vec<OfSet>> = ProcessMutex::new();
 
 fn find_or_add(

@@ -15,7 +15,7 @@ use crate::shm::layout::row::Row;
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
 
-/// The greatest serial number of a hold; the next is one.
+/// The greatest serial number of a hold. The one after it is 1.
 const MAX_SERIAL: u64 = u64::MAX >> 1;
 
 /// How a hold ends.
@@ -54,12 +54,12 @@ pub(crate) enum FreeHold {
     Untouched { index: u64 },
     /// The table is full.
     None,
-    /// The free list names what cannot be free.
+    /// The free list names a hold that cannot be free.
     Damaged,
 }
 
 impl ShardMemory {
-    /// Whether every hold is in use. Most callers need no more than that.
+    /// Whether every hold is in use.
     #[inline(always)]
     pub(crate) fn has_no_free_hold(&self) -> bool {
         let control = self.control();
@@ -96,7 +96,7 @@ impl ShardMemory {
 }
 
 impl FreeHold {
-    /// Where it is.
+    /// Its index in the table, if there is one.
     pub(in crate::engine) fn index(self) -> Option<u64> {
         match self {
             Self::Returned { index, .. } | Self::Untouched { index } => Some(index),
@@ -161,7 +161,7 @@ impl ShardAt<'_> {
         // After the serial: a process that checks without the lock whether a hold is still its own must never see its
         // own serial together with the next owner.
         transaction.store(hold.owner(), owner);
-        // This word was the next of the free list, or says what expired of the last hold.
+        // This word was a link of the free list, or says what expired of the last hold.
         if hold.expired().load(Ordering::Relaxed) != 0 {
             transaction.store(hold.expired(), 0);
         }
@@ -286,7 +286,7 @@ impl LockedShard<'_> {
         transaction.subtract(&control.active, 1);
     }
 
-    /// Tells a limit how the work went that held `amount` of it since an instant.
+    /// Tells a limit how the work went that held `amount` of it from the instant `since` on.
     #[inline(never)]
     fn observe_ending(
         &self,

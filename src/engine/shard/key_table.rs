@@ -1,4 +1,4 @@
-//! The rows of a shard's keys: finding one, making one, and which may be given to another key.
+//! The rows of a shard's keys: finding one, making one, and deciding which may be given to another key.
 
 use std::sync::atomic::Ordering;
 
@@ -71,8 +71,9 @@ impl<'a, Rules> Shard<'a, Rules> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that a
-    /// request named is no information, because the next request names it again; one that was given by name is.
+    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that
+    /// a request named does not count as information, because the next request names it again; one that was assigned
+    /// otherwise does.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row
             .row_references()
@@ -93,7 +94,7 @@ impl RuledShard<'_> {
         (self.set.has_tiers() && row.tier().tier != TierIndex::default()) || self.has_own_capacities(row)
     }
 
-    /// Whether every limit of a row is as if it had never been used.
+    /// Whether every limit of a row stands as if it had never been used.
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
         let mut limits = self.rules.of_row(row).limits.iter();
         limits.all(|limit| limit.of(row).is_replenished(row, now))
@@ -221,7 +222,7 @@ impl<'a> LockedShard<'a> {
         Ok(Ok(row))
     }
 
-    /// Makes a row for a key that has none, but none of those `taken`.
+    /// Makes a row for a key that has none. Never uses one of the rows in `taken`.
     #[inline(never)]
     pub(in crate::engine) fn add_row(
         &self,
@@ -246,14 +247,14 @@ impl<'a> LockedShard<'a> {
         let control = shard.memory.control();
         let index = match place {
             Place::None { room_in } => return Ok(Err(NoRow::Full { room_in })),
-            // What was left under other rules means something else to those of `default`.
+            // State that was left under other rules means something else under those of `default`.
             Place::Reused(index) if shard.differs_from_default(shard.row(index)) => {
                 self.replenish_row(index);
                 index
             }
             Place::Unused(index) | Place::Reused(index) => index,
             Place::Evicted(index) => {
-                // A process that dies after this has replenished the former key, and given its row to nobody.
+                // If the process dies after this, the former key keeps its row, replenished.
                 self.replenish_row(index);
                 index
             }
@@ -334,7 +335,7 @@ impl Row<'_> {
         }
     }
 
-    /// Notes that one of them no longer does.
+    /// Notes that a hold, or a granted ticket, no longer refers to the row.
     #[inline]
     pub(in crate::engine) fn unpin(self, transaction: &mut Transaction<'_>) {
         if let Some(word) = self.row_references() {

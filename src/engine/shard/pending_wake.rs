@@ -2,11 +2,11 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// In a ticket's `request`: its owner waits by the process futex of its participant, not by the ticket's own waiter
+/// In a ticket's `request`: its owner sleeps on the process futex of its participant, not on the ticket's own waiter
 /// futex.
 pub(crate) const BY_PROCESS_FUTEX: u64 = 1 << 16;
 
-/// A waiter futex that was advanced, and whose it is.
+/// A futex that was advanced, and the owner to wake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingWake<'a> {
     pub(in crate::engine) futex: &'a AtomicU64,

@@ -10,7 +10,7 @@ use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
 use crate::shm::lock::store::Store;
 
-/// The queues of a shard, and how they are changed: nothing, for reading.
+/// The queues of a shard, and how to change them. `()` can only read.
 #[derive(Clone, Copy)]
 pub(crate) struct QueueWords<'a, S = ()> {
     memory: &'a ShardMemory,
@@ -54,7 +54,7 @@ impl ShardMemory {
         })
     }
 
-    /// The word that an end of a queue is kept in, and what it becomes with `value` for that end.
+    /// The word that holds an end of a queue, and what to store there so that this end becomes `value`.
     fn with_end(&self, queue: u64, end: QueueEnd, value: u64) -> Option<(&AtomicU64, u64)> {
         let control = self.control();
         Some(match (self.row(queue)?.row_references(), end) {
@@ -73,8 +73,8 @@ impl ShardMemory {
 }
 
 impl LockedShard<'_> {
-    /// Changes the queues in a transaction of its own, and counts that. Where they are found damaged, they are made
-    /// again from the states of their tickets first.
+    /// Changes the queues in a transaction of its own, and adds one to `counter`. If they turn out to be damaged,
+    /// they are first rebuilt from the states of their tickets.
     pub(in crate::engine) fn change_queue<T>(
         &self,
         counter: Option<&AtomicU64>,
@@ -84,7 +84,7 @@ impl LockedShard<'_> {
         let mut try_change = || {
             let mut transaction = shard.memory.journal().begin();
             let changed = change(&mut QueueWords::changing(shard.memory, &mut transaction));
-            // Dropped without a commit, the transaction is undone.
+            // A transaction that is dropped without a commit is rolled back.
             let changed = changed.ok()?;
             if let Some(counter) = counter {
                 transaction.count(counter, 1);
