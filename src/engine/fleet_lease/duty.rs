@@ -1,8 +1,8 @@
-//! Which process of the host asks the store: the one whose owner word is in the segment's first lease record. It is on
-//! duty.
+//! Which process of the host asks the store: the one whose owner word is in the segment's first lease record. It is
+//! on duty.
 //!
-//! It stays on duty until a deadline, and moves that on with each step. If it is stopped or hangs, another process
-//! takes duty over, and answers that the first one gets later no longer count.
+//! It stays on duty until a deadline, which it extends with each step. If it is stopped or hangs, another process
+//! takes over, and answers that the first one gets later no longer count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,21 +30,21 @@ const UNWATCHED: u64 = 20_000_000;
 /// How long a process stays on duty when it takes duty or asks the store, in nanoseconds: enough for one exchange.
 pub(crate) const EXCHANGE: u64 = 3 * NANOS_PER_SECOND;
 
-/// How much longer than a sleep it stays on duty.
+/// How much longer than its sleep the process stays on duty, in nanoseconds.
 const GRACE: u64 = NANOS_PER_SECOND;
 
-/// The longest sleep of the process on duty, so that it is replaced soon if it is stopped while it sleeps.
+/// The longest sleep of the process on duty, in nanoseconds. If it is stopped in its sleep, it is replaced soon.
 const LONGEST_SLEEP: u64 = NANOS_PER_SECOND;
 
-/// The longest that duty can be kept in one step.
+/// The longest that one step can extend duty, in nanoseconds.
 const LONGEST: u64 = 60 * NANOS_PER_SECOND;
 
-/// Duty, as a process took it.
+/// One term of duty: from the moment a process takes it until it gives it up or loses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TakenDuty {
     /// The participant that has it.
     owner: u64,
-    /// How many times duty had been taken by then, this time included.
+    /// How many times duty had been taken, this time included.
     number: u64,
 }
 
@@ -95,7 +95,8 @@ impl SegmentEngine {
                 .is_some_and(|words| load_acquire(words.duty_taken()) == taken.number)
     }
 
-    /// Takes duty if nobody is on duty, or only a process that is dead or has stayed for too long.
+    /// Takes duty if nobody is on duty, or if the process on duty is dead or past its deadline. `None` if duty was
+    /// not taken.
     pub(crate) fn try_take_duty(&self) -> Result<Option<TakenDuty>, Box<Error>> {
         let Some(words) = self.duty_words() else {
             return Ok(None);
@@ -123,14 +124,14 @@ impl SegmentEngine {
         Ok(Some(TakenDuty { owner, number }))
     }
 
-    /// For how many more nanoseconds a live owner is on duty.
+    /// For how many more nanoseconds a live owner stays on duty if its deadline is `until`.
     fn duty_left(&self, until: u64) -> u64 {
-        // More than any owner can have asked for is damage.
+        // More than any owner can have asked for, so the word is damaged.
         let left = until.saturating_sub(self.system_nanos());
         if left > LONGEST + EXCHANGE { 0 } else { left }
     }
 
-    /// Stays on duty for `nanos` from now on, at most a minute, unless duty was lost. Returns whether it was not.
+    /// Stays on duty for `nanos` from now, at most a minute. Returns `false` if duty was lost.
     pub(crate) fn keep_duty(&self, taken: TakenDuty, nanos: u64) -> bool {
         let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return false;
@@ -141,8 +142,7 @@ impl SegmentEngine {
         true
     }
 
-    /// Waits until duty is free or its owner dies, at most as long as `timeout`, and takes it: see
-    /// [`try_take_duty`](Self::try_take_duty).
+    /// Waits until duty can be [taken](Self::try_take_duty), at most as long as `timeout`, and takes it.
     pub(crate) fn wait_for_duty(&self, timeout: Duration) -> Result<Option<TakenDuty>, Box<Error>> {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline = boot_nanos().saturating_add(timeout);
@@ -210,7 +210,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Sleeps until a request may be due, at most as long as `timeout` and no longer than a second. Stays on duty
+    /// Sleeps until a request to the store may be due, but no longer than `timeout` or a second. Stays on duty
     /// meanwhile.
     pub(crate) fn wait_for_shortage(&self, taken: TakenDuty, timeout: Duration) {
         let timeout = timeout.min(Duration::from_nanos(LONGEST_SLEEP));

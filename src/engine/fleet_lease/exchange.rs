@@ -1,4 +1,4 @@
-//! What the store is asked, and what becomes of its answers.
+//! Asking the store for leases, and applying its answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use crate::shm::layout::records::Header;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 
-/// Where a limit is that hosts share.
+/// The position of a limit that hosts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeasePlace {
     /// The position of the set in the segment.
@@ -117,7 +117,7 @@ impl SegmentEngine {
         for limit in &shard.limits {
             let mut transaction = shard.memory.journal().begin();
             let Some(ask) = limit.ask_lease(row, &mut transaction, now) else {
-                // The end of an expired lease was noted, and stands.
+                // It may have noted that a lease expired, and that stands.
                 shard.commit(&mut transaction)?;
                 continue;
             };
@@ -176,7 +176,7 @@ impl SegmentEngine {
         })
     }
 
-    /// Makes every limit give back what is leased, or stops that.
+    /// Makes every limit give back what is leased, or stop giving it back.
     pub(crate) fn set_draining(&self, draining: bool) -> Result<(), Box<Error>> {
         let places: Vec<LeasePlace> = self
             .lease_sets()

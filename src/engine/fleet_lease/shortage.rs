@@ -24,7 +24,8 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Lets more be asked for, of each limit that is `near` its capacity because its lease is nearly spent.
+    /// Notes, for each limit that is `near` its capacity because its lease is nearly spent, that more should be asked
+    /// for.
     #[inline(always)]
     pub(in crate::engine) fn note_low_leases(&self, near: LimitMask, row: Row<'_>) {
         if near != LimitMask::default() && self.shard.set.has_lease_room {
