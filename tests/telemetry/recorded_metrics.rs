@@ -1,12 +1,15 @@
 //! What a program's recorder of metrics is given, compared with what was asked of the limits.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use shmlimit::{Keyed, Limit, SegmentReader, SetDeclaration};
+use shmlimit::{
+    Declaration, Keyed, Limit, LimitSet, OpenOptions, Removal, Segment, SegmentReader, SetDeclaration,
+};
 
 /// Keeps the last value of each metric, by its name and labels as they are written.
 #[derive(Default)]
@@ -134,4 +137,74 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
         recorder.counter("shmlimit_requests_total set=chat,limit=,result=admitted"),
         4
     );
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// One call a day, and one that only says what it would refuse.
+fn created(path: &Path) -> Segment {
+    let limits = SetDeclaration::new("api")
+        .add_limit(Limit::calls("requests", 2, DAY))
+        .add_limit(Limit::calls("tried", 1, DAY).shadow(true));
+    Segment::create(path, &Declaration::new().add_set(limits)).expect("created")
+}
+
+fn ask(set: &LimitSet, times: usize) {
+    for _ in 0..times {
+        drop(set.try_acquire(&set.request()).expect("works"));
+    }
+}
+
+#[track_caller]
+fn counted(recorder: &LastValues, segment: &Segment, [admitted, refused, would_refuse]: [u64; 3]) {
+    let snapshot = segment.snapshot().expect("copied");
+    metrics::with_local_recorder(recorder, || snapshot.record_metrics());
+    for (name, number) in [
+        ("shmlimit_requests_total set=api,limit=,result=admitted", admitted),
+        (
+            "shmlimit_requests_total set=api,limit=requests,result=refused",
+            refused,
+        ),
+        ("shmlimit_would_refuse_total set=api,limit=tried", would_refuse),
+        ("shmlimit_would_refuse_total set=api,limit=requests", 0),
+    ] {
+        assert_eq!(recorder.counter(name), number, "{name}");
+    }
+}
+
+#[test]
+fn counters_go_on_where_a_segment_is_made_anew_or_its_counters_are_reset() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
+    let recorder = LastValues::default();
+    let first = created(&path);
+    ask(&first.set("api").expect("declared"), 5);
+    counted(&recorder, &first, [2, 3, 1]);
+    counted(&recorder, &first, [2, 3, 1]);
+    OpenOptions::new()
+        .remove(&path, Removal::Forced)
+        .expect("removed");
+
+    // As many as before, so that not even the sum shows that it is another segment.
+    let second = created(&path);
+    let set = second.set("api").expect("declared");
+    ask(&set, 5);
+    counted(&recorder, &second, [4, 6, 2]);
+    set.reset(&[], true).expect("works");
+    ask(&set, 1);
+    counted(&recorder, &second, [5, 6, 2]);
+}
+
+#[test]
+fn a_copy_that_is_recorded_late_is_no_reset() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = created(&directory.path().join("limits"));
+    let set = segment.set("api").expect("declared");
+    let recorder = LastValues::default();
+    ask(&set, 1);
+    let early = segment.snapshot().expect("copied");
+    ask(&set, 1);
+    counted(&recorder, &segment, [2, 0, 1]);
+    metrics::with_local_recorder(&recorder, || early.record_metrics());
+    counted(&recorder, &segment, [2, 0, 1]);
 }

@@ -5,6 +5,7 @@ mod diagnosis;
 mod fleet_state;
 mod key_label;
 mod keys;
+mod lock_snapshot;
 mod seconds;
 mod set_memory;
 
@@ -33,7 +34,6 @@ use crate::shm::file::region::Region;
 use crate::shm::file::segment_file::{damaged, is_segment};
 use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
-use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use fleet_state::fleet_state;
 
@@ -43,6 +43,7 @@ pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis};
 pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyLimitSnapshot, KeySnapshot};
+pub use lock_snapshot::LockSnapshot;
 pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 pub use set_memory::SetMemory;
 
@@ -58,6 +59,10 @@ pub struct SegmentSnapshot {
     pub size: u64,
     /// The version number of the file format.
     pub format: u64,
+    /// When this copy was begun, in nanoseconds since the host's boot.
+    #[cfg(feature = "metrics")]
+    #[serde(skip)]
+    pub(in crate::api) begun: u64,
     /// When the segment was created, as the time since the Unix epoch.
     #[serde(serialize_with = "as_seconds")]
     pub created_utc: Duration,
@@ -168,45 +173,6 @@ pub struct KeysSnapshot {
     pub evicted_in_use: u64,
     /// Rows in use in the fullest bucket, out of 32. A key is looked up in at most two buckets.
     pub fullest_bucket: u64,
-}
-
-/// The state of a lock, according to its word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct LockSnapshot {
-    /// The process that holds it, if any, and if the process can be named.
-    pub holder_pid: Option<u32>,
-    /// The PID namespace of `holder_pid`, if it is not the caller's: see [`ProcessId`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub holder_namespace: Option<u64>,
-    /// The thread that holds it, if the lock is a [robust mutex](crate::LockKind::RobustMutex).
-    pub holder_thread: Option<u32>,
-    /// Whether its holder died and nobody has taken it since.
-    pub owner_died: bool,
-}
-
-impl LockSnapshot {
-    const FREE: Self = Self {
-        holder_pid: None,
-        holder_namespace: None,
-        holder_thread: None,
-        owner_died: false,
-    };
-
-    fn of(state: LockState) -> Self {
-        let process = state.holder.and_then(|holder| holder.process);
-        Self {
-            holder_pid: process.and_then(|process| process.pid.try_into().ok()),
-            holder_namespace: process.and_then(|process| process.namespace),
-            holder_thread: state.holder.and_then(|holder| holder.thread),
-            owner_died: state.owner_died,
-        }
-    }
-
-    /// Whether a process holds it that has not died.
-    pub fn is_held(&self) -> bool {
-        self.holder_pid.is_some() || self.holder_thread.is_some()
-    }
 }
 
 /// A copy of a limit.
@@ -454,6 +420,8 @@ pub(crate) struct SnapshotSource<'a> {
 impl SnapshotSource<'_> {
     pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
+        #[cfg(feature = "metrics")]
+        let begun = boot_nanos();
         let sets = self
             .sets
             .iter()
@@ -477,6 +445,8 @@ impl SnapshotSource<'_> {
             path: self.path.to_owned(),
             size: self.region.size(),
             format: FORMAT,
+            #[cfg(feature = "metrics")]
+            begun,
             created_utc: Duration::from_nanos(load(&header.created_utc)),
             retired: load(&header.retired) != 0,
             same_place: self.same_place,

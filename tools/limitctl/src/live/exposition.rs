@@ -162,6 +162,16 @@ const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "shmlimit_would_refuse_total",
+        kind: "counter",
+        help: "Requests that the limit would have refused if it were not in shadow.",
+        write: |samples| {
+            for limit in &samples.set.limits {
+                samples.add(&[("limit", &limit.name)], limit.counts.would_refuse);
+            }
+        },
+    },
+    Family {
         name: "shmlimit_lease_units",
         kind: "gauge",
         help: "Units of a limit that hosts share which this host has leased and not spent.",

@@ -145,6 +145,7 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
             "shmlimit_recoveries_total",
             "shmlimit_requests_total",
             "shmlimit_wait_seconds",
+            "shmlimit_would_refuse_total",
         ]
     );
     let documented = document("docs/observability.md");
