@@ -229,13 +229,16 @@ Limit: TypeAlias = Rate | Calls | Budget | Concurrency
 class Keyed(_Declared):
     """A table of keys, each with its own limits. Its memory is reserved when the segment is created.
 
+    The first bytes of each key are kept in the clear, where whoever may read the file finds them: use
+    `store_keys=False` if keys are secrets, such as API keys and bearer tokens.
+
     Attributes:
         max_keys: How many keys there is room for, at least: rows come in buckets of 32, so there are 32 for 1 key, and
             128 for 100.
         when_full: What happens to a new key when there is no room: `"refuse"`; `"evict_least_used"`, which evicts a key
             that has used little of its limits, and never one that is limited, held or waited for; or `"evict_oldest"`,
             which evicts the key used longest ago, limited or not.
-        store_keys: Whether the first bytes of each key are kept for people to read.
+        store_keys: Whether the first bytes of each key are kept for people to read. Use False if keys are secrets.
         overrides: Whether single keys can have their own capacities, set by `Limits.override`. Each key's row then
             grows by 8 bytes, and by 8 for each limit, rounded up to a multiple of 64. Not for sets with tiers.
     """

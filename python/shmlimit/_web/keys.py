@@ -15,6 +15,9 @@ from shmlimit._web.head import Head, Request
 class Header:
     """Limits each value of a header separately: the value is the key.
 
+    If that is a secret, such as an API key or a bearer token, declare the set with `sl.Keyed(..., store_keys=False)`:
+    otherwise its first bytes can be read in the segment's file.
+
     If nothing checks the header, anyone can make up a key and get fresh limits. Let something check it first, or
     made-up keys fill the table and new clients are turned away.
 

@@ -17,8 +17,11 @@ pub struct ByHeader {
 }
 
 impl Demand {
-    /// Limits each client separately, with the value of this header as the key. For
-    /// [keyed](crate::SetDeclaration::keyed) sets; use [`key`](Self::key) for keys from elsewhere.
+    /// Limits each client separately, with the value of this header as the key. If that is a secret, such as an API key
+    /// or a bearer token, declare the set with [`store_keys(false)`](crate::Keyed::store_keys): otherwise its first
+    /// bytes can be read in the segment's file.
+    ///
+    /// For [keyed](crate::SetDeclaration::keyed) sets; use [`key`](Self::key) for keys from elsewhere.
     ///
     /// Requests without the header are answered 400, unless [`or_key`](ByHeader::or_key) gives a key for them. So are
     /// requests whose header is empty or repeated, because no specification says which of several values counts.
@@ -42,7 +45,7 @@ impl Demand {
     /// # let path = directory.path().join("limits");
     /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("clients")
-    ///         .keyed(Keyed::new(100_000))
+    ///         .keyed(Keyed::new(100_000).store_keys(false))
     ///         .add_limit(Limit::calls("requests", 1, Duration::from_secs(60))),
     /// );
     /// let segment = Segment::open_or_create(&path, &declaration)?;

@@ -12,6 +12,9 @@ const MAX_KEYS: u64 = 1_000_000_000;
 /// The table of a [keyed set](crate::SetDeclaration::keyed): how many keys can have a state of their own at the same
 /// time.
 ///
+/// What is kept of keys for people to read is in the clear, where whoever may read the file finds it: declare
+/// [`store_keys(false)`](Self::store_keys) if keys are secrets, such as API keys and bearer tokens.
+///
 /// Its memory is reserved when the segment is created and never grows. A key whose limits are all replenished and
 /// which holds nothing makes room for another on its own; [`WhenFull`] decides what happens if there is no such key.
 ///
@@ -56,8 +59,8 @@ impl Keyed {
         self
     }
 
-    /// Whether the first bytes of each key are stored in the segment for people to read; true by default. Keys are
-    /// identified by a fingerprint either way.
+    /// Whether the first bytes of each key are stored in the segment for people to read; true by default. Say false if
+    /// keys are secrets. Keys are identified by a fingerprint either way.
     pub fn store_keys(mut self, store_keys: bool) -> Self {
         self.store_keys = Some(store_keys);
         self

@@ -23,6 +23,13 @@ pub fn key(label: &KeyLabel) -> String {
     shown
 }
 
+/// Cuts what is kept of a key to so little that it cannot be used in its place.
+pub fn mask(label: &mut KeyLabel) {
+    if let Some(kept) = &mut label.kept {
+        kept.truncate((kept.len() / 4).min(4));
+    }
+}
+
 /// A key that someone typed.
 pub fn typed(key: &[u8]) -> String {
     std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)

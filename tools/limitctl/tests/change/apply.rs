@@ -448,9 +448,18 @@ fn keys_go_by_the_change_as_well() {
         }
     }
     set(&path, &["api", "requests", "capacity=3"]).ended(0);
-    let json = run(["keys", "--json", "--limited", "--top", "0", text(&path), "api"])
-        .ended(0)
-        .json();
+    let json = run([
+        "keys",
+        "--reveal",
+        "--json",
+        "--limited",
+        "--top",
+        "0",
+        text(&path),
+        "api",
+    ])
+    .ended(0)
+    .json();
     assert_eq!(json["matching"], 100, "four of three are used");
     set(&path, &["api", "requests", "capacity=6"]).ended(0);
     let json = run(["show", "--json", text(&path), "api", "k7"]).ended(0).json();

@@ -72,7 +72,7 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert_eq!(json["rows"][0]["limits"][0]["override_capacity"], 500);
-    let keys = run(["keys", text(&path), "tenants"]).ended(0).stdout;
+    let keys = run(["keys", "--reveal", text(&path), "tenants"]).ended(0).stdout;
     assert!(keys.contains("500 of 500 of its own"), "{keys}");
     assert!(keys.contains("9 of 10, full"), "{keys}");
 

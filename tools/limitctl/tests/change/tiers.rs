@@ -78,12 +78,12 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
     }
     assert_eq!(json["rows"][0]["tier"], "gold");
     assert_eq!(json["rows"][0]["tier_assigned"], json!(true));
-    let keys = run(["keys", text(&path), "tenants"]).ended(0).stdout;
+    let keys = run(["keys", "--reveal", text(&path), "tenants"]).ended(0).stdout;
     for part in ["TIER", "gold", "default"] {
         assert!(keys.contains(part), "{part} in {keys}");
     }
     assign("acme", "default").ended(0);
-    let keys = run(["keys", text(&path), "tenants"]).ended(0).stdout;
+    let keys = run(["keys", "--reveal", text(&path), "tenants"]).ended(0).stdout;
     assert!(!keys.contains("TIER"), "{keys}");
 }
 

@@ -1,5 +1,6 @@
 //! Showing and resetting by key.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,7 +86,7 @@ fn keys_come_in_the_order_that_is_asked_for_and_only_those() {
     let keys = |arguments: &[&str]| {
         let mut command = limitctl();
         command
-            .args(["keys", "--json"])
+            .args(["keys", "--json", "--reveal"])
             .args(arguments)
             .args([text(&path), "api"]);
         run_command(&mut command).ended(0).json()
@@ -121,9 +122,18 @@ fn text_and_json_of_keys_agree() {
     let (path, segment) = create_and_use(directory.path());
     let api = segment.set("api").expect("declared");
     let held = api.key("user-e").expect("a key").try_acquire(&api.request());
-    let shown = run(["keys", "--by", "oldest", "--top", "5", text(&path), "api"])
-        .ended(0)
-        .stdout;
+    let shown = run([
+        "keys",
+        "--reveal",
+        "--by",
+        "oldest",
+        "--top",
+        "5",
+        text(&path),
+        "api",
+    ])
+    .ended(0)
+    .stdout;
     let row = |name: &str| -> String {
         let line = shown
             .lines()
@@ -147,18 +157,27 @@ fn text_and_json_of_keys_agree() {
     ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    let few = run(["keys", "--top", "1", "--match", "tenant", text(&path), "api"])
-        .ended(0)
-        .stdout;
+    let few = run([
+        "keys",
+        "--reveal",
+        "--top",
+        "1",
+        "--match",
+        "tenant",
+        text(&path),
+        "api",
+    ])
+    .ended(0)
+    .stdout;
     assert!(
         few.contains("1 of 2 keys that match, admitted most often first"),
         "{few}"
     );
-    let none = run(["keys", "--match", "nobody", text(&path), "api"])
+    let none = run(["keys", "--reveal", "--match", "nobody", text(&path), "api"])
         .ended(0)
         .stdout;
     assert!(none.ends_with("\nno keys that match\n"), "{none}");
-    let none = run(["keys", text(&path), "secret"]).ended(0).stdout;
+    let none = run(["keys", "--reveal", text(&path), "secret"]).ended(0).stdout;
     assert!(none.ends_with("\nno keys\n"), "{none}");
     drop(held);
 }
@@ -177,20 +196,18 @@ fn hostile_keys_do_nothing_to_a_terminal_and_read_back_the_same() {
     for verb in ["keys", "show"] {
         let mut command = limitctl();
         command.args([verb, text(&path), "api"]);
-        if verb == "show" {
-            command.arg(hostile);
-        }
+        command.arg(if verb == "show" { hostile } else { "--reveal" });
         let shown = run_command(&mut command).ended(0).stdout;
         assert!(shown.contains(r"\u{1b}[2J\u{202e}x\n"), "{shown}");
         assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
     }
-    let shown = run(["keys", text(&path), "api"]).ended(0).stdout;
+    let shown = run(["keys", "--reveal", text(&path), "api"]).ended(0).stdout;
     assert!(shown.contains(" 0xff1b00 "), "{shown}");
     assert!(
         shown.contains(&format!("{}... (41 B)", "k".repeat(39))),
         "{shown}"
     );
-    let json = run(["keys", "--json", text(&path), "api"]).ended(0);
+    let json = run(["keys", "--reveal", "--json", text(&path), "api"]).ended(0);
     assert!(!json.stdout.contains(['\u{1b}', '\u{202e}']), "{json:?}");
     let json = json.json();
     let labels: Vec<&Value> = json["keys"]
@@ -222,16 +239,25 @@ fn keys_that_are_not_kept_go_by_their_fingerprint() {
     let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     ask(&segment.set("secret").expect("declared"), "alice", 2);
-    let json = run(["keys", "--json", text(&path), "secret"]).ended(0).json();
+    let json = run(["keys", "--reveal", "--json", text(&path), "secret"])
+        .ended(0)
+        .json();
     let key = &json["keys"][0]["key"];
     assert_eq!(
         (&key["text"], &key["hex"], &key["bytes"]),
         (&Value::Null, &Value::Null, &Value::Null)
     );
     let fingerprint = key["fingerprint"].as_str().expect("a text");
-    let shown = run(["keys", "--match", &fingerprint[..20], text(&path), "secret"])
-        .ended(0)
-        .stdout;
+    let shown = run([
+        "keys",
+        "--reveal",
+        "--match",
+        &fingerprint[..20],
+        text(&path),
+        "secret",
+    ])
+    .ended(0)
+    .stdout;
     assert!(
         shown.contains(&format!("#{fingerprint}")) && !shown.contains("alice"),
         "{shown}"
@@ -442,7 +468,7 @@ fn looking_at_keys_needs_no_permission_to_write_and_locks_nothing() {
     let directory = directory();
     let (path, _segment) = create_and_use(directory.path());
     let before = fs::read(&path).expect("read");
-    run(["keys", text(&path), "api"]).ended(0);
+    run(["keys", "--reveal", text(&path), "api"]).ended(0);
     run(["show", text(&path), "api", "user-c"]).ended(0);
     assert!(fs::read(&path).expect("read") == before, "not a byte was changed");
 }
@@ -507,7 +533,7 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
         "{shown}"
     );
 
-    let keys = run(["keys", text(&path), "logins"]).ended(0).stdout;
+    let keys = run(["keys", "--reveal", text(&path), "logins"]).ended(0).stdout;
     let line = |name: &str| {
         keys.lines()
             .find(|line| line.contains(name))
@@ -579,4 +605,58 @@ fn an_adaptive_limit_shows_the_capacity_that_it_has_found() {
     );
     let shown = run(["show", text(&path), "keyed", "a"]).ended(0).stdout;
     assert!(shown.contains("7 of 8 for now"), "{shown}");
+}
+
+#[test]
+fn keys_are_masked_unless_they_are_to_be_revealed() {
+    let directory = directory();
+    let path = create(directory.path());
+    let segment = Segment::open(&path).expect("created");
+    let set = segment.set("api").expect("declared");
+    let secrets = [
+        "sk-live-4f9a81c2d7",
+        "sk-live-0b16ee93aa",
+        "abc",
+        "\u{1F511}\u{1F511}",
+    ];
+    for secret in secrets {
+        ask(&set, secret, 1);
+    }
+    let masked = run(["keys", text(&path), "api"]).ended(0).stdout;
+    let json = run(["keys", "--json", text(&path), "api"]).ended(0);
+    for shown in [&masked, &json.stdout] {
+        assert!(shown.contains("sk-l"), "{shown}");
+        for secret in ["sk-li", "abc", "\u{1F511}"] {
+            assert!(!shown.contains(secret), "{secret} in {shown}");
+        }
+    }
+    let keys = json.json()["keys"].as_array().expect("keys").clone();
+    let fingerprints: BTreeSet<&str> = keys
+        .iter()
+        .map(|key| key["key"]["fingerprint"].as_str().expect("told"))
+        .collect();
+    assert_eq!(fingerprints.len(), secrets.len());
+    for fingerprint in fingerprints {
+        assert!(masked.contains(&format!("#{}", &fingerprint[..8])), "{masked}");
+    }
+    // What is looked for need not be shown.
+    let found = run(["keys", "--match", "0b16", text(&path), "api"])
+        .ended(0)
+        .stdout;
+    assert!(
+        found.contains("1 key that match") && !found.contains("0b16"),
+        "{found}"
+    );
+    for options in [&["keys", "--reveal"][..], &["keys", "--reveal", "--json"]] {
+        let revealed = limitctl()
+            .args(options)
+            .args([text(&path), "api"])
+            .output()
+            .expect("runs");
+        let revealed = String::from_utf8(revealed.stdout).expect("UTF-8");
+        assert!(
+            revealed.contains(secrets[0]) && revealed.contains(secrets[1]),
+            "{revealed}"
+        );
+    }
 }

@@ -37,7 +37,7 @@ pub struct Keys {
 
     /// Show only keys that have this text in them
     ///
-    /// It is looked for in what is kept of a key, at most its first 40 bytes; or in its fingerprint, where nothing is kept of keys.
+    /// It is looked for in what is kept of a key, at most its first 40 bytes, whether or not that is shown; or in its fingerprint, where nothing is kept of keys.
     #[arg(long = "match", value_name = "TEXT")]
     text: Option<String>,
 
@@ -46,6 +46,12 @@ pub struct Keys {
     /// A request that takes one unit of that limit is refused.
     #[arg(long)]
     limited: bool,
+
+    /// Show all that is kept of each key
+    ///
+    /// Keys are often secrets, such as API keys, and what is printed ends up in logs and tickets. So only the first bytes of each are shown, a quarter of them and at most four, beside its length and its fingerprint, which tells it from others.
+    #[arg(long)]
+    reveal: bool,
 
     /// Print JSON
     ///
@@ -127,6 +133,9 @@ impl Keys {
             }
         })?;
         selection.keys = best.into_vec();
+        if !self.reveal {
+            selection.keys.iter_mut().for_each(|key| key::mask(&mut key.key));
+        }
         let sets = reader.snapshot()?.sets;
         if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
             selection.table = set.keys.unwrap_or_default();
@@ -177,58 +186,65 @@ impl Keys {
         } else {
             text.push_str(&format!("\n{keys}{which}, {} first\n", self.by.words()));
         }
-        text.push_str(&table(selection).render(2));
+        text.push_str(&self.table(selection).render(2));
         text
     }
-}
 
-fn table(selection: &Selection) -> Table {
-    let limits: Vec<String> = selection
-        .limits
-        .iter()
-        .map(|limit| sanitise::line(limit))
-        .collect();
-    let mut columns = vec![
-        ("KEY", Side::Left),
-        ("ADMITTED", Side::Right),
-        ("REFUSED", Side::Right),
-        ("LAST USED", Side::Right),
-        ("HELD", Side::Right),
-        ("QUEUED", Side::Right),
-    ];
-    let has_tiers = selection.keys.iter().any(|key| key.tier.is_some());
-    if has_tiers {
-        columns.insert(1, ("TIER", Side::Left));
-    }
-    columns.extend(limits.iter().map(|limit| (limit.as_str(), Side::Left)));
-    columns.push(("", Side::Left));
-    let mut table = Table::new(&columns);
-    for key in &selection.keys {
-        let mut row = vec![
-            key::key(&key.key).into(),
-            count(key.admitted.into()).into(),
-            count(key.refused.into()).into(),
-            format!("{} ago", human::duration(key.unused_for)).into(),
-            count(key.held).into(),
-            count(key.waiting).into(),
-        ];
-        if has_tiers {
-            let tier = key.tier.as_deref().unwrap_or("default");
-            row.insert(1, sanitise::line(tier).into());
+    fn name(&self, key: &KeySnapshot) -> String {
+        match (self.reveal, &key.key.kept) {
+            (false, Some(_)) => format!("{} #{:.8}", key::key(&key.key), key.key.fingerprint.to_string()),
+            _ => key::key(&key.key),
         }
-        // If limits count networks, not every key has every limit.
-        row.extend(selection.limits.iter().map(|name| {
-            let limit = key.limits.iter().find(|limit| limit.name == *name);
-            limit.map_or_else(|| "".into(), key::standing)
-        }));
-        row.push(match (key.torn, key.throttled_for) {
-            (true, _) => "changing".into(),
-            (false, Duration::ZERO) => "".into(),
-            (false, wait) => format!("throttled for {}", human::duration(wait)).into(),
-        });
-        table.row(row);
     }
-    table
+
+    fn table(&self, selection: &Selection) -> Table {
+        let limits: Vec<String> = selection
+            .limits
+            .iter()
+            .map(|limit| sanitise::line(limit))
+            .collect();
+        let mut columns = vec![
+            ("KEY", Side::Left),
+            ("ADMITTED", Side::Right),
+            ("REFUSED", Side::Right),
+            ("LAST USED", Side::Right),
+            ("HELD", Side::Right),
+            ("QUEUED", Side::Right),
+        ];
+        let has_tiers = selection.keys.iter().any(|key| key.tier.is_some());
+        if has_tiers {
+            columns.insert(1, ("TIER", Side::Left));
+        }
+        columns.extend(limits.iter().map(|limit| (limit.as_str(), Side::Left)));
+        columns.push(("", Side::Left));
+        let mut table = Table::new(&columns);
+        for key in &selection.keys {
+            let mut row = vec![
+                self.name(key).into(),
+                count(key.admitted.into()).into(),
+                count(key.refused.into()).into(),
+                format!("{} ago", human::duration(key.unused_for)).into(),
+                count(key.held).into(),
+                count(key.waiting).into(),
+            ];
+            if has_tiers {
+                let tier = key.tier.as_deref().unwrap_or("default");
+                row.insert(1, sanitise::line(tier).into());
+            }
+            // If limits count networks, not every key has every limit.
+            row.extend(selection.limits.iter().map(|name| {
+                let limit = key.limits.iter().find(|limit| limit.name == *name);
+                limit.map_or_else(|| "".into(), key::standing)
+            }));
+            row.push(match (key.torn, key.throttled_for) {
+                (true, _) => "changing".into(),
+                (false, Duration::ZERO) => "".into(),
+                (false, wait) => format!("throttled for {}", human::duration(wait)).into(),
+            });
+            table.row(row);
+        }
+        table
+    }
 }
 
 impl Order {
