@@ -55,6 +55,23 @@ impl OpenOptions {
         self
     }
 
+    /// [`lock_timeout`](Self::lock_timeout), as the crate `raw_sync` says timeouts. `Timeout::Infinite` waits for as
+    /// long as it takes.
+    ///
+    /// ```
+    /// use raw_sync::Timeout;
+    ///
+    /// let options = shmlimit::OpenOptions::new().raw_sync_timeout(Timeout::Infinite);
+    /// # let _ = options;
+    /// ```
+    #[cfg(feature = "raw_sync")]
+    pub fn raw_sync_timeout(self, timeout: raw_sync::Timeout) -> Self {
+        self.lock_timeout(match timeout {
+            raw_sync::Timeout::Infinite => Duration::MAX,
+            raw_sync::Timeout::Val(timeout) => timeout,
+        })
+    }
+
     /// Whether to accept a file that anyone may write, or that belongs to another user in a directory that others may
     /// write. Whoever can write the file can bring down every process that uses it.
     pub fn trust_any_owner(mut self, trust: bool) -> Self {

@@ -3,8 +3,7 @@
 //! The kind is fixed for a segment. It is read from the header once, at attach, and kept privately from then on.
 
 use std::io;
-
-use raw_sync::Timeout;
+use std::time::Duration;
 
 use super::guard::{Guard, LockError};
 use super::slot_word::SlotWord;
@@ -61,7 +60,7 @@ impl LockKind {
         self,
         area: &LockArea,
         owner: u64,
-        timeout: Timeout,
+        timeout: Duration,
         is_alive: impl Fn(SlotWord) -> bool,
     ) -> Result<Option<Guard<'_>>, LockError> {
         match self {

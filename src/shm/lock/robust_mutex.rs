@@ -1,7 +1,7 @@
 //! The process-shared robust mutex: a thin layer over pthread.
 //!
-//! raw_sync's mutex is process-shared but not robust: a killed holder leaves it locked for ever. So pthread is called
-//! directly here, with raw_sync's [`Timeout`] to say how long to wait. The type is always NORMAL, robust, without
+//! The crate raw_sync has a mutex that is process-shared but not robust: a killed holder leaves it locked for ever. So
+//! pthread is called directly here. The type is always NORMAL, robust, without
 //! priority inheritance: the other types compare thread ids, which collide between PID namespaces.
 #![allow(unsafe_code)]
 
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::pthread_mutex_t;
-use raw_sync::Timeout;
 
 use super::guard::{Guard, LockError};
 use super::spin::{Look, spin};
@@ -74,9 +73,9 @@ impl LockArea {
     /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be had in that time. If
     /// [`Guard::owner_died`] is true, the protected data may be half changed.
     #[inline]
-    pub(super) fn lock_mutex(&self, timeout: Timeout) -> Result<Option<Guard<'_>>, LockError> {
+    pub(super) fn lock_mutex(&self, timeout: Duration) -> Result<Option<Guard<'_>>, LockError> {
         match self.try_lock_mutex()? {
-            None if !matches!(timeout, Timeout::Val(Duration::ZERO)) => self.lock_contended(timeout),
+            None if !timeout.is_zero() => self.lock_contended(timeout),
             guard => Ok(guard),
         }
     }
@@ -108,14 +107,12 @@ impl LockArea {
     }
 
     #[cold]
-    fn lock_contended(&self, timeout: Timeout) -> Result<Option<Guard<'_>>, LockError> {
+    fn lock_contended(&self, timeout: Duration) -> Result<Option<Guard<'_>>, LockError> {
         if let Some(guard) = self.spin_mutex()? {
             return Ok(Some(guard));
         }
-        let deadline = match timeout {
-            Timeout::Infinite => None,
-            Timeout::Val(duration) => Instant::now().checked_add(duration),
-        };
+        // `None` if it is so far away that no clock reaches it.
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             let slice = match deadline {
                 None => SLICE,
@@ -281,6 +278,7 @@ fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
+    use raw_sync::Timeout;
     use raw_sync::locks::{LockInit, Mutex};
 
     use super::super::robust_mutex::*;
@@ -294,7 +292,7 @@ mod tests {
     }
 
     fn take(area: &LockArea) -> Guard<'_> {
-        let taken = area.lock_mutex(Timeout::Val(Duration::from_secs(10)));
+        let taken = area.lock_mutex(Duration::from_secs(10));
         taken.expect("no error").expect("free or handed on")
     }
 
@@ -304,7 +302,7 @@ mod tests {
         let held = take(&area);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let taken = area.lock_mutex(Timeout::Val(Duration::from_millis(5)));
+                let taken = area.lock_mutex(Duration::from_millis(5));
                 assert!(taken.expect("no error").is_none());
                 assert!(area.mutex_word().holder.is_some());
             });

@@ -6,8 +6,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use raw_sync::Timeout;
-
 use super::guard::Guard;
 use super::slot_word::{NextStep, SlotWord};
 use super::spin::{Look, spin};
@@ -64,14 +62,14 @@ impl LockArea {
     pub(in crate::shm::lock) fn lock_slot(
         &self,
         owner: u64,
-        timeout: Timeout,
+        timeout: Duration,
         is_alive: impl Fn(SlotWord) -> bool,
     ) -> Option<Guard<'_>> {
-        let deadline = match timeout {
-            Timeout::Infinite => None,
-            Timeout::Val(Duration::ZERO) => return self.take_from_dead(owner, self.slot_word(), is_alive),
-            Timeout::Val(duration) => Instant::now().checked_add(duration),
-        };
+        if timeout.is_zero() {
+            return self.take_from_dead(owner, self.slot_word(), is_alive);
+        }
+        // `None` if it is so far away that no clock reaches it.
+        let deadline = Instant::now().checked_add(timeout);
         if let Some(guard) = self.spin_slot(owner) {
             return Some(guard);
         }

@@ -4,8 +4,6 @@
 
 use std::time::Duration;
 
-use raw_sync::Timeout;
-
 use super::host::process_of_thread;
 use super::participant::{Membership, ParticipantId, ParticipantTable};
 use crate::choices::LockKind;
@@ -92,9 +90,7 @@ impl Membership {
         timeout: Duration,
     ) -> Result<Guard<'a>, LockError> {
         let kind = self.table().lock_kind;
-        let guard = kind.lock(area, owner, Timeout::Val(timeout), |word| {
-            self.is_lock_owner_alive(word)
-        })?;
+        let guard = kind.lock(area, owner, timeout, |word| self.is_lock_owner_alive(word))?;
         guard.ok_or_else(|| LockError::TimedOut {
             // The holder only matters to a process that waits for it.
             holder: if timeout.is_zero() {

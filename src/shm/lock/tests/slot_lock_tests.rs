@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use raw_sync::Timeout;
-
 use crate::shm::layout::records::LockArea;
 use crate::shm::lock::guard::Guard;
 use crate::shm::lock::slot_word::SlotWord;
@@ -24,7 +22,7 @@ fn owner(slot: u64, generation: u64) -> u64 {
 }
 
 fn lock(area: &LockArea, slot: u64, timeout: Duration, is_alive: bool) -> Option<Guard<'_>> {
-    area.lock_slot(owner(slot, 1), Timeout::Val(timeout), |_| is_alive)
+    area.lock_slot(owner(slot, 1), timeout, |_| is_alive)
 }
 
 #[test]
@@ -62,7 +60,7 @@ fn an_owner_that_unlocks_while_it_is_probed_is_not_taken_from() {
     let area = area();
     let held = std::cell::Cell::new(area.try_lock_slot(owner(0, 1)));
     // The owner is found dead, but has unlocked by then: the swap against the old word fails, and the lock is free.
-    let taken = area.lock_slot(owner(1, 1), Timeout::Val(LONG), |_| {
+    let taken = area.lock_slot(owner(1, 1), LONG, |_| {
         drop(held.take());
         false
     });
@@ -75,7 +73,7 @@ fn of_two_takers_one_wins_and_the_one_that_stopped_loses() {
     std::mem::forget(area.try_lock_slot(owner(0, 1)));
     let faster = std::cell::Cell::new(None);
     // The slower one found the owner dead, and stopped before it swapped.
-    let slower = area.lock_slot(owner(1, 1), Timeout::Val(Duration::ZERO), |_| {
+    let slower = area.lock_slot(owner(1, 1), Duration::ZERO, |_| {
         faster.set(lock(&area, 2, Duration::ZERO, false));
         false
     });
