@@ -50,7 +50,7 @@ impl SegmentEngine {
 
     /// [Checks](Self::check) each of many keys, all at the same instant. `answers` has an entry for each key. A key
     /// that never admits the costs is merely refused. If the definition lets no key ever admit them, that is an error,
-    /// and no key is charged.
+    /// and no key is charged. A capacity that a key cannot have is an error, too, but other keys may have been charged.
     pub(crate) fn check_many(
         &self,
         set: &SetEngine,

@@ -1,4 +1,4 @@
-//! The fast path: requests that need no more of their limits than a rule and its state, and at most one hold.
+//! The fast path: requests that only take from the states of plain limits, and need at most one hold.
 //!
 //! They are decided under the bare lock, with copies that stay in registers, because they leave no work for after the
 //! unlock. If anything is not plain, such as a lease, a tier, credit or a queue of waiters, the request is left

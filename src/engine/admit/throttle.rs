@@ -16,8 +16,8 @@ use crate::units::NANOS_PER_SECOND;
 /// The longest throttle, in nanoseconds: 31 days.
 const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
 
-/// A throttle that lasts longer than this is damage. A reader's clock may be behind the reading that the word was
-/// written by.
+/// A throttle that lasts longer than this is damage. The margin is for readers whose clock is behind the reading that
+/// the word was written by.
 const LONGEST_SOUND: u64 = MAX_THROTTLE + MAX_AHEAD;
 
 impl SegmentEngine {

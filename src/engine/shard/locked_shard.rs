@@ -53,7 +53,7 @@ pub(crate) enum LockFor {
     /// To take something, at an instant that was read before, so that several shards can share it. If a shard was
     /// changed later than that, the instant is that of the change.
     DecideAt(Now),
-    /// To see what would be decided. Leaves no trace of when.
+    /// To see what would be decided. The instant is not recorded in the shard.
     Look,
     /// To give something back, or to finish what others left.
     GiveBack,

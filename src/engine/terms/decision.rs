@@ -218,7 +218,7 @@ impl Decision {
     }
 
     /// Begins an admission of the participant `owner` in a shard of the set. Clears the [notes](Self::notes), unless
-    /// the decision `is_pending`, so that they are still empty.
+    /// the decision `is_pending`: then they are still empty.
     #[inline(always)]
     pub(in crate::engine) fn begin(
         &mut self,
@@ -537,7 +537,7 @@ pub enum RefusalReason {
     HoldsFull,
     /// The queue is full: as many requests wait as the set was declared for.
     QueueFull,
-    /// The upstream accepts nothing for a while, as [`Permit::throttled`](crate::Permit::throttled) reported.
+    /// The upstream accepts nothing for a while, as was reported: see [`Permit::throttled`](crate::Permit::throttled).
     Throttled,
     /// Too little of a limit that hosts share is leased to this host: see [`Limit::fleet`](crate::Limit::fleet). More
     /// is requested in the background. No retry time is known.
