@@ -8,9 +8,9 @@
 //! holds, so the batches of n processes together are at most a sixteenth of the burst times 1 + 1/2 + ... + 1/n.
 //!
 //! **At most batch - 1 units are left after a draw**, because the request that it is made for takes at least one. All
-//! that is left was charged at the latest draw or later: when a request needs more than is left, the rest is given
-//! back first if the algorithm refunds, and spent first if it does not. So one instant, the hold's, is enough to tell
-//! how much of what is left time has replenished since.
+//! that is left was charged at the latest draw or later: when a request needs more, what is left is first given back
+//! if the algorithm refunds, and first spent if it does not. So one instant, the hold's, is enough to tell how much
+//! of what is left time has replenished since.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -569,7 +569,7 @@ impl LockedShard<'_> {
         let Some(word) = hold.and_then(|hold| hold.amounts().first()) else {
             return 0;
         };
-        // What is left must be less than a batch.
+        // What is left stays less than a batch.
         let room = credit.batch.max_left(drawn.units);
         let (added, requests) = CreditWord::put_back(word, drawn.tag, refunded, room);
         limit.charge(row, transaction, self.now, added);

@@ -136,7 +136,7 @@ impl SegmentEngine {
         let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return false;
         };
-        // If another process has just taken duty, this only lets it stay for longer.
+        // If another process has just taken duty, this moves its deadline, until its own next step does.
         let until = self.system_nanos().saturating_add(nanos.min(LONGEST));
         words.duty_until().store(until, Ordering::Release);
         true

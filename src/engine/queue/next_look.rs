@@ -101,7 +101,7 @@ impl SegmentEngine {
                     0 => u64::MAX,
                     wait => self.boot_instant(instant.saturating_add(wait)),
                 };
-                // The head may also get what it waits for at any time, which nobody can predict.
+                // The head may also be granted what it waits for at any other time, and not collect it.
                 let unknown = now.saturating_add(WATCHED_SLICE.min(shard.plan.collect_within));
                 lapse.min(turn).saturating_add(looks_after.stagger()).min(unknown)
             }

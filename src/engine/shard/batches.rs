@@ -315,7 +315,8 @@ fn current_process() -> u64 {
 type OfSet = (Weak<Membership>, u64, Weak<Batches>);
 
 /// The batches of this process, by segment and set. A forked child inherits those of its parent. If another thread
-/// was changing the list at the time, handles that the child opens do not share their batches.
+/// was changing the list at the time, the child starts a new list, and handles that it opens share nothing with those
+/// that it inherited.
 static KNOWN: ProcessMutex<Vec<OfSet>> = ProcessMutex::new();
 
 fn find_or_add(

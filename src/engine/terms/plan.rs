@@ -39,8 +39,8 @@ pub(crate) enum BatchSize {
     Auto,
 }
 
-/// With automatic sizes, all batches of a limit together are at most one part in this many of what remains, as long as
-/// the number of processes does not change.
+/// With automatic sizes, all batches of a limit together are at most one part in this many of what remains, while the
+/// number of processes does not change.
 const AUTO_SHARE: u64 = 16;
 
 impl BatchSize {
