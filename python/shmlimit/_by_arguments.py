@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._declaration import Amount
@@ -17,8 +18,8 @@ Costs: TypeAlias = Mapping[str, Amount]
 Capacities: TypeAlias = Mapping[str, Amount | None]
 """A key's own capacities by limit name; None restores the declared capacity."""
 
-Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address
-"""The key whose limits are used."""
+Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address | UUID
+"""The key whose limits are used: addresses and UUIDs by their text."""
 
 
 def check_costs(costs: object) -> None:

@@ -165,7 +165,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
         Args:
             set_name: The set.
-            key: The key: str, bytes or int, or an address if the set counts networks.
+            key: The key: str, bytes, int or UUID, or an address if the set counts networks.
 
         Returns:
             The key's state; None if it has no row, as if it had never been used. For an address, a list of its

@@ -27,6 +27,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
+        crate::interpreter::only::require(py)?;
         crate::segments::acquiring::add_to_class(py)?;
         module.add(
             "Checked",

@@ -10,7 +10,7 @@ use pyo3::{PyTypeInfo, intern};
 
 use crate::interpreter::error::exception;
 
-/// The bytes of a key: a string in UTF-8, bytes as they are, a whole number in digits, an address as text.
+/// The bytes of a key: a string in UTF-8, bytes as they are, a whole number in digits, an address or a UUID as text.
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(text) = key.cast::<PyString>() {
         let unicode = text.to_cow().or_else(|_| {
@@ -36,10 +36,22 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(address) = address(key) {
         return Ok(Cow::Owned(address.to_string().into_bytes()));
     }
+    if is_uuid(key)? {
+        return Ok(Cow::Owned(key.str()?.to_cow()?.as_bytes().to_vec()));
+    }
     Err(PyTypeError::new_err(format!(
-        "{} is no key: give a str, bytes, int or IP address",
+        "{} is no key: give a str, bytes, int, UUID or IP address; of several parts make one text, such as \
+         f\"{{tenant}}/{{user}}\"",
         key.repr()?
     )))
+}
+
+fn is_uuid(key: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let class = key
+        .py()
+        .import(intern!(key.py(), "uuid"))?
+        .getattr(intern!(key.py(), "UUID"))?;
+    key.is_instance(&class)
 }
 
 /// An address: a string, or an object of the module `ipaddress`.

@@ -7,6 +7,7 @@ pub(crate) mod json;
 pub(crate) mod log;
 pub(crate) mod object;
 pub(crate) mod once;
+pub(crate) mod only;
 pub(crate) mod ready;
 pub(crate) mod seconds;
 pub(crate) mod value;

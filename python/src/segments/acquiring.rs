@@ -85,7 +85,7 @@ Takes everything that the request names, or nothing, and answers at once.
 Args:
     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    key: Who is limited, where the set is keyed: str, bytes or int.
+    key: Who is limited, where the set is keyed: str, bytes, int or UUID.
     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
@@ -215,7 +215,7 @@ Takes everything that the request names for good, or nothing: for what is not he
 Args:
     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
+    key: Who is limited, where the set is keyed: str, bytes, int or UUID. An address, where the set counts networks.
     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
         them. What it has already costs a look. Of those that it does not name, it keeps what it has.

@@ -203,7 +203,7 @@ impl Limits {
     /// Args:
     ///     costs: What to take of each limit, by name. Each calls or concurrency limit that is not named is taken once;
     ///         0 asks without taking.
-    ///     key: The key whose limits are used, if the set is keyed: str, bytes or int.
+    ///     key: The key whose limits are used, if the set is keyed: str, bytes, int or UUID.
     ///     max_delay: The longest delay to accept, in seconds.
     ///     tier: The tier to put the key into, where it stays; by default the key stays in its tier.
     ///     limits: The key's own capacities, by limit name, with None for the declared one. The key keeps them; passing
@@ -276,8 +276,8 @@ impl Limits {
     /// Args:
     ///     costs: What to ask of each limit, by name. Each calls or concurrency limit that is not named is asked for
     ///         one.
-    ///     key: The key whose limits are used, if the set is keyed: str, bytes or int. An address if the set counts
-    ///         networks.
+    ///     key: The key whose limits are used, if the set is keyed: str, bytes, int or UUID. An address if the set
+    ///         counts networks.
     ///
     /// Returns:
     ///     The verdicts by limit name.
@@ -360,7 +360,7 @@ impl Limits {
     /// keeps its row until it is in `default` again.
     ///
     /// Args:
-    ///     key: The key: str, bytes or int.
+    ///     key: The key: str, bytes, int or UUID.
     ///     tier: A tier that the set declares, or `default`.
     ///
     /// Raises:
@@ -374,7 +374,7 @@ impl Limits {
     /// The tier that a key is in.
     ///
     /// Args:
-    ///     key: The key: str, bytes or int.
+    ///     key: The key: str, bytes, int or UUID.
     fn tier(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         key.tier().or_raise(py)
@@ -431,7 +431,7 @@ impl Limits {
     /// `keyed=Keyed(..., overrides=True)`.
     ///
     /// Args:
-    ///     key: The key: str, bytes or int.
+    ///     key: The key: str, bytes, int or UUID.
     ///     limit: The limit.
     ///     capacity: The key's capacity; None for that of the declaration or the key's tier.
     ///
@@ -459,7 +459,7 @@ impl Limits {
     /// A key's own capacities, by limit name.
     ///
     /// Args:
-    ///     key: The key: str, bytes or int.
+    ///     key: The key: str, bytes, int or UUID.
     fn overrides<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
         let overrides = PyDict::new(py);

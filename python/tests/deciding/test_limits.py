@@ -5,6 +5,7 @@ import enum
 import gc
 from decimal import Decimal
 from ipaddress import ip_address
+from uuid import UUID
 
 import pytest
 from conftest import CLOCK_LAG
@@ -133,14 +134,17 @@ def test_an_unknown_limit_is_an_error_or_skipped_with_one_warning_where_not_stri
 def test_each_key_has_limits_of_its_own(open_set):
     limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
     assert limits.keyed
-    for key in ["tenant-7", b"tenant-8", 9, ip_address("2001:db8::1")]:
+    for key in ["tenant-7", b"tenant-8", 9, ip_address("2001:db8::1"), UUID(int=7)]:
         assert limits.try_acquire(key=key)
         assert not limits.try_acquire(key=key)
-    assert not limits.try_acquire(key="9")  # which is the same key as the number
+    # The same keys as the number and the UUID.
+    assert not limits.try_acquire(key="9")
+    assert not limits.try_acquire(key=str(UUID(int=7)))
     with pytest.raises(sl.KeyRequired):
         limits.try_acquire()
-    with pytest.raises(TypeError, match="no key"):
-        limits.try_acquire(key=1.5)
+    for no_key in (1.5, True, ("tenant-7", 9), object()):
+        with pytest.raises(TypeError, match="no key: give a str, bytes, int, UUID or IP address; of several parts"):
+            limits.try_acquire(key=no_key)
     with pytest.raises(sl.InvalidKey):
         limits.try_acquire(key="")
     limits.reset(key="tenant-7")
@@ -444,3 +448,10 @@ def test_work_that_was_ended_early_did_not_fail(segment_path, error, failed):
     with pytest.raises(error), segment["set"].try_acquire():
         raise error
     assert segment.snapshot()["sets"][0]["limits"][0]["counts"]["failed"] == failed
+
+
+@pytest.mark.parametrize("window", ["1.5h", "0.0625d", "90m", 5400, "1.25h 15m"])
+def test_windows_may_have_decimals(open_set, window):
+    limits = open_set(sl.Calls("requests", 1, window, algorithm="fixed_window", align="first_use"))
+    assert limits.check()
+    assert 5390 < limits.check().retry_after <= 5400

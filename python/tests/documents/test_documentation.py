@@ -63,7 +63,7 @@ PYTHON_BEFORE = {
         path = "openai.limits"
         call_the_model = lambda: types.SimpleNamespace(usage=900)
     """,
-    ("docs/python/deployment.md", 12): "limits = limits()",
+    ("docs/python/deployment.md", 14): "limits = limits()",
     ("docs/python/web.md", 2): """
         from flask import Flask
         from flask_limiter import Limiter
@@ -74,7 +74,7 @@ PYTHON_BEFORE = {
         from fastapi import FastAPI
         app = FastAPI()
     """,
-    ("docs/python/web.md", 7): """
+    ("docs/python/web.md", 8): """
         import pathlib
         BASE_DIR = pathlib.Path(".")
     """,

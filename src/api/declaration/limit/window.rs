@@ -12,8 +12,8 @@ use crate::words::{ParseError, words};
 
 /// The period over which a limit counts.
 ///
-/// In TOML: a length such as `"60s"`, `"1m30s"`, `"500ms"` or `"1h"` (whole numbers, each followed by `d`, `h`, `m`,
-/// `s`, `ms`, `us` or `ns`), or `"calendar:day"`, `"calendar:week"`, `"calendar:month"`.
+/// In TOML: a length such as `"60s"`, `"1m30s"`, `"500ms"` or `"1.5h"` (numbers, each followed by `d`, `h`, `m`, `s`,
+/// `ms`, `us` or `ns`), or `"calendar:day"`, `"calendar:week"`, `"calendar:month"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
@@ -58,6 +58,7 @@ impl Window {
 /// use shmlimit::Window;
 ///
 /// assert_eq!("1m30s".parse(), Ok(Window::Span(Duration::from_secs(90))));
+/// assert_eq!("1.5m".parse(), Ok(Window::Span(Duration::from_secs(90))));
 /// assert_eq!("calendar:day".parse(), Ok(Window::Day));
 /// assert_eq!(Window::Span(Duration::from_secs(90)).to_string(), "1m30s");
 /// ```
@@ -123,12 +124,24 @@ impl<'de> Deserialize<'de> for Window {
     }
 }
 
+/// Multiplies the number in `text`, such as `90` or `1.5`, with a unit; `None` if that is no whole number.
+fn parse_times(text: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let part = u128::from(fraction.parse::<u64>().ok()?) * u128::from(unit);
+    if !part.is_multiple_of(scale) {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    whole.checked_add(u64::try_from(part / scale).ok()?)
+}
+
 /// Sums the pairs of number and unit in `text`, in any order; spaces between pairs are allowed.
 fn parse_nanos(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum = 0_u64;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(digits);
         let letters = after
             .find(|c: char| !c.is_ascii_alphabetic())
@@ -136,7 +149,7 @@ fn parse_nanos(text: &str) -> Option<u64> {
         let (name, after) = after.split_at(letters);
         let (_, length) = Window::UNITS.into_iter().find(|(unit, _)| *unit == name)?;
         let nanos = nanos_from_duration(length)?;
-        sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(nanos)?)?;
+        sum = sum.checked_add(parse_times(number, nanos)?)?;
         rest = after.trim_start();
     }
     (!text.trim().is_empty()).then_some(sum)
@@ -239,6 +252,10 @@ mod tests {
         assert_eq!(span("1m 30s"), Some(Duration::from_secs(90)));
         assert_eq!(span("500ms"), Some(Duration::from_millis(500)));
         assert_eq!(span("30d"), Some(Duration::from_secs(30 * 86_400)));
+        assert_eq!(span("1.5s"), Some(Duration::from_millis(1_500)));
+        assert_eq!(span("0.5h"), Some(Duration::from_secs(1_800)));
+        assert_eq!(span("1.5h 0.25m"), Some(Duration::from_secs(5_415)));
+        assert_eq!(span("0.000000001s"), Some(Duration::from_nanos(1)));
         assert_eq!(
             span("18446744073709551615ns"),
             Some(Duration::from_nanos(u64::MAX))
@@ -256,7 +273,12 @@ mod tests {
             "1month",
             "1y",
             "-1s",
-            "1.5s",
+            ".5s",
+            "1.s",
+            "1.5.5s",
+            "1.5ns",
+            "0.0000000001s",
+            "0.18446744073709551616d",
             "1s,",
             "18446744073709551616ns",
             "600000d",
