@@ -11,14 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from numbers import Integral
+from fractions import Fraction
+from numbers import Integral, Rational, Real
 from typing import Any, Literal, TypeAlias
 
 from shmlimit import _native
 from shmlimit._errors import DeclarationError
 
-Amount: TypeAlias = int | float | Decimal | str
-"""How much, in natural units: a whole number, or a decimal if the limit declares a unit."""
+Amount: TypeAlias = int | float | Decimal | Fraction | str
+"""How much, in natural units: a whole number, or a decimal if the limit declares a unit. Numbers of numpy are amounts,
+too."""
 
 Window: TypeAlias = int | float | timedelta | str
 """How long: seconds, a timedelta, or text such as `"60s"`, `"1m30s"`, `"calendar:day"`."""
@@ -456,6 +458,14 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
         return [_plain(each, name, f"{place}{_named(each)}") for each in value]
     if value is None or isinstance(value, (str, int)):
         return value
+    if isinstance(value, Rational):
+        digits = Decimal(value.numerator) / Decimal(value.denominator)
+        if Fraction(digits) != value:
+            raise DeclarationError(f"{place} is {value}, which is no decimal: round it")
+        return format(digits, "f")
+    if isinstance(value, Real):
+        # Floats of other packages, whose text is the shortest that yields them.
+        return format(Decimal(str(value)), "f")
     if name == "name":
         return _text(value, place)
     raise TypeError(f"{place or 'a value'} is {value!r}: give a str, a number, or what it is documented to be")

@@ -54,6 +54,9 @@ class _NoCache:
     """Stands where DRF's throttles have Django's cache, so that nobody keeps counts there to no effect."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            # Something looks at what it is.
+            raise AttributeError(name)
         raise NotImplementedError(
             f"cache.{name}: the throttles of shmlimit.rest_framework do not keep their counts in Django's cache. Read "
             "`history`, which has an entry for each counted request, and call `super().throttle_success()` to count one"

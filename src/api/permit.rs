@@ -15,7 +15,7 @@ use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
 use crate::callers_code::contained;
 use crate::choices::Kind;
 use crate::engine::{
-    Costs, Decision, Ending, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
+    Costs, Debited, Decision, Ending, LockWait, Phase, Released, Renewed, SettledLimit, SettledLimits, Shard,
 };
 use crate::error::{Error, PermitError, SegmentError};
 
@@ -176,11 +176,11 @@ impl<'a> Permit<'a> {
         let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let set = self.set.engine_set();
-        let is_admitted = engine.debit(set, &self.decision, costs, &mut decision)?;
-        if is_admitted {
+        let debited = engine.debit(set, &self.decision, costs, &mut decision)?;
+        if debited != Debited::Not {
             self.decision.add_to_cost(index, used);
         }
-        Ok((is_admitted, decision))
+        Ok((debited == Debited::WithSomeLeft, decision))
     }
 
     /// Gives back everything that was taken, calls included, as far as the algorithms refund, and everything that is
@@ -273,6 +273,22 @@ impl<'a> Permit<'a> {
         self.release_as(Ending::Released { failed: true })
     }
 
+    /// [Releases](Self::release) the permit because its program has lost it: for bindings to languages whose garbage
+    /// collector finds it, soon or late. Counts as [unsettled](crate::LimitCounts::unsettled) each concurrency limit
+    /// that was held.
+    ///
+    /// # Errors
+    ///
+    /// See [`release`](Self::release).
+    pub fn release_lost(&mut self) -> Result<(), Error> {
+        let was_held = self.decision.hold().is_some();
+        self.release()?;
+        if was_held && self.decision.hold().is_none() {
+            self.count_unsettled_of(Kind::Concurrency);
+        }
+        Ok(())
+    }
+
     #[inline]
     fn release_as(&mut self, ending: Ending) -> Result<(), Error> {
         if self.is_released() || !self.is_own() {
@@ -310,16 +326,16 @@ impl<'a> Permit<'a> {
     /// Counts each rate limit whose reserved cost was never replaced by an actual one.
     #[inline]
     fn count_unsettled(&self) {
-        let set = self.set.engine_set();
-        if set.first_rate.is_none() {
-            return;
+        if self.set.engine_set().first_rate.is_some() {
+            self.count_unsettled_of(Kind::Rate);
         }
+    }
+
+    fn count_unsettled_of(&self, kind: Kind) {
+        let set = self.set.engine_set();
         for (index, decided) in self.decision.iter() {
-            let is_rate = set
-                .limits
-                .get(index)
-                .is_some_and(|limit| limit.kind == Kind::Rate);
-            if is_rate && decided.cost() > 0 {
+            let is_of_kind = set.limits.get(index).is_some_and(|limit| limit.kind == kind);
+            if is_of_kind && decided.cost() > 0 {
                 self.shard().count_unsettled(index);
             }
         }

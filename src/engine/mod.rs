@@ -13,7 +13,7 @@ mod shard;
 pub(crate) mod terms;
 
 pub(crate) use crate::shm::layout::places::HoldReference;
-pub(crate) use admit::check::Outlook;
+pub(crate) use admit::check::{Debited, Outlook};
 pub(crate) use admit::network::Networks;
 pub(crate) use admit::reserve::Reserved;
 pub(crate) use change::apply_definition::Applied;

@@ -80,7 +80,7 @@ impl PermitHandle {
         self.reach(|permit| permit.settle(actual).map(|_| ()))
     }
 
-    /// Debits a budget, and returns whether anything had been left of it: see [`Permit::debit`].
+    /// Debits a budget in full, and returns whether anything had been left of it: see [`Permit::debit`].
     ///
     /// # Errors
     ///

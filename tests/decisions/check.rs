@@ -8,7 +8,7 @@ use crate::scene::{ALGORITHMS, create, expect_permit};
 use proptest::prelude::*;
 use shmlimit::{
     Algorithm, Align, Checked, Declaration, Error, Forecast, Keyed, Limit, LimitSet, PermitError,
-    RefusalReason, Request, RequestError, SetDeclaration, SetSnapshot,
+    RefusalReason, Request, RequestError, SetDeclaration, SetSnapshot, Tier, Window,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -264,12 +264,74 @@ fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     }
     let refused = permit.debit("units", 30).expect("works");
     assert_eq!(refused.reason(), Some(RefusalReason::Budget));
+    assert_eq!(
+        scene.snapshot().limits[0].counts.taken,
+        150,
+        "what was used counts, whatever was left"
+    );
     scene.pass(MINUTE);
     assert!(permit.debit("units", 30).expect("works").is_admitted());
-    // 150 were debited; of 155 used, five are new.
-    permit.settle([("units", 155)]).expect("works");
+    // 180 were debited; of 185 used, five are new.
+    permit.settle([("units", 185)]).expect("works");
     assert_eq!(remaining(), 65);
-    assert_eq!(scene.snapshot().limits[0].counts.taken, 155);
+    assert_eq!(scene.snapshot().limits[0].counts.taken, 185);
+}
+
+#[test]
+fn every_debit_under_a_permit_counts_and_those_without_one_end_with_the_budget() {
+    let budget = || Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
+    let tiered = keyed("tiered", 10)
+        .add_limit(budget())
+        .add_tier(Tier::new("small").capacity("units", 50));
+    let overridden = SetDeclaration::new("overridden")
+        .keyed(Keyed::new(10).overrides(true))
+        .add_limit(budget());
+    let scene = with_sets([
+        plain(budget()),
+        keyed("keyed", 10).add_limit(budget()),
+        tiered,
+        overridden,
+        SetDeclaration::new("shadow").add_limit(budget().shadow(true)),
+        SetDeclaration::new("calendar").add_limit(Limit::budget("units", 100, Window::Month)),
+    ]);
+    scene
+        .segment
+        .set("tiered")
+        .expect("declared")
+        .key("a")
+        .expect("a key")
+        .assign("small")
+        .expect("declared");
+    let of_override = scene.segment.set("overridden").expect("declared");
+    of_override
+        .key("a")
+        .expect("a key")
+        .override_capacity("units", 70)
+        .expect("allowed");
+    for (index, set) in scene.segment.snapshot().expect("a copy").sets.iter().enumerate() {
+        let handle = scene.segment.set(&set.name).expect("declared");
+        let subject = handle.is_keyed().then(|| handle.key("a").expect("a key"));
+        let acquired = match &subject {
+            Some(key) => key.try_acquire(&handle.request()),
+            None => handle.try_acquire(&handle.request()),
+        };
+        let mut permit = expect_permit(acquired);
+        let answers = [30, 300, 40, 5].map(|used| permit.debit("units", used).expect("works").is_admitted());
+        let in_shadow = set.name == "shadow";
+        assert_eq!(answers, [true, true, in_shadow, in_shadow], "{}", set.name);
+        let taken = || snapshot_of(&scene, index).limits[0].counts.taken;
+        assert_eq!(taken(), 375, "{}", set.name);
+        assert_eq!(permit.taken().next(), Some(("units", 375)), "{}", set.name);
+        permit.settle([("units", 375)]).expect("works");
+        let bare = match &subject {
+            Some(key) => key.debit("units", 9),
+            None => handle.debit("units", 9),
+        };
+        assert_eq!(bare.expect("works").is_admitted(), in_shadow, "{}", set.name);
+        if !in_shadow {
+            assert_eq!(taken(), 375, "{}", set.name);
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi, intern};
-use shmlimit::{Error, Outcome, RefusalReason};
+use shmlimit::{Error, Kind, Outcome, PermitError, RefusalReason};
 
 use crate::answers::refusal::Refusal;
 use crate::answers::settlement::Settlement;
@@ -17,7 +17,7 @@ use crate::arguments::request;
 use crate::arguments::response;
 use crate::handle::{Handle, WithHandle};
 use crate::interpreter::call::{self, Arguments, Method};
-use crate::interpreter::error::{OrRaise, exception_of};
+use crate::interpreter::error::{OrRaise, exception_of, raised};
 use crate::interpreter::log;
 use crate::interpreter::object::{self, Class, Content};
 use crate::interpreter::ready::Ready;
@@ -32,8 +32,8 @@ impl Content for Permit {
     type Methods = PermitMethods;
     const NAME: &'static CStr = c"shmlimit._native.Permit";
     const DOC: &'static CStr =
-        c"What an admitted request holds. It is true. Released, left as a context manager, or \
-garbage-collected, it gives concurrency back and keeps what was charged.";
+        c"What an admitted request holds. It is true. Released or left as a context manager, it gives concurrency \
+back and keeps what was charged. If it is garbage-collected before, it does so, too, with a ResourceWarning.";
 
     fn class() -> &'static Class {
         static CLASS: Class = Class::new();
@@ -50,6 +50,25 @@ garbage-collected, it gives concurrency back and keeps what was charged.";
 
     fn is_true(&self) -> bool {
         true
+    }
+
+    #[inline]
+    fn lose(&self) -> Option<String> {
+        let mut permit = self.permit.get().try_borrow_mut().ok()?;
+        // Most permits are released by now, or hold nothing.
+        permit.fencing_number()?;
+        let returned = end_by(&mut permit, shmlimit::Permit::release_lost);
+        if let Ok(Returned::Lost) = returned {
+            log::warning_of_collected(&self.lost());
+        }
+        // In a forked child it is the parent's, and stays held.
+        permit.fencing_number().is_none().then(|| {
+            format!(
+                "a permit of set {} was garbage-collected before it was released, and its place was free from then on: \
+                 use it as a context manager, or keep it until its release()",
+                self.set_name()
+            )
+        })
     }
 
     #[inline]
@@ -147,6 +166,25 @@ impl Permit {
 
     fn throttle(&self, py: Python<'_>, retry_after: Duration) -> PyResult<()> {
         self.release_by(py, |permit| permit.throttled(retry_after))
+    }
+
+    /// Gives back what was reserved of rates and calls, unless it was settled. What was debited from budgets was used.
+    fn refund(&self, py: Python<'_>) -> PyResult<()> {
+        let handle = self.permit.handle();
+        let mut permit = self.library_permit()?;
+        let is_reserved = |name: &str| {
+            let kind = handle.limit(name).map(shmlimit::Limit::kind);
+            matches!(kind, Some(Kind::Rate | Kind::Calls))
+        };
+        let unused: Vec<_> = permit
+            .taken()
+            .filter(|(name, _)| is_reserved(name))
+            .map(|(name, _)| (name.to_owned(), 0))
+            .collect();
+        match permit.settle(unused) {
+            Ok(_) | Err(Error::Permit(PermitError::AlreadySettled { .. })) => Ok(()),
+            Err(error) => Err(raised(py, &error)),
+        }
     }
 
     /// The log message for a permit whose lease had run out.
@@ -337,6 +375,9 @@ impl PermitMethods {
     /// Reports what was used of each named limit. The unused rest comes back if the algorithm allows it; any excess is
     /// charged.
     ///
+    /// What is no whole number of the limit's units is rounded up to one, so that nothing spent is lost. A float is not,
+    /// if it is above a whole number by a billionth of itself at most: `0.1 + 0.2` is 0.3.
+    ///
     /// Args:
     ///     actual: What was used, by limit.
     ///     named: The same as keywords.
@@ -360,7 +401,7 @@ impl PermitMethods {
         // Before the permit is borrowed mutably: reading amounts may run the caller's code, and other threads.
         let mut usage = Vec::new();
         for named in [actual, named.map(|named| named.as_any())].into_iter().flatten() {
-            request::amounts(handle, named, &mut usage)?;
+            request::amounts_used(handle, named, &mut usage)?;
         }
         let mut permit = permit.library_permit()?;
         let used = usage.iter().map(|(limit, units)| (limit, *units));
@@ -400,51 +441,63 @@ impl PermitMethods {
         object::content::<Permit>(this)?.throttle(this.py(), retry_after)
     }
 
-    /// Checks whether a response tells the client to back off and, if so, does what `throttled` does.
+    /// Checks whether a response tells the client to back off and, if so, does what `throttled` does. What was reserved
+    /// of rates and calls comes back first, because nothing was used of it.
     ///
-    /// These do: 429, for as long as the response says, or one second; 503, if it says for how long; and `grpc-status:
-    /// 8`. The time is read from `Retry-After`, in seconds or as a date, `retry-after-ms`, `x-ms-retry-after-ms` and
-    /// `grpc-retry-pushback-ms`.
+    /// These do: 429 and 529, for as long as the response says, or one second; 503, if it says for how long; 403, if it
+    /// says so or that nothing remains of a quota, as GitHub does; `grpc-status: 8`; and the throttling errors of
+    /// botocore. The time is read from `Retry-After`, in seconds, as a date or as an instant since the Unix epoch,
+    /// `retry-after-ms`, `x-ms-retry-after-ms` and `grpc-retry-pushback-ms`, or else from `x-ratelimit-reset*`,
+    /// `anthropic-ratelimit-*-reset`, `RateLimit-Reset` and `RateLimit` of quotas with nothing left. If it is zero or
+    /// over, it is one second.
     ///
     /// Args:
-    ///     response: A response of requests, httpx, aiohttp, urllib3 or `http.client`, or an exception that has its
-    ///         status and headers, or has it as its `response`, like those of requests, httpx, openai and anthropic:
-    ///         anything with `headers`, and with `status_code` or `status`. Or a mapping of headers.
+    ///     response: A response of requests, httpx, aiohttp, urllib3, botocore or `http.client`, or an exception that has
+    ///         its status and headers, or has it as its `response`, like those of requests, httpx, openai, anthropic,
+    ///         botocore and google: anything with `headers`, and with `status_code`, `status`, `http_status` or `code`.
+    ///         Or a mapping of headers.
     ///     status: The status, if `response` is a mapping of headers.
     ///     max_wait: The longest time to throttle for, whatever the response says: seconds, or a timedelta. Defaults to
     ///         the 31 days of `throttled`: set it if the server is not trusted to stop all processes for that long.
+    ///     refund: Whether what was reserved comes back, unless it was settled. False if the server counts requests that
+    ///         it refuses.
     ///
     /// Returns:
     ///     Whether it throttled, which releases the permit. Otherwise nothing has changed.
     ///
     /// Raises:
     ///     AlreadyReleased: It would throttle, and the permit was already released.
-    #[pyo3(signature = (response, *, status=None, max_wait=None))]
+    #[pyo3(signature = (response, *, status=None, max_wait=None, refund=true))]
     fn respect(
         this: &Bound<'_, Self>,
         response: &Bound<'_, PyAny>,
         status: Option<u16>,
         max_wait: Option<&Bound<'_, PyAny>>,
+        refund: bool,
     ) -> PyResult<bool> {
         let Some(wait) = response::throttled_for(response, status, max_wait)? else {
             return Ok(false);
         };
         let permit: &Permit = object::content(this)?;
+        if refund {
+            permit.refund(this.py())?;
+        }
         permit.throttle(this.py(), wait).map(|()| true)
     }
 
-    /// Debits usage from a budget of the set while the permit is held.
+    /// Debits usage from a budget of the set while the permit is held. It counts in full, whatever remains of the
+    /// budget: it was used already.
     ///
     /// Args:
     ///     limit: The budget.
-    ///     used: How much was used.
+    ///     used: How much was used, rounded up to the limit's unit, as for `settle`.
     ///
     /// Returns:
-    ///     Whether any of the budget remained; otherwise nothing was debited.
+    ///     Whether anything had been left of the budget. If not, stop.
     fn debit(this: &Bound<'_, Self>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
         let permit: &Permit = object::content(this)?;
         let handle = permit.permit.handle();
-        let units = request::units(handle, limit, used)?;
+        let units = request::units_used(handle, limit, used)?;
         let mut permit = permit.library_permit()?;
         let is_admitted = permit.debit(limit, units).map(|checked| checked.is_admitted());
         // Logging may run code that uses the permit.

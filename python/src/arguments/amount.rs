@@ -4,7 +4,7 @@ use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyString, PyType};
+use pyo3::types::{PyFloat, PyString, PyType};
 use shmlimit::Limit;
 
 use crate::handle::Handle;
@@ -16,40 +16,53 @@ pub enum Amount {
     Whole(u64),
     /// Digits with at most one point, if it is a number.
     Decimal(String),
+    /// The same, of a binary fraction: the shortest decimal that yields it.
+    Float(String),
 }
 
 impl Amount {
-    /// Reads an amount: a whole number, or a possible fraction as a float, a decimal or a string.
+    /// Reads an amount: a whole number, or a possible fraction as a float, a decimal, a fraction or a string.
     pub fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
         if object.is_instance_of::<PyFloat>() {
             // The shortest decimal that yields this float is what the user typed.
             let float = object.extract::<f64>()?;
             // Drops the sign of a negative zero.
             let float = if float == 0.0 { 0.0 } else { float };
-            return Ok(Self::Decimal(float.to_string()));
+            return Ok(Self::Float(float.to_string()));
         }
         if let Ok(text) = object.cast::<PyString>() {
             return Ok(Self::Decimal(text.to_cow()?.into_owned()));
         }
         match object.extract::<u64>() {
             Ok(whole) => return Ok(Self::Whole(whole)),
-            // It is no whole number, or none that fits.
-            Err(error)
-                if error.is_instance_of::<PyTypeError>(object.py())
-                    || error.is_instance_of::<PyOverflowError>(object.py()) => {}
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+                let message = format!("{object} is no amount: choose from 0 to {}", u64::MAX);
+                return Err(exception(py, "InvalidAmount", message));
+            }
+            // It is no whole number.
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => {}
             // Raised by the object, or an interruption.
             Err(error) => return Err(error),
         }
-        if object.is_instance_of::<PyInt>() {
-            let message = format!("{object} is no amount: choose from 0 to {}", u64::MAX);
-            return Err(exception(object.py(), "InvalidAmount", message));
+        if object.is_instance(decimal_type(py)?)? {
+            return Ok(Self::Decimal(digits_of_decimal(object)?));
         }
-        if object.is_instance(decimal_type(object.py())?)? {
-            let text = object.call_method1(intern!(object.py(), "__format__"), ("f",))?;
-            return Ok(Self::Decimal(text.extract()?));
+        let numbers = py.import(intern!(py, "numbers"))?;
+        if object.is_instance(&numbers.getattr(intern!(py, "Rational"))?)? {
+            return Ok(Self::Decimal(digits_of_fraction(object)?));
+        }
+        if object.is_instance(&numbers.getattr(intern!(py, "Real"))?)? {
+            // Floats of other packages, whose text is the shortest that yields them, perhaps with an exponent.
+            let decimal = decimal_type(py)?.call1((object.str()?,))?;
+            let positive = match decimal.eq(0)? {
+                true => decimal.call_method0(intern!(py, "copy_abs"))?,
+                false => decimal,
+            };
+            return Ok(Self::Float(digits_of_decimal(&positive)?));
         }
         Err(PyTypeError::new_err(format!(
-            "{} is no amount: give an int, float, Decimal or str",
+            "{} is no amount: give an int, float, Decimal, Fraction or str",
             object.repr()?
         )))
     }
@@ -58,9 +71,36 @@ impl Amount {
     pub fn into_text(self) -> String {
         match self {
             Self::Whole(whole) => whole.to_string(),
-            Self::Decimal(text) => text,
+            Self::Decimal(text) | Self::Float(text) => text,
         }
     }
+}
+
+fn digits_of_decimal(decimal: &Bound<'_, PyAny>) -> PyResult<String> {
+    decimal
+        .call_method1(intern!(decimal.py(), "__format__"), ("f",))?
+        .extract()
+}
+
+/// A fraction as a decimal with as many digits after the point as any unit has, and one more if that is not all of it.
+fn digits_of_fraction(fraction: &Bound<'_, PyAny>) -> PyResult<String> {
+    const DIGITS: usize = 18;
+    let py = fraction.py();
+    let numerator = fraction.getattr(intern!(py, "numerator"))?;
+    let scaled = numerator.mul(10_u64.pow(DIGITS as u32))?;
+    let (quotient, rest): (Bound<'_, PyAny>, Bound<'_, PyAny>) = scaled
+        .divmod(fraction.getattr(intern!(py, "denominator"))?)?
+        .extract()?;
+    let text = quotient.str()?;
+    let text = text.to_cow()?;
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", &*text),
+    };
+    let digits = format!("{digits:0>width$}", width = DIGITS + 1);
+    let (whole, after_the_point) = digits.split_at(digits.len() - DIGITS);
+    let more = if rest.is_truthy()? { "1" } else { "" };
+    Ok(format!("{sign}{whole}.{after_the_point}{more}"))
 }
 
 /// Converts units to natural ones: an `int`, or a `Decimal` if the limit declares a unit.

@@ -70,11 +70,15 @@ fn set_costs(handle: &Handle, costs: &Bound<'_, PyAny>, request: &mut Request) -
     })
 }
 
-/// Reads amounts by limit name, in units. Unknown names are kept: the library handles them.
-pub fn amounts(handle: &Handle, named: &Bound<'_, PyAny>, into: &mut Vec<(String, u64)>) -> PyResult<()> {
+/// Reads what was used by limit name, in units. Unknown names are kept: the library handles them.
+pub fn amounts_used(
+    handle: &Handle,
+    named: &Bound<'_, PyAny>,
+    into: &mut Vec<(String, u64)>,
+) -> PyResult<()> {
     for_each(named, |name, amount| {
         warn_of_unknown(handle, name, amount)?;
-        let units = units(handle, name, amount)?;
+        let units = units_used(handle, name, amount)?;
         into.push((name.to_owned(), units));
         Ok(())
     })
@@ -89,6 +93,39 @@ pub fn units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult
         _ if limit.is_none() => Ok(0),
         natural => handle.set.units(name, &natural.into_text()).or_raise(amount.py()),
     }
+}
+
+/// Converts what was used of a limit to units. It is rounded up, so that none of it is lost; of a float, what is above
+/// a whole number of units by no more than calculations with floats make it is no part of it.
+pub fn units_used(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
+    const NOISE: f64 = 1e-9;
+    let limit = handle.limit(name);
+    let amount_given = Amount::from_object(amount)?;
+    match &amount_given {
+        Amount::Whole(whole) if !limit.is_some_and(counts_in_parts) => return Ok(*whole),
+        _ if limit.is_none() => return Ok(0),
+        _ => {}
+    }
+    let is_float = matches!(amount_given, Amount::Float(_));
+    let natural = amount_given.into_text();
+    let covering = handle.set.units_to_cover(name, &natural).or_raise(amount.py())?;
+    let (Some(limit), true) = (limit, is_float && covering > 1) else {
+        return Ok(covering);
+    };
+    if handle.set.units(name, &natural).is_ok() {
+        return Ok(covering);
+    }
+    let below = limit.format_units(covering - 1).parse::<f64>();
+    let above = natural
+        .parse::<f64>()
+        .ok()
+        .zip(below.ok())
+        .map(|(used, below)| (used - below) / used);
+    Ok(if above.is_some_and(|above| above <= NOISE) {
+        covering - 1
+    } else {
+        covering
+    })
 }
 
 /// Calls `visit` with each name and amount of a mapping.

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use pyo3::exceptions::PyException;
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::{PyException, PyResourceWarning};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -63,6 +64,31 @@ pub fn warning_of_collected(message: &str) {
             raised.restore(py);
         }
     });
+}
+
+/// Gives a `ResourceWarning` of an object that nothing refers to any more, as Python does of open files. An exception
+/// that is being raised stays in place; a filter that makes the warning an error has it reported as unraisable.
+pub fn resource_warning(object: &Bound<'_, PyAny>, message: &str) {
+    let py = object.py();
+    let raised = PyErr::take(py);
+    let warn = || -> PyResult<()> {
+        let keywords = PyDict::new(py);
+        keywords.set_item(intern!(py, "source"), object)?;
+        let category = PyResourceWarning::type_object(py);
+        let warnings = py.import(intern!(py, "warnings"))?;
+        warnings.call_method(intern!(py, "warn"), (message, category), Some(&keywords))?;
+        Ok(())
+    };
+    match warn() {
+        Err(error) if error.is_instance_of::<PyResourceWarning>(py) => {
+            error.write_unraisable(py, Some(object))
+        }
+        // The interpreter is shutting down.
+        _ => {}
+    }
+    if let Some(raised) = raised {
+        raised.restore(py);
+    }
 }
 
 /// The paths of removed segments that were already warned about. If the lock is taken, as in a child that was forked

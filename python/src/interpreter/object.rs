@@ -16,6 +16,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi};
 
 use crate::interpreter::call;
+use crate::interpreter::log;
 use crate::interpreter::once::once;
 
 /// The content of an object of such a class.
@@ -38,6 +39,12 @@ pub trait Content: Send + Sized + 'static {
 
     /// The object's truth value.
     fn is_true(&self) -> bool;
+
+    /// Called before that: returns a warning if the program lost something by dropping its last reference.
+    #[inline]
+    fn lose(&self) -> Option<String> {
+        None
+    }
 
     /// Finalizes the content when nothing refers to the object any more.
     fn end(self, py: Python<'_>);
@@ -197,6 +204,12 @@ unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
     unsafe {
         let py = Python::assume_attached();
         ffi::PyObject_GC_UnTrack(object.cast());
+        // A panic must not unwind into the interpreter, as below.
+        let content = &(*object.cast::<Object<T>>()).content;
+        let lost = catch_unwind(AssertUnwindSafe(|| content.lose())).unwrap_or_default();
+        if lost.is_some_and(|warning| warn_of(py, object, &warning)) {
+            return;
+        }
         let class = ffi::Py_TYPE(object);
         let content = ptr::read(&raw const (*object.cast::<Object<T>>()).content);
         // A panic must not unwind into the interpreter. Its message is already printed, and there is nobody else to
@@ -206,6 +219,32 @@ unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
             ffi::PyObject_GC_Del(object.cast());
         }
         ffi::Py_DECREF(class.cast());
+    }
+}
+
+/// Gives the warning that an object was lost, which says where it was made if memory is traced. Returns whether
+/// something refers to the object now, such as a record of the warning.
+///
+/// # Safety
+///
+/// The thread must be attached, and nothing may refer to the object, which is still whole.
+#[cold]
+unsafe fn warn_of(py: Python<'_>, object: *mut ffi::PyObject, warning: &str) -> bool {
+    // In the stable ABI, an object begins with the count of its references.
+    let references = object.cast::<ffi::Py_ssize_t>();
+    // SAFETY: by the caller's contract. Under the GIL, nobody else reads or writes the count.
+    let none = unsafe { references.read() };
+    // SAFETY: as above. With a reference more than are counted, the object is not deallocated meanwhile.
+    let object = unsafe {
+        references.write(none + 1);
+        Borrowed::from_ptr(py, object)
+    };
+    log::resource_warning(&object, warning);
+    // SAFETY: as above. The extra reference was counted nowhere else.
+    unsafe {
+        let counted = references.read() - 1;
+        references.write(counted);
+        counted != none
     }
 }
 

@@ -322,11 +322,13 @@ impl Limits {
         forecasts(py, self.of_set(), &forecast()?)
     }
 
-    /// Debits usage from a budget while any of it remains. The debit that exhausts it counts in full.
+    /// Debits usage from a budget while any of it remains. The debit that exhausts it counts in full, and later ones are
+    /// refused and count nothing: for work that is only done once it is debited. What was used already, such as money
+    /// spent on a response, is debited under a permit (`Permit.debit`), which always counts.
     ///
     /// Args:
     ///     limit: The budget.
-    ///     used: How much was used.
+    ///     used: How much was used, rounded up to the limit's unit, as for `Permit.settle`.
     ///     key: The key that used it, if the set is keyed.
     ///
     /// Returns:
@@ -342,7 +344,7 @@ impl Limits {
         used: &Bound<'_, PyAny>,
         key: Object<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let units = request::units(self.of_set(), limit, used)?;
+        let units = request::units_used(self.of_set(), limit, used)?;
         let of_key = |key: Key<'static>| key.debit(limit, units);
         let checked = self.ask(py, key, |set| set.debit(limit, units), of_key)?;
         Checked::answer(py, checked)

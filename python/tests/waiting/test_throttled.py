@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
+from http import HTTPStatus
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 import httpx
@@ -23,6 +24,7 @@ from observing import DEADLINE, queued, until
 from throttled_roles import ask_a_server, try_when_told
 
 import shmlimit as sl
+from shmlimit._declaration import Algorithm
 from shmlimit.testing import OpenSegment
 
 REQUESTS = sl.Calls("requests", 1000, "1h")
@@ -237,6 +239,16 @@ def test_the_responses_of_the_usual_clients_are_read(
         (429, {"Retry-After-Ms": "250", "Retry-After": "1"}, 0.25),
         (429, {"x-ms-retry-after-ms": "40"}, 0.04),
         (429, {"grpc-retry-pushback-ms": "70"}, 0.07),
+        (529, {}, 1),
+        (529, {"Retry-After": "10"}, 10),
+        (403, {"Retry-After": "60"}, 60),
+        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "600"}, 600),
+        (429, {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360),
+        (429, {"RateLimit": '"requests";r=0;t=17'}, 17),
+        # It is over already.
+        (429, {"Retry-After": "0"}, 1),
+        (429, {"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 1),
+        (429, {"Retry-After": "1000000000"}, 1),
         # It does not say for how long, or not so that it can be read.
         (429, {}, 1),
         (429, {"Retry-After": "soon", "no name\n": "x", "x": "no\nvalue"}, 1),
@@ -315,7 +327,90 @@ def test_what_is_no_response_is_said(shmlimit_segment: OpenSegment) -> None:
     error = SimpleNamespace(status=429, headers=None)
     assert limits.respect(error)
     with pytest.raises(TypeError, match="status_code"):
-        limits.respect(SimpleNamespace(response={"Error": {"Code": "Throttling"}}))
+        limits.respect(SimpleNamespace(response={"Retry-After": "30"}))
+
+
+def of_botocore(code: str, status: int, headers: dict[str, str]) -> SimpleNamespace:
+    """A `ClientError` of botocore."""
+    metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+    return SimpleNamespace(response={"Error": {"Code": code}, "ResponseMetadata": metadata})
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait"),
+    [
+        (of_botocore("ThrottlingException", 400, {"retry-after": "7"}), 7),
+        (of_botocore("SlowDown", 503, {}), 1),
+        (of_botocore("TooManyRequestsException", 429, {}), 1),
+        (of_botocore("Unavailable", 503, {"retry-after": "7"}), 7),
+        (of_botocore("Throttling", 400, {}).response, 1),
+        (SimpleNamespace(response={"Error": {"Code": "Throttling"}}), 1),
+        (of_botocore("ValidationException", 400, {"retry-after": "7"}), None),
+        ({"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}, "Body": b""}, None),
+        # google.api_core.exceptions.ResourceExhausted, google.genai.errors.ClientError
+        (SimpleNamespace(code=HTTPStatus.TOO_MANY_REQUESTS, errors=[], response=None), 1),
+        (SimpleNamespace(code=429, response=SimpleNamespace(headers={"retry-after": "9"})), 9),
+        (SimpleNamespace(code=404, response=None), None),
+        # stripe.RateLimitError, litellm.RateLimitError, googleapiclient.errors.HttpError
+        (SimpleNamespace(http_status=429, headers={"retry-after": "4"}, code=None), 4),
+        (SimpleNamespace(status_code=429, response=None), 1),
+        (SimpleNamespace(status_code=429, resp={"retry-after": "5"}), 5),
+    ],
+)
+def test_the_errors_of_the_usual_libraries_are_read(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, answer: object, wait: float | None
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    assert limits.respect(answer) is (wait is not None)
+    assert limits.check().retry_after == (wait or 0)
+
+
+@pytest.mark.parametrize("algorithm", get_args(Algorithm))
+def test_what_was_reserved_comes_back_unless_the_provider_counts_what_it_refuses(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, algorithm: Algorithm
+) -> None:
+    limits = shmlimit_segment(
+        sl.LimitSet(
+            "provider",
+            [
+                sl.Calls("requests", 9, "1h", algorithm=algorithm),
+                sl.Rate("tokens", 1000, "1h", algorithm=algorithm),
+                sl.Budget("usd", 10, "1h"),
+                sl.Concurrency("in_flight", 2),
+            ],
+        )
+    )["provider"]
+
+    def remaining() -> list[Any]:
+        return [each.spendable for each in limits.forecast().values()]
+
+    for status, refund, left in [
+        (429, {}, [9, 1000, 7, 2]),
+        (529, {"refund": True}, [9, 1000, 7, 2]),
+        (429, {"refund": False}, [8, 400, 7, 2]),
+    ]:
+        limits.reset()
+        # What was reserved at the instant of a reset, or before, does not come back.
+        shmlimit_clock.advance(1)
+        with limits.acquire({"tokens": 600}) as permit:
+            permit.debit("usd", 3)
+            assert permit.respect({}, status=status, **refund)
+        shmlimit_clock.advance(1)
+        spendable = remaining()
+        # At a constant rate, something is replenished meanwhile.
+        assert all(left_at_least <= of for left_at_least, of in zip(left, spendable, strict=True)), spendable
+        assert (spendable[1] == 1000) is (left[1] == 1000)
+        assert spendable[2:] == left[2:]
+    limits.reset()
+    shmlimit_clock.advance(1)
+    with limits.acquire({"tokens": 600}) as permit:
+        permit.settle(tokens=100)
+        assert permit.respect({}, status=429)
+    shmlimit_clock.advance(1)
+    assert remaining()[1] != 1000
+    with limits.acquire({"tokens": 600}) as permit:
+        assert not permit.respect({}, status=500)
+        assert permit.taken["tokens"] == 600
 
 
 def test_an_error_without_a_response_says_nothing(shmlimit_segment: OpenSegment) -> None:

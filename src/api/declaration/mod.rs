@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use limit::adaptive::Adaptive;
 pub use limit::amount::Amount;
+pub(crate) use limit::amount::{InvalidAmount, Scale};
 pub use limit::bound::Bound;
 pub use limit::credit::Credit;
 pub use limit::fleet_lease::FleetLease;

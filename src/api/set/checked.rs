@@ -367,11 +367,13 @@ impl<'a> Subject<'a> {
 }
 
 impl Permit<'_> {
-    /// Debits a budget that the permit asked, chunk by chunk: for streams whose usage shows only as they go. Stop
-    /// when it is refused: the debit that crosses the line counts in full, and the first one after it is refused and
-    /// takes nothing.
+    /// Debits a budget that the permit asked, chunk by chunk: for streams whose usage shows only as they go. Every
+    /// debit counts in full, because it was used already; the answer says whether anything had been left of the budget
+    /// before it. Stop when it was refused. [`LimitSet::debit`], without a permit, takes nothing then.
     ///
-    /// What was debited this way counts as used when the permit is settled.
+    /// What was debited this way counts as used when the permit is settled. Only if the permit's key has no row any
+    /// more and the table has no room for it ([`RefusalReason::TableFull`](crate::RefusalReason::TableFull)) is
+    /// nothing debited.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -383,13 +385,14 @@ impl Permit<'_> {
     /// let chat = segment.set("chat")?;
     /// let mut permit = chat.try_acquire(&chat.request())?.into_result().expect("nothing was used yet");
     /// let mut sent = 0;
-    /// for chunk in [40, 40, 40, 40] {
+    /// for chunk in [40, 40, 40, 40, 40] {
+    ///     sent += chunk;
     ///     if !permit.debit("tokens", chunk)?.is_admitted() {
     ///         break;
     ///     }
-    ///     sent += chunk;
     /// }
-    /// assert_eq!(sent, 120); // the third crossed the line, the fourth was refused
+    /// assert_eq!(sent, 160); // the third crossed the line, the fourth was told so, and both count
+    /// assert_eq!(permit.taken().next(), Some(("tokens", 160)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::api::declaration::{Limit, SetDeclaration};
+use crate::api::declaration::{InvalidAmount, Limit, Scale, SetDeclaration};
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::engine::{SetEngine, TableUsage};
 use crate::error::{Error, RequestError};
@@ -198,9 +198,29 @@ impl LimitSet {
     ///
     /// [`RequestError::InvalidAmount`] if it is not a whole number of units, and [`RequestError::UnknownLimit`].
     pub fn units(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
-        let index = self.require(&limit)?;
+        self.units_by(&limit, natural, Scale::units)
+    }
+
+    /// The fewest units that cover a decimal amount of a limit: for what was used, which a
+    /// [settlement](crate::Permit::settle) or a [debit](crate::Permit::debit) must not lose because it is no whole
+    /// number of units.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::InvalidAmount`] if it is no decimal number or too large, and [`RequestError::UnknownLimit`].
+    pub fn units_to_cover(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
+        self.units_by(&limit, natural, Scale::units_to_cover)
+    }
+
+    fn units_by(
+        &self,
+        limit: &impl LimitName,
+        natural: &str,
+        convert: impl FnOnce(&Scale, &str) -> Result<u64, InvalidAmount>,
+    ) -> Result<u64, Error> {
+        let index = self.require(limit)?;
         let declared = self.declared_limits().get(index);
-        let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
+        let units = declared.map(|limit| limit.scale().and_then(|scale| convert(&scale, natural)));
         match units {
             Some(Ok(units)) => Ok(units),
             Some(Err(error)) => Err(Error::Request(RequestError::InvalidAmount {

@@ -74,7 +74,8 @@ pub struct LimitCounts {
     pub refunded: u64,
     /// Units used beyond what was reserved.
     pub overdraft: u64,
-    /// Permits dropped without being settled.
+    /// Permits dropped without being settled. Of a concurrency limit: permits that held some of it and that the
+    /// program [lost](crate::Permit::release_lost), as one in Python that is garbage-collected before it is released.
     pub unsettled: u64,
     /// Units given back for dead holders, or because a lease of the hold or of the host had run out.
     pub reclaimed: u64,

@@ -35,6 +35,17 @@ pub(crate) struct Outlook {
     pub(crate) of_dead: u64,
 }
 
+/// What became of the debit of a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Debited {
+    /// Something had been left of the budget.
+    WithSomeLeft,
+    /// Nothing had been left of it, and what was used is charged all the same.
+    WithNothingLeft,
+    /// There is no row to charge.
+    Not,
+}
+
 impl SegmentEngine {
     /// Takes what `costs` names for good, or nothing. Returns whether it did. Overtakes nobody in the queue.
     #[inline(always)]
@@ -123,20 +134,37 @@ impl SegmentEngine {
         Ok(())
     }
 
-    /// Debits a budget on behalf of a permit, if any of it remains. Returns whether it did.
+    /// Debits a budget on behalf of a permit, in full, whatever is left of it.
     pub(crate) fn debit(
         &self,
         set: &SetEngine,
         permit: &Decision,
         costs: &Costs,
         decision: &mut Decision,
-    ) -> Result<bool, Box<Error>> {
+    ) -> Result<Debited, Box<Error>> {
         let locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
-        let answer = match locked.row_of(permit)? {
-            Ok(row) => locked.take_all(&Admission::of(row.into(), costs), decision, Attempt::Last)?,
-            Err(no_row) => locked.without_a_row(no_row, costs, decision, Attempt::Last)?,
+        let row = match locked.row_of(permit)? {
+            Ok(row) => row,
+            Err(no_row) => {
+                let answer = locked.without_a_row(no_row, costs, decision, Attempt::Last)?;
+                return Ok(match answer {
+                    Answer::Admitted => Debited::WithSomeLeft,
+                    _ => Debited::Not,
+                });
+            }
         };
-        Ok(answer == Answer::Admitted)
+        let answer = locked.take_all(&Admission::of(row.into(), costs), decision, Attempt::Last)?;
+        let is_admitted = answer == Answer::Admitted;
+        // In shadow, a budget with nothing left admits the debit and does not charge it.
+        let mut charged = costs.iter().zip(decision.iter());
+        let is_charged = is_admitted && charged.all(|((_, used), (_, decided))| decided.cost() == used);
+        if !is_charged {
+            locked.charge_all(row, costs)?;
+        }
+        Ok(match is_admitted {
+            true => Debited::WithSomeLeft,
+            false => Debited::WithNothingLeft,
+        })
     }
 
     /// How each limit stands and when it will have more, if dead processes held nothing. Takes and counts nothing.
@@ -219,6 +247,20 @@ impl SetEngine {
 }
 
 impl LockedShard<'_> {
+    /// Charges what was used already, whatever the limits say.
+    #[cold]
+    fn charge_all(&self, row: Row<'_>, costs: &Costs) -> Result<(), Box<Error>> {
+        let shard = self.shard.of(row);
+        let mut transaction = self.shard.memory.journal().begin();
+        for (index, used) in costs.iter() {
+            if let Some(limit) = shard.rules.limits.get(index) {
+                limit.of(row).charge(row, &mut transaction, self.now, used);
+                transaction.count(&self.shard.counters(index).taken, used);
+            }
+        }
+        self.shard.commit(&mut transaction)
+    }
+
     /// Refuses what one of many keys never admits.
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {

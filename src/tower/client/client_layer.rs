@@ -24,8 +24,8 @@ use crate::tower::settings::OnError;
 ///   of the response.
 /// - If a client's layer further in refuses the request, all that this one took comes back, holds and rates.
 /// - Responses pass through unchanged, including `RateLimit` fields. The permit is held until the body has ended.
-/// - If the upstream answers 429, or 503 with `Retry-After`, no process sends anything before the given time: see
-///   [`Permit::throttled`](crate::Permit::throttled). The response passes through; retrying is up to the caller. With
+/// - If the upstream answers 429, 529, or 503 or 403 that say when to come again, no process sends anything before then:
+///   see [`throttled_by`](super::throttled_by) and [`Permit::throttled`](crate::Permit::throttled). The response passes through; retrying is up to the caller. With
 ///   [`wait`](Self::wait), requests made in the meantime wait until then.
 /// - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
 ///   path, if that has a set of the same name.

@@ -3,9 +3,11 @@
 mod client_error;
 mod client_layer;
 mod client_service;
+mod exhausted_quotas;
 #[cfg(feature = "reqwest-middleware")]
 mod reqwest;
 mod retry_after;
+mod time_in_words;
 mod upstream;
 
 pub use client_error::ClientError;

@@ -222,6 +222,29 @@ impl Scale {
         }
     }
 
+    /// The fewest whole units that cover a decimal in natural units.
+    pub(crate) fn units_to_cover(&self, natural: &str) -> Result<u64, InvalidAmount> {
+        let decimal = match Decimal::parse(natural) {
+            Ok(decimal) => decimal,
+            Err(Unreadable::NotADecimal) => return Err(InvalidAmount::NotADecimal),
+            // Of so many digits, those beyond any unit's matter only in that there are some.
+            Err(Unreadable::TooLong { .. }) => {
+                Decimal::parse_rounding_up(natural).ok_or(InvalidAmount::TooLarge(*self))?
+            }
+        };
+        let power = |exponent: usize| power_of_ten(exponent).ok_or(InvalidAmount::TooLarge(*self));
+        let (scaled, unit) = match self.decimals.checked_sub(decimal.decimals) {
+            Some(shift) => (decimal.digits.checked_mul(power(shift)?), u128::from(self.digits)),
+            None => match power(decimal.decimals - self.decimals)?.checked_mul(u128::from(self.digits)) {
+                Some(unit) => (Some(decimal.digits), unit),
+                // No 128 bits of digits fill a unit.
+                None => return Ok(u64::from(decimal.digits > 0)),
+            },
+        };
+        let scaled = scaled.ok_or(InvalidAmount::TooLarge(*self))?;
+        u64::try_from(scaled.div_ceil(unit)).map_err(|_| InvalidAmount::TooLarge(*self))
+    }
+
     /// A decimal in natural units as a reduced fraction of units: numerator and denominator. `None` if it is not a
     /// decimal or either number is too large.
     pub(in crate::api::declaration) fn fraction(&self, format_units: &str) -> Option<(u64, u32)> {
@@ -323,6 +346,19 @@ impl Decimal {
             decimals,
         })
     }
+
+    /// The least decimal with as many digits after the point as any unit has that is no less than a readable one;
+    /// `None` if it has more digits than 128 bits hold.
+    fn parse_rounding_up(text: &str) -> Option<Self> {
+        let (whole, fraction) = text.split_once('.')?;
+        let (kept, rest) = fraction.split_at_checked(MAX_DECIMALS)?;
+        let cut = Self::parse(&format!("{whole}.{kept}1")).ok()?;
+        let digits = cut.digits / 10 + u128::from(rest.bytes().any(|byte| byte != b'0'));
+        Some(Self {
+            digits,
+            decimals: MAX_DECIMALS,
+        })
+    }
 }
 
 impl fmt::Display for Decimal {
@@ -350,6 +386,64 @@ mod tests {
 
     fn scale(text: &str) -> Scale {
         Scale::parse(text).expect("a unit")
+    }
+
+    #[test]
+    fn what_was_used_is_rounded_up_to_the_unit() {
+        let digits = |count: usize| "3".repeat(count);
+        for (unit, natural, covering) in [
+            ("0.01", "0.02", 2),
+            ("0.01", "0.0247", 3),
+            ("0.01", "0", 0),
+            ("0.01", "0.000000000000000000000000000001", 1),
+            ("1", "1.5", 2),
+            ("0.25", "0.51", 3),
+            ("1000", "3000.0001", 4),
+            ("0.000000000000000001", "0.0000000000000000015", 2),
+            (
+                "18446744073709551615",
+                "0.0000000000000000000000000000000000001",
+                1,
+            ),
+            ("0.1", &format!("0.{}", digits(400)), 4),
+            ("0.1", &format!("1.{}", "0".repeat(400)), 10),
+        ] {
+            assert_eq!(
+                scale(unit).units_to_cover(natural),
+                Ok(covering),
+                "{natural} by {unit}"
+            );
+        }
+        for unreadable in ["", "-1", "1e3", "NaN", "inf", "0x1", "."] {
+            assert_eq!(
+                scale("1").units_to_cover(unreadable),
+                Err(InvalidAmount::NotADecimal)
+            );
+        }
+        for large in [
+            "18446744073709551616",
+            &digits(300),
+            &format!("{}.5", digits(300)),
+        ] {
+            assert_eq!(
+                scale("1").units_to_cover(large),
+                Err(InvalidAmount::TooLarge(Scale::ONE))
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_whole_is_covered_exactly_and_the_rest_by_the_next_unit(
+            units in 0..u64::MAX, digits in 1..u64::MAX, decimals in 0_usize..=MAX_DECIMALS
+        ) {
+            let scale = Scale { digits, decimals };
+            let natural = scale.format_units(units);
+            prop_assert_eq!(scale.units_to_cover(&natural), Ok(units));
+            let (whole, fraction) = natural.split_once('.').unwrap_or((&natural, ""));
+            let above = format!("{whole}.{fraction:0<40}1");
+            prop_assert_eq!(scale.units_to_cover(&above), Ok(units + 1));
+        }
     }
 
     #[test]
