@@ -459,7 +459,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Rational):
-        digits = Decimal(value.numerator) / Decimal(value.denominator)
+        digits = Decimal(int(value.numerator)) / Decimal(int(value.denominator))
         if Fraction(digits) != value:
             raise DeclarationError(f"{place} is {value}, which is no decimal: round it")
         return format(digits, "f")

@@ -225,8 +225,8 @@ class Call:
             # Nothing says what it cost, so all of it stays charged, whatever `respect` gives back on its own.
             self._settle({})
         if failure.status is not None:
-            # Anthropic's 529 means what everybody else's 429 does.
-            self.permit.respect(failure.headers, status=429 if failure.status == 529 else failure.status)
+            # What came back came back above.
+            self.permit.respect(failure.headers, status=failure.status, refund=False)
 
     def _cost(self) -> Any:
         usage = self.usage
