@@ -8,11 +8,15 @@ const FIRST_EPOCH: f64 = 1e9;
 /// From this number on, they are milliseconds since then.
 const FIRST_EPOCH_MILLIS: f64 = 1e12;
 
+/// And from this number on, in the year 5138, they are no instant.
+const LAST_EPOCH_MILLIS: f64 = 1e14;
+
 /// How long to wait, from seconds, a duration such as `6m0s`, a date of HTTP or RFC 3339, or an instant in seconds or
 /// milliseconds since the Unix epoch. Of several in a list, the longest. An instant in the past is zero.
 pub(super) fn wait_of(text: &str) -> Option<Duration> {
     if let Some(number) = number(text) {
         return Some(match number {
+            LAST_EPOCH_MILLIS.. => seconds(number),
             FIRST_EPOCH_MILLIS.. => until(SystemTime::UNIX_EPOCH.checked_add(seconds(number / 1000.0))),
             FIRST_EPOCH.. => until(SystemTime::UNIX_EPOCH.checked_add(seconds(number))),
             _ => seconds(number),

@@ -229,7 +229,7 @@ impl Scale {
             Err(Unreadable::NotADecimal) => return Err(InvalidAmount::NotADecimal),
             // Of so many digits, those beyond any unit's matter only in that there are some.
             Err(Unreadable::TooLong { .. }) => {
-                Decimal::parse_rounding_up(natural).ok_or(InvalidAmount::TooLarge(*self))?
+                Decimal::parse_rounding_up(natural, self.decimals).ok_or(InvalidAmount::TooLarge(*self))?
             }
         };
         let power = |exponent: usize| power_of_ten(exponent).ok_or(InvalidAmount::TooLarge(*self));
@@ -347,16 +347,16 @@ impl Decimal {
         })
     }
 
-    /// The least decimal with as many digits after the point as any unit has that is no less than a readable one;
-    /// `None` if it has more digits than 128 bits hold.
-    fn parse_rounding_up(text: &str) -> Option<Self> {
+    /// The least decimal with so many digits after the point that is no less than a readable one; `None` if it has more
+    /// digits than 128 bits hold.
+    fn parse_rounding_up(text: &str, decimals: usize) -> Option<Self> {
         let (whole, fraction) = text.split_once('.')?;
-        let (kept, rest) = fraction.split_at_checked(MAX_DECIMALS)?;
-        let cut = Self::parse(&format!("{whole}.{kept}1")).ok()?;
-        let digits = cut.digits / 10 + u128::from(rest.bytes().any(|byte| byte != b'0'));
+        let (kept, rest) = fraction.split_at_checked(decimals)?;
+        let digits: u128 = format!("{whole}{kept}").parse().ok()?;
+        let is_more = rest.bytes().any(|byte| byte != b'0');
         Some(Self {
-            digits,
-            decimals: MAX_DECIMALS,
+            digits: digits.checked_add(u128::from(is_more))?,
+            decimals,
         })
     }
 }
