@@ -372,7 +372,7 @@ impl Permit<'_> {
     /// before it. Stop when it was refused. [`LimitSet::debit`], without a permit, takes nothing then.
     ///
     /// What was debited this way counts as used when the permit is settled. Only if the permit's key has no row any
-    /// more and the table has no room for it ([`RefusalReason::TableFull`](crate::RefusalReason::TableFull)) is
+    /// more and the table has no room for it ([`RefusalReason::TableFull`]) is
     /// nothing debited.
     ///
     /// ```
