@@ -388,6 +388,11 @@ impl Scene {
             })?;
             let segment = actor.segment(step.attacher);
             let mut seen = format!("{:?}", segment.snapshot()?);
+            // When the copy was made says nothing of the segment.
+            if let Some((before, begun)) = seen.split_once("begun: ") {
+                let after = begun.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                seen = format!("{before}{after}");
+            }
             if actor.set(step.attacher)?.is_keyed() {
                 segment.key_snapshots(SET, |key| seen.push_str(&format!("\n{key:?}")))?;
             }
