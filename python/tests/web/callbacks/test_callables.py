@@ -20,6 +20,7 @@ import shmlimit.celery
 import shmlimit.django
 import shmlimit.fastapi
 import shmlimit.futures
+import shmlimit.llm
 import shmlimit.wsgi
 
 from .public_arguments import callables
@@ -115,6 +116,26 @@ def _add_limited(kind_of_function: str) -> None:
 
 for each in ("plain", "asynchronous", "generator", "asynchronous generator"):
     _add_limited(each)
+
+
+# Calls of models.
+
+_ANSWER = {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+
+
+@case("llm.Call.__init__(costs):plain")
+def _(places: Places, raising: Raises) -> None:
+    with shmlimit.llm.Call(places.plain.acquire(), costs=raising) as call:
+        call.note(_ANSWER)
+
+
+@case("llm.Call.__init__(costs):asynchronous")
+def _(places: Places, raising: Raises) -> None:
+    async def ask() -> None:
+        async with shmlimit.llm.Call(places.plain.acquire_async(), costs=raising) as call:
+            call.note(_ANSWER)
+
+    asyncio.run(ask())
 
 
 # Executors and workers.
