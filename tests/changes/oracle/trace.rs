@@ -1,6 +1,5 @@
 //! A random trace, followed by a segment and by the model side by side.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -611,14 +610,12 @@ impl<'a> Scene<'a> {
         if !self.subject.is_keyed {
             return;
         }
-        let mut present = BTreeSet::new();
-        self.segments[0]
-            .key_snapshots("api", |key| {
-                present.insert(key.key.text().map(str::to_owned));
-            })
-            .expect("keyed");
         for key in 0..self.models.len() {
-            if Some(key) != but && !present.contains(&Some(Self::key_name(key))) {
+            // Not by the names of all keys: a row that was made for what a permit used beyond its reservation has none.
+            let row = self.segments[0]
+                .key_snapshot("api", Self::key_name(key))
+                .expect("keyed");
+            if Some(key) != but && row.is_none() {
                 self.models[key].begin_again(self.terms);
                 for out in self.outstanding.iter_mut().filter(|out| out.key == key) {
                     out.slot.forget();
