@@ -84,20 +84,18 @@ def _leave_rooms_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_rooms_to_the_parent)
 
 
-def are_in_use() -> bool:
-    """Whether this process has imported gevent, so that a wait may be one of a greenlet."""
-    return "gevent" in sys.modules
-
-
-def replace(owner: type, acquire: Callable[..., _native.Permit]) -> None:
+def let_wait(owner: type, acquire: Callable[..., _native.Permit]) -> None:
     """Replaces a class's `acquire`, for all its objects, by one that asks for the hub's room each time.
 
-    Programs without gevent keep the native method, which takes a third of the time.
+    Does so once, and only if the process has imported gevent: others keep the native method, which takes a third of the
+    time.
 
     Args:
         owner: The class.
         acquire: The method.
     """
+    if "gevent" not in sys.modules or "acquire" in vars(owner):
+        return
     native = owner.acquire  # type: ignore[attr-defined]
     acquire.__name__, acquire.__qualname__, acquire.__doc__ = "acquire", native.__qualname__, native.__doc__
     owner.acquire = acquire  # type: ignore[attr-defined]

@@ -216,5 +216,4 @@ def _acquire(
 
 def let_greenlets_wait() -> None:
     """Makes `acquire` let a hub's other greenlets run while it waits, if this process uses gevent."""
-    if _greenlets.are_in_use() and "acquire" not in vars(Limits):
-        _greenlets.replace(Limits, _acquire)
+    _greenlets.let_wait(Limits, _acquire)

@@ -44,8 +44,7 @@ class Pool(_native.Pool):
         failover: bool = False,
         worker_index: int | None = None,
     ) -> None:
-        if _greenlets.are_in_use() and "acquire" not in vars(Pool):
-            _greenlets.replace(Pool, _acquire)
+        _greenlets.let_wait(Pool, _acquire)
         self.members = tuple(members)
         self.strategy = strategy
         self.failover = failover

@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import Limits
-from shmlimit._web.admission import Admission, AdmissionControl, Answer
+from shmlimit._web.admission import Admission, AdmissionControl, Answer, give_back
+from shmlimit._web.asgi_fields import encoded
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
 from shmlimit._web.keys import Header
@@ -109,7 +110,7 @@ class LimitMiddleware:
         scope[_BODY] = departures.body
         try:
             if self._control.waits:
-                waited = await departures.unless_left(self._control.decide_async(head), _give_back)
+                waited = await departures.unless_left(self._control.decide_async(head), give_back)
                 if waited is None:
                     return
                 decision = waited
@@ -141,7 +142,7 @@ class LimitMiddleware:
             if kind in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
                 await admission.note_status_async(message.get("status", 101))
                 has_trailers = message.get("trailers", False)
-                message = {**message, "headers": [*message.get("headers", ()), *_encoded(admission.fields)]}
+                message = {**message, "headers": [*message.get("headers", ()), *encoded(admission.fields)]}
             try:
                 await send(message)
                 if kind == "http.response.body" and message.get("more_body", False) and has_left():
@@ -189,13 +190,8 @@ class _ScopeHead:
         return [value.decode("latin-1") for header, value in self.request["headers"] if header.lower() == wanted]
 
 
-def _give_back(decision: Admission | Answer) -> None:
-    if isinstance(decision, Admission):
-        decision.release()
-
-
 async def _answer(answer: Answer, prefix: str, send: Send, *, without_body: bool = False) -> None:
-    await send({"type": f"{prefix}.start", "status": answer.status, "headers": _encoded(answer.headers)})
+    await send({"type": f"{prefix}.start", "status": answer.status, "headers": encoded(answer.headers)})
     await send({"type": f"{prefix}.body", "body": b"" if without_body else answer.body})
 
 
@@ -206,7 +202,3 @@ async def _deny(answer: Answer, scope: Scope, receive: Receive, send: Send) -> N
         await _answer(answer, "websocket.http.response", send)
     else:
         await send({"type": "websocket.close", "code": 1008})
-
-
-def _encoded(fields: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]

@@ -33,7 +33,8 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from shmlimit import Limits, Permit
-from shmlimit._web.admission import Admission, AdmissionControl, Answer
+from shmlimit._web.admission import Admission, AdmissionControl, Answer, give_back
+from shmlimit._web.asgi_fields import encoded
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import Departures, Message
 from shmlimit._web.keys import Header
@@ -144,17 +145,12 @@ async def _unless_left(request: Request, decision: Coroutine[Any, Any, Admission
     # The path's function may read the body later, of which a part may have come while the request waited.
     request._receive = departures.receive
     try:
-        decided = await departures.unless_left(decision, _give_back)
+        decided = await departures.unless_left(decision, give_back)
     finally:
         departures.stop()
     if decided is None:
         raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has left")
     return decided
-
-
-def _give_back(decision: Admission | Answer) -> None:
-    if isinstance(decision, Admission):
-        decision.release()
 
 
 def _release_before(background: BackgroundTasks, admission: Admission) -> None:
@@ -173,8 +169,7 @@ def _release_when_closed(socket: WebSocket, admission: Admission) -> None:
     async def send_limited(message: Message) -> None:
         kind = message["type"]
         if kind == "websocket.accept":
-            fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in admission.fields]
-            message = {**message, "headers": [*message.get("headers", ()), *fields]}
+            message = {**message, "headers": [*message.get("headers", ()), *encoded(admission.fields)]}
         try:
             await send(message)
         except BaseException:

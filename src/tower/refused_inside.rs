@@ -17,8 +17,8 @@ use crate::error::{Error, RequestError};
 ///
 /// A [`LimitLayer`](super::LimitLayer) then gives back all that it took, unless [`refund_when`] says otherwise. The
 /// response is known by its extensions, which no peer can write: they contain the [`Refusal`], or an
-/// `Arc<`[`Error`]`>` that is [`RequestError::NeverAdmissible`]. A service that asks limits itself has the same effect
-/// if it puts the refusal into the extensions of its response.
+/// `Arc<`[`Error`]`>` that is [`RequestError::NeverAdmissible`]. A service that asks limits itself says the same by
+/// putting the refusal into the extensions of its response.
 ///
 /// [`refund_when`]: super::LimitLayer::refund_when
 pub fn refused_inside(head: &Parts) -> bool {

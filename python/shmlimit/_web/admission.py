@@ -130,6 +130,12 @@ class Answer:
         return content + self.fields
 
 
+def give_back(decision: Admission | Answer) -> None:
+    """Releases what a request was given that nobody serves any more."""
+    if isinstance(decision, Admission):
+        decision.release()
+
+
 _FAILED = 500
 
 

@@ -55,8 +55,8 @@ impl OpenOptions {
         self
     }
 
-    /// [`lock_timeout`](Self::lock_timeout), as the crate `raw_sync` says timeouts. `Timeout::Infinite` waits for as
-    /// long as it takes.
+    /// Sets the [`lock_timeout`](Self::lock_timeout) from a `Timeout` of the crate `raw_sync`. `Timeout::Infinite` waits
+    /// for as long as it takes.
     ///
     /// ```
     /// use raw_sync::Timeout;

@@ -371,9 +371,8 @@ impl Permit<'_> {
     /// debit counts in full, because it was used already; the answer says whether anything had been left of the budget
     /// before it. Stop when it was refused. [`LimitSet::debit`], without a permit, takes nothing then.
     ///
-    /// What was debited this way counts as used when the permit is settled. Only if the permit's key has no row any
-    /// more and the table has no room for it ([`RefusalReason::TableFull`]) is
-    /// nothing debited.
+    /// What was debited this way counts as used when the permit is settled. Nothing is debited only if the permit's key
+    /// has lost its row and the table has no room for another ([`RefusalReason::TableFull`]).
     ///
     /// ```
     /// # use std::time::Duration;

@@ -18,8 +18,8 @@ const MAX_COUNTED: usize = 16;
 
 impl LockedShard<'_> {
     /// The limit that binds a request behind others in the queue, and the least it has to wait: until the first of them
-    /// can be served, and until the limits have room for what they and the request itself ask for. `late` is the
-    /// request's own ticket, if it is in the queue too.
+    /// can be served, and the limits have room for everything that is asked for up to and including the request. `late`
+    /// is the request's own ticket, if it is in the queue too.
     pub(in crate::engine) fn binding_behind(
         &self,
         row: Row<'_>,

@@ -187,14 +187,13 @@ impl LockedShard<'_> {
     ) -> Result<Answer, Box<Error>> {
         let Admission { rows, costs, .. } = *admission;
         let shard = self.shard.of_request(rows.first(), costs);
-        // The fast path may have left notes before it gave up.
-        let is_pending = false;
+        // Not as a pending one: the fast path may have left notes before it gave up.
         decision.begin(
             shard.index(),
             shard.definition(),
             self.now.monotonic,
             self.owner,
-            is_pending,
+            false,
         );
         let mut notes = decision.notes();
         let taken = self.charge(

@@ -142,7 +142,7 @@ impl SegmentEngine {
         true
     }
 
-    /// Waits until duty can be [taken](Self::try_take_duty), at most as long as `timeout`, and takes it.
+    /// Waits for up to `timeout` until duty can be [taken](Self::try_take_duty), and takes it.
     pub(crate) fn wait_for_duty(&self, timeout: Duration) -> Result<Option<TakenDuty>, Box<Error>> {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline = boot_nanos().saturating_add(timeout);

@@ -32,8 +32,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Sets when a head of a queue that was found blocked at `instant`, on the segment clock, looks again. Not called
-    /// under the lock, because there may be many leases to read.
+    /// Schedules the next look of a queue's head, which was found blocked at `instant` on the segment clock. Called
+    /// without the lock, because there may be many leases to read.
     pub(super) fn set_wake_at(
         &self,
         shard: RuledShard<'_>,
@@ -79,7 +79,7 @@ impl SegmentEngine {
         self.boot_instant(lapse).max(now.saturating_add(SHORTEST_PAUSE))
     }
 
-    /// Sets when a waiter that has others ahead of it looks again.
+    /// Schedules the next look of a waiter that has others ahead of it.
     pub(super) fn set_wake_behind(
         &self,
         shard: RuledShard<'_>,

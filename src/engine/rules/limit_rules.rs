@@ -116,6 +116,11 @@ impl LimitRules {
         row.state(self.first_word, self.words)
     }
 
+    #[inline(always)]
+    fn changing<'a, S: Store>(&self, row: Row<'a>, store: S) -> StateWords<'a, S> {
+        StateWords::changing(self.state(row), store)
+    }
+
     /// The units that a word of a hold's amounts stands for. With credit the word is packed.
     pub(crate) fn held(&self, amount: u64) -> u64 {
         match self.credit {
@@ -200,16 +205,12 @@ impl LimitRules {
         now: Now,
         cost: u64,
     ) -> Result<Mark, Assessment> {
-        let words = self.state(row);
-        self.rule
-            .take(&mut StateWords::changing(words, transaction), now, cost)
+        self.rule.take(&mut self.changing(row, transaction), now, cost)
     }
 
     /// Charges usage that has already happened, whatever the limit says.
     pub(crate) fn charge(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, cost: u64) {
-        let words = self.state(row);
-        self.rule
-            .charge(&mut StateWords::changing(words, transaction), now, cost);
+        self.rule.charge(&mut self.changing(row, transaction), now, cost);
     }
 
     /// Charges usage that happened before `next` replaced this limit. Nothing of the row may be used yet.
@@ -252,7 +253,7 @@ impl LimitRules {
         if self.shadow && self.assess(row, now, cost) != Assessment::Admissible {
             return None;
         }
-        let state = &mut StateWords::changing(self.state(row), transaction);
+        let state = &mut self.changing(row, transaction);
         self.rule.charge_ahead(state, now, delay, cost);
         Some(self.mark(row, now))
     }
@@ -266,26 +267,22 @@ impl LimitRules {
         unused: u64,
         charge: &Charge,
     ) -> u64 {
-        let words = self.state(row);
         self.rule
-            .refund(&mut StateWords::changing(words, transaction), now, unused, charge)
+            .refund(&mut self.changing(row, transaction), now, unused, charge)
     }
 
     /// Tells an adaptive limit how the work went whose units are about to be given back.
     #[inline]
     pub(crate) fn observe(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, sample: Sample) {
         if self.adapts {
-            let words = self.state(row);
             self.rule
-                .observe(&mut StateWords::changing(words, transaction), now, sample);
+                .observe(&mut self.changing(row, transaction), now, sample);
         }
     }
 
     #[inline(always)]
     pub(crate) fn give_back(&self, row: Row<'_>, store: impl Store, amount: u64) {
-        let words = self.state(row);
-        self.rule
-            .give_back(&mut StateWords::changing(words, store), amount);
+        self.rule.give_back(&mut self.changing(row, store), amount);
     }
 
     /// Forgets the key's own capacity, or what an adaptive limit has learnt, so that the row's next key starts as declared.
@@ -296,8 +293,7 @@ impl LimitRules {
         if let Some(word) = self.capacity_word(row) {
             transaction.store(word, 0);
         } else {
-            let words = self.state(row);
-            self.rule.reset(&mut StateWords::changing(words, transaction));
+            self.rule.reset(&mut self.changing(row, transaction));
         }
     }
 
@@ -370,14 +366,14 @@ impl LimitRules {
     /// Notes that the lease is nearly spent. Returns whether to wake the process on duty. The note is only a hint and
     /// need not be undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
-        let mut state = StateWords::changing(self.state(row), Direct);
+        let mut state = self.changing(row, Direct);
         self.leased().is_some_and(|leased| leased.alert(&mut state))
     }
 
     /// Notes that `cost` units were asked for and missing: a hint, like [`note_low`](Self::note_low). Returns whether
     /// to wake the process on duty.
     pub(in crate::engine) fn note_unmet(&self, row: Row<'_>, cost: u64) -> bool {
-        let mut state = StateWords::changing(self.state(row), Direct);
+        let mut state = self.changing(row, Direct);
         self.leased()
             .is_some_and(|leased| leased.note_unmet(&mut state, cost))
     }
@@ -394,9 +390,7 @@ impl LimitRules {
         transaction: &mut Transaction<'_>,
         now: Now,
     ) -> Option<Ask> {
-        let words = self.state(row);
-        self.leased()?
-            .ask(&mut StateWords::changing(words, transaction), now)
+        self.leased()?.ask(&mut self.changing(row, transaction), now)
     }
 
     /// Applies an answer of the store.
@@ -408,8 +402,7 @@ impl LimitRules {
         attempt_at: u64,
         answer: Answer,
     ) -> Option<Installed> {
-        let words = self.state(row);
-        let state = &mut StateWords::changing(words, transaction);
+        let state = &mut self.changing(row, transaction);
         self.leased()?.install(state, now, attempt_at, answer)
     }
 
@@ -423,8 +416,7 @@ impl LimitRules {
         problem: Problem,
         retry_at: u64,
     ) {
-        let words = self.state(row);
-        let state = &mut StateWords::changing(words, transaction);
+        let state = &mut self.changing(row, transaction);
         if let Some(leased) = self.leased() {
             leased.fail(state, now, sequence, problem, retry_at);
         }
@@ -437,9 +429,8 @@ impl LimitRules {
         transaction: &mut Transaction<'_>,
         draining: bool,
     ) {
-        let words = self.state(row);
         if let Some(leased) = self.leased() {
-            leased.set_draining(&mut StateWords::changing(words, transaction), draining);
+            leased.set_draining(&mut self.changing(row, transaction), draining);
         }
     }
 
@@ -447,22 +438,20 @@ impl LimitRules {
     /// repeated.
     pub(in crate::engine) fn begin_as_another_host(&self, row: Row<'_>) {
         if let Some(local_words) = self.lease_room() {
-            let mut state = StateWords::changing(self.state(row), Direct);
+            let mut state = self.changing(row, Direct);
             Leased::begin_as_another_host(&mut state, local_words);
         }
     }
 
     /// Carries the state over from `old`, the limit that this one replaces.
     pub(crate) fn migrate(&self, old: &Self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now) {
-        let words = self.state(row);
         self.rule
-            .migrate(&old.rule, &mut StateWords::changing(words, transaction), now);
+            .migrate(&old.rule, &mut self.changing(row, transaction), now);
     }
 
     /// Replenishes the limit. Not journalled, as it can be repeated.
     pub(crate) fn reset(&self, row: Row<'_>) {
-        self.rule
-            .reset(&mut StateWords::changing(self.state(row), Direct));
+        self.rule.reset(&mut self.changing(row, Direct));
     }
 }
 

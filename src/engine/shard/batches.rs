@@ -282,7 +282,7 @@ impl Batches {
         }
     }
 
-    /// Whether the caller has to notify a background worker of batches. Only one caller does.
+    /// Whether the caller should tell the background worker that there are batches. True for one caller only.
     #[inline]
     pub(crate) fn claim_unattended(&self) -> bool {
         self.unattended.load(Ordering::Relaxed)

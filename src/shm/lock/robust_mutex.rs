@@ -1,8 +1,8 @@
 //! The process-shared robust mutex: a thin layer over pthread.
 //!
-//! The crate raw_sync has a mutex that is process-shared but not robust: a killed holder leaves it locked for ever. So
-//! pthread is called directly here. The type is always NORMAL, robust, without
-//! priority inheritance: the other types compare thread ids, which collide between PID namespaces.
+//! The mutex of the crate raw_sync is process-shared but not robust: a killed holder leaves it locked forever. So
+//! pthread is called directly here. The type is always NORMAL, robust, without priority inheritance: the other types
+//! compare thread ids, which collide between PID namespaces.
 #![allow(unsafe_code)]
 
 use std::io;

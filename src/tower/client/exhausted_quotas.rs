@@ -92,16 +92,11 @@ fn in_rate_limit(field: &str) -> Vec<Quota> {
 mod tests {
     use std::time::SystemTime;
 
-    use http::HeaderValue;
-
+    use super::super::retry_after::tests::headers_of;
     use super::*;
 
     fn waits(fields: &[(&'static str, &str)]) -> Option<u128> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.append(*name, HeaderValue::from_str(value).expect("a value"));
-        }
-        exhausted_for(&headers, Evidence::Any).map(|wait| wait.as_millis())
+        exhausted_for(&headers_of(fields), Evidence::Any).map(|wait| wait.as_millis())
     }
 
     #[test]

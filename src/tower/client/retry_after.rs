@@ -82,19 +82,23 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::SystemTime;
 
     use http::HeaderValue;
 
     use super::*;
 
-    fn waits(fields: &[(&'static str, &str)]) -> Option<Duration> {
+    pub(in crate::tower::client) fn headers_of(fields: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, HeaderValue::from_str(value).expect("a value"));
         }
-        retry_after(&headers)
+        headers
+    }
+
+    fn waits(fields: &[(&'static str, &str)]) -> Option<Duration> {
+        retry_after(&headers_of(fields))
     }
 
     #[test]
@@ -128,12 +132,8 @@ mod tests {
     }
 
     fn throttles(status: u16, fields: &[(&'static str, &str)]) -> Option<u128> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.append(*name, HeaderValue::from_str(value).expect("a value"));
-        }
         let status = StatusCode::from_u16(status).expect("a status");
-        throttled_by(status, &headers).map(|wait| wait.as_millis())
+        throttled_by(status, &headers_of(fields)).map(|wait| wait.as_millis())
     }
 
     #[test]
