@@ -616,7 +616,7 @@ fn keys_are_masked_unless_they_are_to_be_revealed() {
     let secrets = [
         "sk-live-4f9a81c2d7",
         "sk-live-0b16ee93aa",
-        "abc",
+        "x:y",
         "\u{1F511}\u{1F511}",
     ];
     for secret in secrets {
@@ -626,7 +626,7 @@ fn keys_are_masked_unless_they_are_to_be_revealed() {
     let json = run(["keys", "--json", text(&path), "api"]).ended(0);
     for shown in [&masked, &json.stdout] {
         assert!(shown.contains("sk-l"), "{shown}");
-        for secret in ["sk-li", "abc", "\u{1F511}"] {
+        for secret in ["sk-li", "x:y", "\u{1F511}"] {
             assert!(!shown.contains(secret), "{secret} in {shown}");
         }
     }
