@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use layout_mirror::RawSegment;
 use layout_mirror::words::control;
 use memmap2::{Advice, MmapOptions};
-use shmlimit::{Declaration, Keyed, Limit, LimitSet, LockKind, OpenOptions, Segment, SetDeclaration};
+use shmlimit::declare::LockKind;
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -13,7 +13,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderName, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Router};
-use shmlimit::tower::{ClientAddress, Demand, LimitLayer, PermitHandle};
+use shmlimit::layer::{ClientAddress, Demand, LimitLayer, PermitHandle};
 use shmlimit::{Declaration, Segment};
 
 #[tokio::main]

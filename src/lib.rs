@@ -50,17 +50,17 @@
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl edit` |
 //! | wait in the queue | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
-//! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
-//! | admit without the lock, from batches that each process draws | [`Limit::credit`], [`Credit`] |
+//! | choose among several sets | [`LimitPool`], [`PoolStrategy`](pool::PoolStrategy), [`PoolRequest`](pool::PoolRequest) |
+//! | admit without the lock, from batches that each process draws | [`Limit::credit`], [`Credit`](declare::Credit) |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
-//! | share limits with other hosts | [`Declaration::fleet_url`], [`Limit::fleet`], [`Outage`]; [`fleet`] for clients of a store |
-//! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`], which only needs read permission |
-//! | see which key uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], and the same methods of [`Segment`] |
-//! | find out what is wrong | [`SegmentReader::diagnose`]; `limitctl doctor`, `limitctl selftest` |
+//! | share limits with other hosts | [`Declaration::fleet_url`], [`Limit::fleet`], [`Outage`](declare::Outage); [`fleet`] for clients of a store |
+//! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`](snapshot::SegmentReader), which only needs read permission |
+//! | see which key uses what | [`SegmentReader::key_snapshots`](snapshot::SegmentReader::key_snapshots), [`SegmentReader::key_snapshot`](snapshot::SegmentReader::key_snapshot), and the same methods of [`Segment`] |
+//! | find out what is wrong | [`SegmentReader::diagnose`](snapshot::SegmentReader::diagnose); `limitctl doctor`, `limitctl selftest` |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
-//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
+//! | limit an HTTP service | the feature `tower`: `layer::LimitLayer`, `layer::Demand::by_header`; for other servers [`headers::PolicyHeaders`] |
 //! | be notified of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
 //! | see what live permits are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
 //! | collect counters and gauges | the feature `metrics`: `SegmentSnapshot::record_metrics`; `limitctl export` |
@@ -87,58 +87,46 @@ compile_error!(
 mod api;
 mod callers_code;
 mod choices;
+pub mod declare;
 #[cfg(doc)]
 pub mod documentation;
 mod engine;
 mod error;
 #[cfg(test)]
 mod explorer;
-pub mod http;
-mod limit;
-mod queue;
-mod shm;
-mod table;
+pub mod headers;
 #[cfg(feature = "tower")]
-pub mod tower;
+pub mod layer;
+mod limit;
+pub mod pool;
+mod queue;
+pub mod request;
+mod shm;
+pub mod snapshot;
+mod table;
 mod units;
 #[cfg(test)]
 mod weak_memory;
 mod words;
 
-pub use api::clock_check::ClockCheck;
-pub use api::declaration::{
-    Adaptive, Algorithm, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Declaration, FleetLease,
-    FleetOptions, Keyed, Limit, LimitOptions, SegmentOptions, SetDeclaration, Tier, Weekday, Window,
-};
+pub use api::declaration::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 pub use api::fleet;
 pub use api::key::Key;
 pub use api::key::address::Address;
 pub use api::permit::{Outcome, Permit, Settlement};
-pub use api::pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
+pub use api::pool::LimitPool;
 pub use api::refusal::{Refusal, Verdict};
 pub use api::request::Request;
-pub use api::request_events::{RequestEvent, RequestEventKind};
 pub use api::reservation::{Reservation, ReserveOutcome};
-pub use api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
 pub use api::segment::open_options::OpenOptions;
-pub use api::segment::recovery::{RecoveryReport, SetRecovery};
 pub use api::segment::{Removal, Segment};
-pub use api::set::checked::{Checked, Forecast};
-pub use api::set::limit_set::{LimitIndex, LimitName, LimitSet};
-pub use api::snapshot::{
-    Diagnosis, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
-    LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentPlace, SegmentReader,
-    SegmentSnapshot, SetCounts, SetMemory, SetSnapshot, ShardDiagnosis, TicketSnapshot,
-};
-pub use api::wait::acquire_future::AcquireFuture;
-pub use choices::{Kind, LockKind, Outage, ShardPoison, WhenFull};
-pub use engine::{RefusalReason, Repairs, TableUsage};
+pub use api::set::checked::Checked;
+pub use api::set::limit_set::LimitSet;
+pub use engine::RefusalReason;
 pub use error::{
-    ChangeError, DeclarationError, Difference, Error, OpenError, PermitError, ProcessId, RemovalCause,
-    RequestError, SegmentError,
+    ChangeError, DeclarationError, Error, OpenError, PermitError, RemovalCause, RequestError, SegmentError,
 };
 pub use shm::time::virtual_clock::VirtualClock;
-pub use words::ParseError;
 
 // Compiles and runs the examples of the README and the guide with those of the documentation.
 #[cfg(doctest)]

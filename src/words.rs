@@ -1,6 +1,6 @@
 //! Choices that are written as one word: in TOML, in JSON, on command lines and in Python.
 
-/// A text that is not a valid [`Window`](crate::Window), [`Amount`](crate::Amount), [`Algorithm`](crate::Algorithm)
+/// A text that is not a valid [`Window`](crate::Window), [`Amount`](crate::declare::Amount), [`Algorithm`](crate::Algorithm)
 /// or other choice written as a word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not {what}: {advice}")]
@@ -98,10 +98,11 @@ mod tests {
     use std::str::FromStr;
 
     use super::{ParseError, Words};
-    use crate::{
-        Adaptive, Algorithm, Align, ClockSource, Kind, LockKind, MismatchOutcome, OnMismatch, Outage,
-        PoolStrategy, RefusalReason, Removal, RemovalCause, Weekday, WhenFull,
+    use crate::declare::{
+        Adaptive, Align, ClockSource, Kind, LockKind, MismatchOutcome, OnMismatch, Outage, Weekday, WhenFull,
     };
+    use crate::pool::PoolStrategy;
+    use crate::{Algorithm, RefusalReason, Removal, RemovalCause};
 
     fn every_word_is_read_back<T>()
     where
@@ -137,9 +138,9 @@ mod tests {
         every_word_is_read_back::<crate::fleet::StoreProblem>();
         every_word_is_read_back::<Weekday>();
         every_word_is_read_back::<WhenFull>();
-        every_word_is_read_back::<crate::http::Advertise>();
+        every_word_is_read_back::<crate::headers::Advertise>();
         #[cfg(feature = "tower")]
-        every_word_is_read_back::<crate::tower::OnError>();
+        every_word_is_read_back::<crate::layer::OnError>();
     }
 
     #[test]

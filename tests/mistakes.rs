@@ -16,9 +16,10 @@ use layout_mirror::RawSegment;
 use nix::time::ClockId;
 use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use scene::{create, create_in, expect_permit, expect_refusal, first_set};
+use shmlimit::declare::Align;
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Algorithm, Align, Error, Limit, LimitSet, Permit, Refusal, Request, RequestError, Segment, SegmentReader,
-    SetDeclaration,
+    Algorithm, Error, Limit, LimitSet, Permit, Refusal, Request, RequestError, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -5,10 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shmlimit::{
-    Algorithm, Align, ClockSource, Credit, Declaration, Keyed, Limit, LimitSet, Outcome, Request, Segment,
-    SetDeclaration,
-};
+use shmlimit::declare::{Align, ClockSource, Credit};
+use shmlimit::{Algorithm, Declaration, Keyed, Limit, LimitSet, Outcome, Request, Segment, SetDeclaration};
 
 use super::floor::Floor;
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use common::operations::{Operation, Place};
-use shmlimit::ClockSource;
+use shmlimit::declare::ClockSource;
 
 /// So many of each operation are counted: enough that what a first one does besides is lost in the division.
 const TIMES: u64 = 1_000;

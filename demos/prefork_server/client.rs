@@ -14,7 +14,7 @@ use hyper::header::HOST;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use shmlimit::Kind;
+use shmlimit::declare::Kind;
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};

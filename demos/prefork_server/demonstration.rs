@@ -12,7 +12,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shmlimit::{Kind, Segment, SetSnapshot};
+use shmlimit::Segment;
+use shmlimit::declare::Kind;
+use shmlimit::snapshot::SetSnapshot;
 
 use crate::Failure;
 use crate::client::{self, Tally};

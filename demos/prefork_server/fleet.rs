@@ -12,7 +12,8 @@ use std::{env, thread};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
-use shmlimit::{Declaration, FleetLease, Limit, Segment, SetDeclaration};
+use shmlimit::declare::FleetLease;
+use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use shmlimit_fleet::{Credentials, Refresher, Timeouts};
 use tempfile::TempDir;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
-use shmlimit::Kind;
+use shmlimit::declare::Kind;
 use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The parent creates a segment and a listening socket and forks the workers ([`crew`]). Each [`worker`] accepts
-//! connections from that socket and serves them behind a [`shmlimit::tower::LimitLayer`], which asks the limits of the
+//! connections from that socket and serves them behind a [`shmlimit::layer::LimitLayer`], which asks the limits of the
 //! segment before the worker works on a request, answers 429 where they refuse, and tells clients how they stand. With
 //! `--wait 500ms` requests wait their turn that long before they are refused. The [`demonstration`] sends real
 //! requests, kills one worker while it holds permits, and holds what was admitted against what the limits allow

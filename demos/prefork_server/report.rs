@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use shmlimit::{Kind, Segment};
+use shmlimit::Segment;
+use shmlimit::declare::Kind;
 
 use crate::Failure;
 use crate::client::Answers;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
-use shmlimit::{Algorithm, Declaration, Kind, Window};
+use shmlimit::declare::Kind;
+use shmlimit::{Algorithm, Declaration, Window};
 
 use crate::Failure;
 

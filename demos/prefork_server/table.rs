@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use shmlimit::Kind;
+use shmlimit::declare::Kind;
 
 use crate::client::Answers;
 use crate::report::{Check, Report};

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use nix::time::{ClockId, clock_gettime};
 use shmlimit::LimitSet;
-use shmlimit::tower::{Demand, LimitBody, LimitLayer};
+use shmlimit::layer::{Demand, LimitBody, LimitLayer};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

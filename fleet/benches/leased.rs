@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use redis::Script;
 use scene::{PASSWORD, Server, patient, server_program};
-use shmlimit::{Declaration, FleetLease, Limit, LimitSet, Request, Segment, SetDeclaration};
+use shmlimit::declare::FleetLease;
+use shmlimit::{Declaration, Limit, LimitSet, Request, Segment, SetDeclaration};
 use shmlimit_fleet::{Credentials, Refresher};
 
 const ROUNDS: usize = 21;

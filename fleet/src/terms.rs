@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use shmlimit::Window;
+use shmlimit::declare::Weekday;
 use shmlimit::fleet::{LeasedLimit, LeasedRule};
-use shmlimit::{Weekday, Window};
 use thiserror::Error;
 
 /// Scripts count with doubles, which are exact for whole numbers up to 2^53. Within this bound, the sum of two

@@ -9,7 +9,8 @@ use std::time::Duration;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use scene::{PASSWORD, Server, patient, server_program, wait_for};
-use shmlimit::{Declaration, FleetLease, Limit, Segment, SetDeclaration};
+use shmlimit::declare::FleetLease;
+use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use shmlimit_fleet::{Credentials, Refresher};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -14,10 +14,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use scene::proxy::Proxy;
 use scene::{PASSWORD, Server, patient, server_program, wait_for};
-use shmlimit::{
-    Declaration, FleetLease, Limit, LimitSet, Outage, Outcome, RefusalReason, Segment, SegmentReader,
-    SegmentSnapshot, SetDeclaration, Window,
-};
+use shmlimit::declare::{FleetLease, Outage};
+use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
+use shmlimit::{Declaration, Limit, LimitSet, Outcome, RefusalReason, Segment, SetDeclaration, Window};
 use shmlimit_fleet::{Credentials, Refresher, Timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);

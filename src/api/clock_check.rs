@@ -18,7 +18,7 @@ const PRICED: u32 = 10_000;
 /// ```
 /// use std::time::Duration;
 ///
-/// let check = shmlimit::ClockCheck::run(Duration::from_millis(20));
+/// let check = shmlimit::snapshot::ClockCheck::run(Duration::from_millis(20));
 /// assert!(check.is_sound(), "{check:?}");
 /// ```
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -249,7 +249,8 @@ impl<'a> Permit<'a> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use shmlimit::{Adaptive, Declaration, Limit, Segment, SetDeclaration};
+    /// # use shmlimit::declare::Adaptive;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
     /// # let declaration = Declaration::new().add_set(SetDeclaration::new("backend")
     /// #     .add_limit(Limit::concurrency("in_flight", 20).adaptive(Adaptive::Aimd).ceiling(100)));
@@ -274,7 +275,7 @@ impl<'a> Permit<'a> {
     }
 
     /// [Releases](Self::release) the permit because its program has lost it: for bindings to languages whose garbage
-    /// collector finds it, soon or late. Counts as [unsettled](crate::LimitCounts::unsettled) each concurrency limit
+    /// collector finds it, soon or late. Counts as [unsettled](crate::snapshot::LimitCounts::unsettled) each concurrency limit
     /// that was held.
     ///
     /// # Errors

@@ -163,7 +163,7 @@ impl Request {
 
     /// Says what the request is for. Labels are cut off after 64 bytes, at a character boundary. The label appears in
     /// [events](crate::OpenOptions::on_request_event). If the set [keeps labels](crate::SetDeclaration::labels), it
-    /// also appears in [snapshots](crate::HoldSnapshot::label) and in the output of `limitctl inspect` and `show`,
+    /// also appears in [snapshots](crate::snapshot::HoldSnapshot::label) and in the output of `limitctl inspect` and `show`,
     /// visible to all processes, for as long as the permit holds something.
     ///
     /// The label stays with the permit when the permit moves to another thread or becomes

@@ -15,7 +15,7 @@
 //! # Containers and namespaces
 //!
 //! A segment's locks are one of two implementations of a process-shared robust mutex, as it declares
-//! ([`LockKind`](crate::LockKind)): ours, the slot lock, or pthread's. With either, a process that dies with the lock leaves it to
+//! ([`LockKind`](crate::declare::LockKind)): ours, the slot lock, or pthread's. With either, a process that dies with the lock leaves it to
 //! the next, which learns of the death and undoes what was half done.
 //!
 //! With **slot locks** (`lock = "slot"`, the default) processes of any PID namespaces and C libraries use one segment: containers
@@ -83,7 +83,7 @@
 //! on btrfs a segment is exempted from copy-on-write when it is created, and a copy of it without the exemption is refused.
 //! On a disk an operation may have to wait while its page is written back, and with it every process that waits for the
 //! lock: where latency matters, use `/dev/shm`. A segment on tmpfs is gone after a reboot, except for its
-//! [checkpoint](crate::Checkpoint) if one is declared. One on a disk starts cold: the locks and
+//! [checkpoint](crate::declare::Checkpoint) if one is declared. One on a disk starts cold: the locks and
 //! holders of the old boot are void, and limits go on by the wall-clock time that has passed. After a power failure the pages
 //! of the file may be of different ages; run `limitctl recover`, or create a new segment.
 //!
@@ -265,12 +265,12 @@
 //! A row whose limits are all replenished and of which nothing is held or waited for carries no information: another key may have
 //! it from that instant on. If there is none in either of the two places of a new key, that key is refused
 //! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: clients that can invent keys
-//! can then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::WhenFull::EvictLeastUsed) the new key takes the
+//! can then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::declare::WhenFull::EvictLeastUsed) the new key takes the
 //! row, among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
 //! forgotten; keys that are limited, held or waited for stay, and if there are no others the new key is refused. So a
 //! flood of new keys pushes out one another and keys that are hardly used. A key that stops just short of its limit can
 //! be pushed out and start again: choose a table of more rows than there are such keys. With
-//! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, limited or
+//! [`WhenFull::EvictOldest`](crate::declare::WhenFull::EvictOldest) it takes the row that was used the longest ago, limited or
 //! not: clients that can invent keys can then replenish others, and themselves. All evictions are counted. If anyone can make up
 //! keys, authenticate them before they are limited.
 //!
@@ -288,7 +288,7 @@
 //!
 //! A limit in [shadow](crate::Limit::shadow) charges what it admits and lets through what it would have refused, without
 //! charging that: so it goes on deciding as if it were enforced, and
-//! [`would_refuse`](crate::LimitCounts::would_refuse) is what it would have refused of the traffic as it came. Clients that
+//! [`would_refuse`](crate::snapshot::LimitCounts::would_refuse) is what it would have refused of the traffic as it came. Clients that
 //! are really refused come back later, or not at all; a limit in shadow cannot know which. It uses up rows, not refusals.
 //!
 //! # Live changes
@@ -305,7 +305,7 @@
 //! is as before, because no definition prices what another one charged. Usage above what was reserved is charged to the new limit.
 //! Concurrency is given back in any case. Holds from before a change have the whole length of the new lease from the change on.
 //!
-//! Workers of two releases that are started in turn with [`OnMismatch::Apply`](crate::OnMismatch::Apply), and without
+//! Workers of two releases that are started in turn with [`OnMismatch::Apply`](crate::declare::OnMismatch::Apply), and without
 //! [versions](crate::Declaration::version), undo each other's changes. With versions only the newer declaration is in force,
 //! even for the workers of the old release. What an operator has changed stays in force while programs of the same version start,
 //! and is lost with the next version. A segment that is recreated begins with nothing counted.

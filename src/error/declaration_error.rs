@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// What is wrong with a declaration: where, what was given, and what to do about it.
 ///
 /// `place` reads like `set "openai" / limit "tokens" / window`, as does
-/// [`Difference::path`](crate::Difference::path).
+/// [`Difference::path`](crate::declare::Difference::path).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeclarationError {

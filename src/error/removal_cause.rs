@@ -7,7 +7,7 @@ use crate::words::words;
 #[non_exhaustive]
 pub enum RemovalCause {
     /// It was [retired](crate::Segment::retire), for example by `limitctl remove` or
-    /// [`RecreateIfUnused`](crate::OnMismatch::RecreateIfUnused).
+    /// [`RecreateIfUnused`](crate::declare::OnMismatch::RecreateIfUnused).
     Retired,
     /// Its file was deleted (`rm`) or another was moved over it (`mv`), and no path leads to it any more.
     Deleted,

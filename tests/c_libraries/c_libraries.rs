@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use process::eventually;
-use shmlimit::{Declaration, Limit, LockKind, Segment, SegmentReader, SetDeclaration, SetSnapshot};
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::{SegmentReader, SetSnapshot};
+use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 const PLACES: usize = 2;
 

@@ -7,9 +7,11 @@ use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::scene::{self, ALGORITHMS};
 use fastrand::Rng;
+use shmlimit::declare::Align;
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Algorithm, Align, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, Outcome, Permit, RequestError,
-    ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier,
+    Algorithm, ChangeError, Declaration, Error, Keyed, Limit, LimitSet, Outcome, Permit, RequestError,
+    ReserveOutcome, Segment, SetDeclaration, Tier,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -10,9 +10,10 @@ use crate::scene;
 use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
+use shmlimit::declare::{Align, MismatchOutcome, OnMismatch};
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Algorithm, Align, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenError, OpenOptions,
-    Segment, SegmentError, SegmentReader, SetDeclaration,
+    Algorithm, Declaration, Error, Limit, OpenError, OpenOptions, Segment, SegmentError, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

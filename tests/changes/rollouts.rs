@@ -12,8 +12,9 @@ use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_proc
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
-use shmlimit::tower::{Demand, LimitLayer};
-use shmlimit::{Algorithm, Align, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
+use shmlimit::declare::{Align, OnMismatch};
+use shmlimit::layer::{Demand, LimitLayer};
+use shmlimit::{Algorithm, Limit, OpenOptions, Segment, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::unistd::pause;
-use shmlimit::{Algorithm, Credit, Declaration, Limit, OpenOptions, SetDeclaration};
+use shmlimit::declare::Credit;
+use shmlimit::{Algorithm, Declaration, Limit, OpenOptions, SetDeclaration};
 
 use crate::layout_mirror::RawSegment;
 use crate::scene;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use shmlimit::{LimitSet, Segment, SegmentReader, SetSnapshot};
+use shmlimit::snapshot::{SegmentReader, SetSnapshot};
+use shmlimit::{LimitSet, Segment};
 
 use crate::scene::onlooker;
 use crate::scene::process::eventually;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use shmlimit::{Credit, Declaration, FleetLease, Keyed, Limit, LimitSet, Segment, SetDeclaration, WhenFull};
+use shmlimit::declare::{Credit, FleetLease, WhenFull};
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration};
 
 use crate::{PROCESSES, scene};
 

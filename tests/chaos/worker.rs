@@ -7,9 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
+use shmlimit::request::AcquireFuture;
 use shmlimit::{
-    AcquireFuture, Error, Key, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
-    Segment, SegmentError,
+    Error, Key, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request, Segment,
+    SegmentError,
 };
 
 use crate::World;

@@ -7,9 +7,8 @@ use crate::scene::credit::{self, LONG, check, counts, one_limit, one_limit_in, r
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
 use nix::unistd::pause;
-use shmlimit::{
-    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, LimitSet, Segment, SetDeclaration,
-};
+use shmlimit::declare::Credit;
+use shmlimit::{Algorithm, Declaration, DeclarationError, Keyed, Limit, LimitSet, Segment, SetDeclaration};
 
 /// Those whose batches can be sized automatically.
 const BACKLOG: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];

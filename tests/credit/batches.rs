@@ -11,8 +11,9 @@ use crate::scene::credit::{
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::scene::{ALGORITHMS, create, create_in, expect_permit};
 use nix::unistd::pause;
+use shmlimit::declare::Credit;
 use shmlimit::{
-    Algorithm, Credit, Declaration, DeclarationError, Keyed, Limit, LimitSet, Segment, SetDeclaration, Tier,
+    Algorithm, Declaration, DeclarationError, Keyed, Limit, LimitSet, Segment, SetDeclaration, Tier,
 };
 use tempfile::TempDir;
 
@@ -542,7 +543,7 @@ fn credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
     let refused = [
         one(Limit::concurrency("places", 10).credit(credit())),
         one(Limit::budget("money", 10, LONG).credit(credit())),
-        one(Limit::calls("calls", shmlimit::Amount::Unlimited, LONG).credit(credit())),
+        one(Limit::calls("calls", shmlimit::declare::Amount::Unlimited, LONG).credit(credit())),
         one(Limit::calls("calls", 10, LONG).shadow(true).credit(credit())),
         one(Limit::calls("calls", 10, LONG).credit(credit())).shadow(true),
         one(Limit::calls("calls", 10, LONG).credit(credit())).add_limit(Limit::calls("more", 10, LONG)),

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::scene::ALGORITHMS;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
+use shmlimit::declare::{Align, Credit};
 use shmlimit::{
-    Algorithm, Align, Credit, Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration,
-    VirtualClock,
+    Algorithm, Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock,
 };
 
 const PROCESSES: usize = 3;

@@ -6,7 +6,8 @@ use crate::scene::clock::Scene;
 use crate::scene::credit::{LONG, REFUNDING, check, counts, from_first_use, one_limit, remaining};
 use crate::scene::process::TIMEOUT;
 use crate::scene::{ALGORITHMS, expect_permit};
-use shmlimit::{Algorithm, Credit, Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::declare::Credit;
+use shmlimit::{Algorithm, Limit, LimitSet, Permit, SetDeclaration};
 
 const START: Duration = Duration::from_secs(1);
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::scene::clock::Scene;
 use crate::scene::expect_permit;
-use shmlimit::{Adaptive, Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::declare::Adaptive;
+use shmlimit::{Limit, LimitSet, Permit, SetDeclaration};
 
 const START: u64 = 10;
 const FLOOR: u64 = 2;

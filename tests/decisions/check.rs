@@ -6,9 +6,11 @@ use crate::scene;
 use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use crate::scene::{ALGORITHMS, create, expect_permit};
 use proptest::prelude::*;
+use shmlimit::declare::Align;
+use shmlimit::snapshot::{Forecast, SetSnapshot};
 use shmlimit::{
-    Algorithm, Align, Checked, Declaration, Error, Forecast, Keyed, Limit, LimitSet, PermitError,
-    RefusalReason, Request, RequestError, SetDeclaration, SetSnapshot, Tier, Window,
+    Algorithm, Checked, Declaration, Error, Keyed, Limit, LimitSet, PermitError, RefusalReason, Request,
+    RequestError, SetDeclaration, Tier, Window,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -496,7 +498,7 @@ proptest! {
         limit in any_limit(), uses in prop::collection::vec((1..20_u64, 0..10_000_000_000_u64), 1..20),
     ) {
         let capacity = limit.capacity().clone();
-        let shmlimit::Amount::Whole(capacity) = capacity else { unreachable!("declared so") };
+        let shmlimit::declare::Amount::Whole(capacity) = capacity else { unreachable!("declared so") };
         let scene = Scene::new(keyed("api", 100).add_limit(limit));
         let set = scene.set();
         let key = set.key("a").expect("a key");

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use crate::scene;
 use crate::scene::clock::Scene;
-use shmlimit::{
-    Adaptive, Credit, Error, Key, Keyed, Limit, LimitSet, Permit, Request, SetDeclaration, Tier, WhenFull,
-};
+use shmlimit::declare::{Adaptive, Credit, WhenFull};
+use shmlimit::{Error, Key, Keyed, Limit, LimitSet, Permit, Request, SetDeclaration, Tier};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const CAPACITY: u64 = 100;
@@ -220,7 +219,7 @@ fn whatever_is_asked_of_whatever_is_declared_the_holds_are_those_of_the_permits_
             let gives_back = set
                 .declared_limits()
                 .iter()
-                .any(|limit| limit.kind() == shmlimit::Kind::Concurrency);
+                .any(|limit| limit.kind() == shmlimit::declare::Kind::Concurrency);
             if draws {
                 // It is the batch that has a hold, whoever was admitted from it.
                 assert!(holds() <= 1, "{verb}: {text}");

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::pool::{Chosen, PoolStrategy};
 use shmlimit::{
-    Chosen, Declaration, Error, Limit, LimitPool, Permit, PoolStrategy, Refusal, RequestError, Segment,
-    SetDeclaration,
+    Declaration, Error, Limit, LimitPool, Permit, Refusal, RequestError, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

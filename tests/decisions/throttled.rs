@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use crate::scene;
 use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::{create, expect_permit, expect_refusal};
+use shmlimit::declare::{Adaptive, Credit, WhenFull};
 use shmlimit::{
-    Adaptive, Algorithm, Credit, Error, Keyed, Limit, LimitSet, Outcome, PermitError, RefusalReason,
-    ReserveOutcome, SetDeclaration, WhenFull,
+    Algorithm, Error, Keyed, Limit, LimitSet, Outcome, PermitError, RefusalReason, ReserveOutcome,
+    SetDeclaration,
 };
 
 use crate::scene::process::TIMEOUT;

@@ -17,10 +17,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
-use shmlimit::{
-    Declaration, Error, Limit, OpenError, OpenOptions, Removal, Segment, SegmentReader, SegmentSnapshot,
-    SetDeclaration,
-};
+use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
+use shmlimit::{Declaration, Error, Limit, OpenError, OpenOptions, Removal, Segment, SetDeclaration};
 use supervisor::with_a_failing_call;
 
 const ERRORS: [Errno; 6] = [

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use shmlimit::declare::FleetLease;
 use shmlimit::fleet::{Duty, LeaseSnapshot, StoreProblem};
-use shmlimit::{Declaration, FleetLease, Limit, SetDeclaration};
+use shmlimit::{Declaration, Limit, SetDeclaration};
 
 use super::scene::clock::{NEW_YEAR, Scene};
 use super::store::Store;

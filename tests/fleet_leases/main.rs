@@ -19,10 +19,11 @@ use layout_mirror::RawSegment;
 use layout_mirror::words::{control, journal};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
+use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::fleet::{Asked, LeaseRequest, LeasedRule, StoreProblem};
 use shmlimit::{
-    Algorithm, Error, FleetLease, Limit, LimitSet, OpenOptions, Outage, Permit, PermitError, RefusalReason,
-    Segment, SetDeclaration,
+    Algorithm, Error, Limit, LimitSet, OpenOptions, Permit, PermitError, RefusalReason, Segment,
+    SetDeclaration,
 };
 use store::Store;
 

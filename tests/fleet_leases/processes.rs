@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use nix::sys::signal::{Signal, raise};
+use shmlimit::declare::FleetLease;
 use shmlimit::fleet::{LeaseReply, StoreProblem};
-use shmlimit::{Algorithm, FleetLease, Limit, Segment, SetDeclaration};
+use shmlimit::{Algorithm, Limit, Segment, SetDeclaration};
 
 use super::host::{KEY, declaring};
 use super::scene::clock::boot_time;

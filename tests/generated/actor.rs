@@ -7,9 +7,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use shmlimit::request::{AcquireFuture, LimitName};
 use shmlimit::{
-    AcquireFuture, Address, Checked, Declaration, Error, Key, LimitName, LimitSet, OpenOptions, Outcome,
-    Permit, Refusal, Request, ReserveOutcome, Segment, Verdict,
+    Address, Checked, Declaration, Error, Key, LimitSet, OpenOptions, Outcome, Permit, Refusal, Request,
+    ReserveOutcome, Segment, Verdict,
 };
 
 use super::declarations::SET;
@@ -117,7 +118,7 @@ impl<'a> Subject<'a> {
             Self::Key(key) => key.forecast()?,
             Self::Address(_) => return Ok(Vec::new()),
         };
-        let of = |it: &shmlimit::Forecast<'_>| (it.limit.to_owned(), it.spendable, it.full_after);
+        let of = |it: &shmlimit::snapshot::Forecast<'_>| (it.limit.to_owned(), it.spendable, it.full_after);
         Ok(forecasts.iter().map(of).collect())
     }
 }

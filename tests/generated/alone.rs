@@ -4,10 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shmlimit::{
-    Checkpoint, Declaration, Error, Kind, Limit, OpenOptions, Outcome, RefusalReason, SegmentReader,
-    VirtualClock,
-};
+use shmlimit::declare::{Checkpoint, Kind};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Error, Limit, OpenOptions, Outcome, RefusalReason, VirtualClock};
 use tempfile::TempDir;
 
 use super::actor::{Actor, Done, Subject, Way, key_name};
@@ -259,7 +258,7 @@ impl Scene {
         for limit in &self.limits {
             let name = limit.name();
             // Nothing counts what is unlimited; a found capacity moves; a limit that is tried goes below zero.
-            if matches!(limit.capacity(), shmlimit::Amount::Unlimited)
+            if matches!(limit.capacity(), shmlimit::declare::Amount::Unlimited)
                 || self.traits.has_adaptive
                 || self.is_shadow(name)
                 || self.was_applied

@@ -6,10 +6,8 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use shmlimit::{
-    Adaptive, Algorithm, Align, Amount, Credit, Declaration, Keyed, Limit, LockKind, SetDeclaration, Tier,
-    WhenFull, Window,
-};
+use shmlimit::declare::{Adaptive, Align, Amount, Credit, LockKind, WhenFull};
+use shmlimit::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 
 pub const SET: &str = "set";
 

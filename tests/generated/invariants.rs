@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use shmlimit::{Declaration, Kind, Limit, SegmentSnapshot};
+use shmlimit::declare::Kind;
+use shmlimit::snapshot::SegmentSnapshot;
+use shmlimit::{Declaration, Limit};
 
 use super::actor::{Actor, Subject};
 use super::declarations::SET;

@@ -2,7 +2,8 @@
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
-use shmlimit::{Declaration, Kind};
+use shmlimit::Declaration;
+use shmlimit::declare::Kind;
 
 use super::declarations::{Lengths, SET, changed};
 

@@ -10,7 +10,7 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use reqwest_middleware::{ClientBuilder, reqwest};
-use shmlimit::tower::{ClientLimitLayer, Demand, LimitLayer};
+use shmlimit::layer::{ClientLimitLayer, Demand, LimitLayer};
 use shmlimit::{Error, Limit, SetDeclaration};
 use tokio::runtime;
 use tower::{Layer, Service, ServiceExt};

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::scene::clock::Scene;
+use shmlimit::snapshot::KeySnapshot;
 use shmlimit::{
-    Checked, Declaration, Error, KeySnapshot, Keyed, Limit, LimitSet, RefusalReason, RequestError, Segment,
-    SetDeclaration,
+    Checked, Declaration, Error, Keyed, Limit, LimitSet, RefusalReason, RequestError, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::scene;
 use crate::scene::expect_permit;
-use shmlimit::{Algorithm, Keyed, Limit, Segment, SetDeclaration, WhenFull};
+use shmlimit::declare::WhenFull;
+use shmlimit::{Algorithm, Keyed, Limit, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

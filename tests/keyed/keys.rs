@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use shmlimit::{
-    Algorithm, Align, Declaration, Error, KeySnapshot, Keyed, Limit, RequestError, Segment, SegmentReader,
-    SetDeclaration,
-};
+use shmlimit::declare::Align;
+use shmlimit::snapshot::{KeySnapshot, SegmentReader};
+use shmlimit::{Algorithm, Declaration, Error, Keyed, Limit, RequestError, Segment, SetDeclaration};
 
 const DAY: Duration = Duration::from_secs(86_400);
 

@@ -12,9 +12,10 @@ use crate::scene;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
 use nix::time::{ClockId, clock_gettime};
+use shmlimit::declare::WhenFull;
+use shmlimit::snapshot::KeysSnapshot;
 use shmlimit::{
-    Algorithm, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason, Segment,
-    SetDeclaration, WhenFull,
+    Algorithm, Keyed, Limit, LimitSet, OpenOptions, Outcome, RefusalReason, Segment, SetDeclaration,
 };
 
 const PROCESSES: usize = 4;

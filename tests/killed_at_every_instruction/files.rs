@@ -9,10 +9,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use shmlimit::{
-    Declaration, Error, Limit, OnMismatch, OpenError, OpenOptions, Removal, Segment, SegmentReader,
-    SetDeclaration,
-};
+use shmlimit::declare::OnMismatch;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Error, Limit, OpenError, OpenOptions, Removal, Segment, SetDeclaration};
 
 use crate::copies::note;
 use crate::operations::SET;

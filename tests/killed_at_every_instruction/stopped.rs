@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use shmlimit::{Kind, SegmentSnapshot};
+use shmlimit::declare::Kind;
+use shmlimit::snapshot::SegmentSnapshot;
 
 use crate::beside::bystanders::{HandedOver, TIMEOUT, monotonic_nanos, pause_for_a_moment};
 use crate::beside::crew::{BOUND_WITH_RESULT, Crew, MEMBERS};

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentError, SegmentSnapshot};
+use shmlimit::snapshot::SegmentSnapshot;
+use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentError};
 
 use super::specimen::{
     NAMED_KEY, change_limits, key_of, take_as_declared, take_by_key, try_set, wait_for_set,

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getpid};
+use shmlimit::declare::{Align, WhenFull};
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Algorithm, Align, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Outcome,
-    Request, Segment, SegmentReader, SetDeclaration, Tier, WhenFull, Window,
+    Algorithm, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Outcome, Request,
+    Segment, SetDeclaration, Tier, Window,
 };
 
 use super::Damage;

@@ -15,10 +15,9 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid};
-use shmlimit::{
-    Declaration, Error, Limit, LimitSet, LockKind, OpenOptions, ProcessId, Segment, SegmentError,
-    SetDeclaration,
-};
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::ProcessId;
+use shmlimit::{Declaration, Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SetDeclaration};
 
 const SLOTS: u64 = 3;
 /// What a word says that a process has the lock by, and that it is to go on to its end.

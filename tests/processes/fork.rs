@@ -15,8 +15,9 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid, pause};
+use shmlimit::declare::LockKind;
 use shmlimit::{
-    Declaration, Error, Limit, LimitSet, LockKind, OpenError, Permit, PermitError, Segment, SetDeclaration,
+    Declaration, Error, Limit, LimitSet, OpenError, Permit, PermitError, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -13,7 +13,8 @@ use crate::layout_mirror::RawSegment;
 use crate::scene;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::unistd::alarm;
-use shmlimit::{Checkpoint, Error, Limit, OpenOptions, Segment, SegmentError, SetDeclaration};
+use shmlimit::declare::Checkpoint;
+use shmlimit::{Error, Limit, OpenOptions, Segment, SegmentError, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

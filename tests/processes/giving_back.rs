@@ -14,10 +14,10 @@ use crate::scene;
 use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
-use shmlimit::{
-    AcquireFuture, Adaptive, Credit, HoldSnapshot, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit,
-    Request, Segment, SetDeclaration, SetSnapshot,
-};
+use shmlimit::declare::{Adaptive, Credit};
+use shmlimit::request::AcquireFuture;
+use shmlimit::snapshot::{HoldSnapshot, SetSnapshot};
+use shmlimit::{Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, Request, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SLOTS: u64 = 4;

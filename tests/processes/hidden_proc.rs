@@ -9,7 +9,8 @@ use crate::layout_mirror::words::header;
 use crate::scene;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::errno::Errno;
-use shmlimit::{Error, Limit, OpenError, Segment, SegmentReader, SetDeclaration};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Error, Limit, OpenError, Segment, SetDeclaration};
 
 const SLOTS: u64 = 2;
 

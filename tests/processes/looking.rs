@@ -10,9 +10,10 @@ use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
 use nix::unistd::pause;
+use shmlimit::snapshot::{Forecast, SegmentReader, SegmentSnapshot};
 use shmlimit::{
-    Algorithm, Declaration, Forecast, Keyed, Limit, LimitSet, OpenOptions, Permit, Request, Segment,
-    SegmentReader, SegmentSnapshot, SetDeclaration, Verdict, VirtualClock,
+    Algorithm, Declaration, Keyed, Limit, LimitSet, OpenOptions, Permit, Request, Segment, SetDeclaration,
+    Verdict, VirtualClock,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -156,7 +157,7 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
                 reader.key_snapshot("api", key).expect("works").expect("a row"),
                 segment.key_snapshot("api", key).expect("works").expect("a row"),
             ];
-            let visit = |seen: &shmlimit::KeySnapshot| {
+            let visit = |seen: &shmlimit::snapshot::KeySnapshot| {
                 if seen.key.text() == Some(key) {
                     shown.push(seen.clone());
                 }

@@ -12,7 +12,8 @@ use crate::scene::namespaces::namespace;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
-use shmlimit::{Declaration, Error, Limit, LockKind, OpenError, Segment, SetDeclaration};
+use shmlimit::declare::LockKind;
+use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SetDeclaration};
 
 const SLOTS: u64 = 3;
 

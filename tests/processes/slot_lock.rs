@@ -13,9 +13,11 @@ use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_proc
 use fastrand::Rng;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::{ProcessId, SegmentReader};
 use shmlimit::{
-    Declaration, Error, Limit, LimitSet, LockKind, OpenError, OpenOptions, ProcessId, Removal, Segment,
-    SegmentError, SegmentReader, SetDeclaration,
+    Declaration, Error, Limit, LimitSet, OpenError, OpenOptions, Removal, Segment, SegmentError,
+    SetDeclaration,
 };
 
 const SLOTS: u64 = 3;

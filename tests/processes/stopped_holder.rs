@@ -11,7 +11,8 @@ use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
 use nix::sys::signal::{Signal, raise};
-use shmlimit::{Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SegmentReader, SetDeclaration};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SLOTS: u64 = 3;

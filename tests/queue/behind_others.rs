@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::scene::clock::{NEW_YEAR, Scene};
 use crate::scene::{ALGORITHMS, expect_permit, expect_refusal};
 use proptest::prelude::*;
-use shmlimit::{
-    AcquireFuture, Algorithm, Align, Keyed, Limit, LimitSet, Refusal, RefusalReason, Request, SetDeclaration,
-};
+use shmlimit::declare::Align;
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Algorithm, Keyed, Limit, LimitSet, Refusal, RefusalReason, Request, SetDeclaration};
 
 /// A set on a clock of its own, whose limits are named `0`, `1` and so on.
 struct Served {

@@ -503,7 +503,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
 }
 
 /// Futures of this process that have a ticket each, and the numbers of those.
-type Numbered<'a> = Vec<(u64, std::pin::Pin<Box<shmlimit::AcquireFuture<'a>>>)>;
+type Numbered<'a> = Vec<(u64, std::pin::Pin<Box<shmlimit::request::AcquireFuture<'a>>>)>;
 
 /// Takes `count` tickets by turns with another process: this one has the turns of this remainder of two.
 fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count: u64) -> Numbered<'a> {

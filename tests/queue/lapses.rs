@@ -10,7 +10,8 @@ use crate::scene::clock::Scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, first_set, queued};
 use nix::sys::signal::Signal;
-use shmlimit::{AcquireFuture, Algorithm, Declaration, Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Algorithm, Declaration, Limit, LimitSet, Permit, SetDeclaration};
 
 const SECOND: Duration = Duration::from_secs(1);
 

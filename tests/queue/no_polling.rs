@@ -84,7 +84,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         let counts = || segment.snapshot().expect("a snapshot").sets[0].counts;
         let queued = || {
             let snapshot = segment.snapshot().expect("a snapshot");
-            let waits = |ticket: &&shmlimit::TicketSnapshot| !ticket.granted;
+            let waits = |ticket: &&shmlimit::snapshot::TicketSnapshot| !ticket.granted;
             snapshot.sets[0].tickets.iter().filter(waits).count()
         };
         // How many have been admitted, and how many of them may go on.

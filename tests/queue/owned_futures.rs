@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::scene::{create, expect_permit};
-use shmlimit::{AcquireFuture, Keyed, Limit, Outcome, Permit, SetDeclaration};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Keyed, Limit, Outcome, Permit, SetDeclaration};
 use tokio::sync::oneshot;
 
 const TIMEOUT: Duration = Duration::from_secs(60);

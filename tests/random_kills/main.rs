@@ -18,9 +18,10 @@ use plans::Plans;
 use scene::namespaces::{has_namespaces, in_new_namespace};
 use scene::onlooker;
 use scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::{SegmentReader, SegmentSnapshot, SetSnapshot};
 use shmlimit::{
-    Declaration, Limit, LimitSet, LockKind, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
-    SegmentSnapshot, SetDeclaration, SetSnapshot,
+    Declaration, Limit, LimitSet, OpenOptions, Outcome, Permit, Request, Segment, SetDeclaration,
 };
 use supervisor::Supervisor;
 use truth::{Pool, Truth};

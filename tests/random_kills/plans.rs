@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
+use shmlimit::snapshot::{SegmentReader, SetSnapshot};
 use shmlimit::{
-    Error, Key, Keyed, Limit, LimitSet, Outcome, Permit, Request, RequestError, SegmentReader,
-    SetDeclaration, SetSnapshot, Tier,
+    Error, Key, Keyed, Limit, LimitSet, Outcome, Permit, Request, RequestError, SetDeclaration, Tier,
 };
 
 use crate::scene::process::eventually;

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs;
 use std::future::Ready;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::path::Path;
 
 use hyper::{Request, Response};
-use shmlimit::tower::{ByHeader, ClientLimitFuture, LimitFuture};
+use shmlimit::layer::{ByHeader, ClientLimitFuture, LimitFuture};
 use tower::util::ServiceFn;
+
+use crate::public_names::public_names_of;
 
 type EchoService = ServiceFn<fn(Request<()>) -> Ready<Result<Response<()>, Infallible>>>;
 
@@ -28,38 +28,12 @@ macro_rules! each_survives {
     }};
 }
 
-/// The types and traits that `pub use` of a file names.
-fn public_types_of(file: &str) -> BTreeSet<String> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a source");
-    let syntax = syn::parse_file(&text).expect("a source that compiles");
-    let mut names = BTreeSet::new();
-    for item in &syntax.items {
-        if let syn::Item::Use(item) = item
-            && matches!(item.vis, syn::Visibility::Public(_))
-        {
-            collect(&item.tree, &mut names);
-        }
-    }
-    names
-}
-
-fn collect(tree: &syn::UseTree, names: &mut BTreeSet<String>) {
-    match tree {
-        syn::UseTree::Path(path) => collect(&path.tree, names),
-        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| collect(tree, names)),
-        syn::UseTree::Name(syn::UseName { ident })
-        | syn::UseTree::Rename(syn::UseRename { rename: ident, .. }) => {
-            if ident.to_string().starts_with(char::is_uppercase) {
-                names.insert(ident.to_string());
-            }
-        }
-        syn::UseTree::Glob(_) => panic!("what a glob exports is not seen here: name it"),
-    }
-}
-
 /// Whether what was named is all that there is, but for traits and what is asserted apart.
 fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
-    let mut public = public_types_of(file);
+    let mut public: BTreeSet<String> = public_names_of(file)
+        .into_iter()
+        .filter(|name| name.starts_with(char::is_uppercase))
+        .collect();
     for name in others {
         assert!(public.remove(*name), "{name} is not exported by {file}");
     }
@@ -73,24 +47,47 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 #[test]
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
-        AcquireFuture<'static>, Adaptive, Address, Algorithm, Align, Amount, Bound, Checked<'static>, Checkpoint, Chosen<'static>, ClockCheck, ClockSource,
-        ChangeError, Credit, Declaration, DeclarationError, Diagnosis, Difference, Error, FleetLease, FleetOptions,
-        Forecast, HoldSnapshot, Keyed,
-        Key<'static>, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, Kind, Limit, LimitCounts,
-        LimitIndex, LimitOptions, LimitPool, LimitSet, LimitSnapshot, LockKind, LockSnapshot, Mismatch, MismatchOutcome,
-        OnMismatch, OpenError, OpenOptions, Outage, Outcome<'static>, ParseError, ParticipantSnapshot, Permit<'static>, PermitError, PoolRequest,
-        PoolStrategy, ProcessId, RecoveryReport, Refusal, RefusalReason, Removal, RemovalCause, Repairs, Request, RequestError,
-        RequestEvent<'static>, RequestEventKind, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SegmentOptions,
-        SegmentPlace, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration, SetMemory, SetRecovery, SetSnapshot, Settlement<'static>,
-        ShardDiagnosis, ShardPoison, TableUsage, TicketSnapshot, Tier, Verdict, VirtualClock, Weekday, WhenFull, Window,
+        Address, Algorithm, ChangeError, Checked<'static>, Declaration, DeclarationError, Error, Key<'static>, Keyed, Limit,
+        LimitPool, LimitSet, OpenError, OpenOptions, Outcome<'static>, Permit<'static>, PermitError, Refusal, RefusalReason,
+        Removal, RemovalCause, Request, RequestError, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError,
+        SetDeclaration, Settlement<'static>, Tier, Verdict, VirtualClock, Window,
     );
-    assert_complete("src/lib.rs", &["LimitName"], &named);
+    assert_complete("src/lib.rs", &[], &named);
+}
+
+#[test]
+fn every_public_type_of_a_module_survives_threads_and_panics() {
+    let named = each_survives!(shmlimit::declare:
+        Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Difference, FleetLease, FleetOptions, Kind,
+        LimitOptions, LockKind, Mismatch, MismatchOutcome, OnMismatch, Outage, ParseError, SegmentOptions, Weekday, WhenFull,
+    );
+    assert_complete("src/declare.rs", &[], &named);
+    let named = each_survives!(shmlimit::snapshot:
+        ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
+        LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, ProcessId, RecoveryReport, Repairs, SegmentPlace,
+        SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot, ShardDiagnosis, ShardPoison,
+        TableUsage, TicketSnapshot,
+    );
+    assert_complete("src/snapshot.rs", &[], &named);
+    let named = each_survives!(shmlimit::pool: Chosen<'static>, PoolRequest, PoolStrategy);
+    assert_complete("src/pool.rs", &[], &named);
+    let named = each_survives!(shmlimit::request:
+        AcquireFuture<'static>, LimitIndex, RequestEvent<'static>, RequestEventKind,
+    );
+    assert_complete("src/request/mod.rs", &["LimitName"], &named);
+    let named = each_survives!(shmlimit::fleet:
+        Asked, Duty, DutySnapshot, Fleet, FleetSnapshot, LeaseCounts, LeaseReply, LeaseRequest, LeaseSnapshot,
+        LeasedLimit, LeasedRule, StoreProblem,
+    );
+    assert_complete("src/api/fleet/mod.rs", &[], &named);
+    let named = each_survives!(shmlimit::headers: Advertise, Fields, PolicyHeaders, Problem);
+    assert_complete("src/headers/mod.rs", &[], &named);
 }
 
 #[test]
 fn every_public_type_for_services_survives_threads_and_panics() {
-    let named = each_survives!(shmlimit::tower:
-        Advertise, ByAddress, ByHeader, CarriedPermit, ClientAddress, ClientError<Infallible>, ClientLimitLayer<ByHeader>,
+    let named = each_survives!(shmlimit::layer:
+        ByAddress, ByHeader, CarriedPermit, ClientAddress, ClientError<Infallible>, ClientLimitLayer<ByHeader>,
         ClientLimitService<(), ByHeader>, Demand, LimitBody<()>, LimitLayer<ByHeader>,
         LimitService<(), ByHeader>, OnError, PermitHandle, Rejection<'static>,
     );
@@ -98,5 +95,5 @@ fn every_public_type_for_services_survives_threads_and_panics() {
     is_sent::<LimitFuture<EchoService, ()>>();
     is_sent::<ClientLimitFuture<(), Infallible>>();
     let others = ["ClientLimitFuture", "Extractor", "LimitFuture"];
-    assert_complete("src/tower/mod.rs", &others, &named);
+    assert_complete("src/layer/mod.rs", &others, &named);
 }

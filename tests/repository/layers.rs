@@ -27,11 +27,11 @@ const LAYERS: &[Layer] = &[
         may_use_peers: false,
     },
     Layer {
-        modules: &["http"],
+        modules: &["declare", "headers", "pool", "request", "snapshot"],
         may_use_peers: false,
     },
     Layer {
-        modules: &["tower"],
+        modules: &["layer"],
         may_use_peers: false,
     },
 ];

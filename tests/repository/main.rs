@@ -1,7 +1,8 @@
-//! The repository itself, read from its sources: layers, unsafe code, public types, and what documents say.
+//! The repository itself, read from its sources: layers, unsafe code, public names and types, and what documents say.
 
 mod auto_traits;
 mod documents;
 mod fork_safety;
 mod layers;
+mod public_names;
 mod unsafe_code;

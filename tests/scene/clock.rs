@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, SetDeclaration, SetSnapshot, VirtualClock};
+use shmlimit::snapshot::SetSnapshot;
+use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock};
 use tempfile::TempDir;
 
 use super::first_set;

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shmlimit::{Algorithm, Align, Limit, LimitCounts, LimitSet, Segment, SetDeclaration};
+use shmlimit::declare::Align;
+use shmlimit::snapshot::LimitCounts;
+use shmlimit::{Algorithm, Limit, LimitSet, Segment, SetDeclaration};
 use tempfile::TempDir;
 
 use super::{create, create_in, first_set};

@@ -14,9 +14,10 @@ pub mod touchy;
 
 use std::path::Path;
 
+use shmlimit::declare::{Difference, LockKind};
+use shmlimit::snapshot::SetSnapshot;
 use shmlimit::{
-    Algorithm, ChangeError, Declaration, Difference, Error, LimitSet, LockKind, Outcome, Permit, Refusal,
-    Segment, SetDeclaration, SetSnapshot,
+    Algorithm, ChangeError, Declaration, Error, LimitSet, Outcome, Permit, Refusal, Segment, SetDeclaration,
 };
 use tempfile::TempDir;
 

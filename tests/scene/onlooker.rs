@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use shmlimit::{SegmentReader, SetSnapshot};
+use shmlimit::snapshot::{SegmentReader, SetSnapshot};
 
 /// Looks as long as `goes_on`, with a pause between two looks, and has each whole copy of a set checked.
 pub fn look_on(

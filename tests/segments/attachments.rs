@@ -8,9 +8,10 @@ use std::time::Duration;
 use crate::scene;
 use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
     Declaration, Error, Limit, LimitSet, OpenError, OpenOptions, Permit, Removal, Request, RequestError,
-    Segment, SegmentReader, SetDeclaration, VirtualClock,
+    Segment, SetDeclaration, VirtualClock,
 };
 
 fn declaration(participants: u32) -> Declaration {

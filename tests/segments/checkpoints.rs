@@ -12,9 +12,10 @@ use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
 use nix::fcntl::FcntlArg;
+use shmlimit::declare::Checkpoint;
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Checkpoint, Declaration, DeclarationError, Error, Limit, OpenError, Segment, SegmentError, SegmentReader,
-    SetDeclaration,
+    Declaration, DeclarationError, Error, Limit, OpenError, Segment, SegmentError, SetDeclaration,
 };
 use siphasher::sip::SipHasher13;
 

@@ -15,9 +15,9 @@ use fastrand::Rng;
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
-use shmlimit::{
-    Declaration, Error, Limit, LockKind, OpenError, Segment, SegmentError, SegmentReader, SetDeclaration,
-};
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SegmentError, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;

@@ -9,10 +9,9 @@ use crate::layout_mirror::words::{entry, header, hold, ticket};
 use crate::scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create_in, expect_permit, queued};
-use shmlimit::{
-    Declaration, Error, Keyed, Limit, LockKind, OpenError, Segment, SegmentError, SegmentReader,
-    SetDeclaration,
-};
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Error, Keyed, Limit, OpenError, Segment, SegmentError, SetDeclaration};
 
 const HEADER_BYTES: u64 = 8 * header::SIZE as u64;
 

@@ -9,7 +9,8 @@ use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{control, header};
 use crate::scene;
 use crate::scene::expect_permit;
-use shmlimit::{Checkpoint, Declaration, Limit, OnMismatch, OpenOptions, Removal, Segment, SetDeclaration};
+use shmlimit::declare::{Checkpoint, OnMismatch};
+use shmlimit::{Declaration, Limit, OpenOptions, Removal, Segment, SetDeclaration};
 
 /// JSON has whole numbers exactly below.
 const JSON: u64 = 1 << 53;

@@ -1,6 +1,7 @@
 //! What a look without the lock takes for a standstill.
 
-use shmlimit::{Limit, SegmentReader, SetDeclaration};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Limit, SetDeclaration};
 
 use crate::scene::{self, expect_permit, expect_refusal};
 

@@ -10,10 +10,9 @@ use crate::layout_mirror::words::header;
 use crate::scene;
 use crate::scene::mounts::{Overlay, on_overlay};
 use crate::scene::process::Child;
-use shmlimit::{
-    Checkpoint, Declaration, Error, Limit, OnMismatch, OpenError, OpenOptions, Removal, Segment,
-    SegmentReader, SetDeclaration,
-};
+use shmlimit::declare::{Checkpoint, OnMismatch};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Error, Limit, OpenError, OpenOptions, Removal, Segment, SetDeclaration};
 
 fn declaration(places: u64) -> Declaration {
     scene::declaration()

@@ -14,9 +14,9 @@ use crate::scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use memmap2::MmapRaw;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, chown, geteuid, mkfifo};
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Declaration, Error, Limit, OpenError, OpenOptions as SegmentOptions, Segment, SegmentReader,
-    SetDeclaration,
+    Declaration, Error, Limit, OpenError, OpenOptions as SegmentOptions, Segment, SetDeclaration,
 };
 
 fn declaration() -> Declaration {

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use crate::scene;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
-use shmlimit::{
-    Declaration, Error, Limit, LockKind, OpenError, ProcessId, Segment, SegmentReader, SetDeclaration,
-};
+use shmlimit::declare::LockKind;
+use shmlimit::snapshot::{ProcessId, SegmentReader};
+use shmlimit::{Declaration, Error, Limit, OpenError, Segment, SetDeclaration};
 
 /// The byte of participant slot 0, and those before it.
 const PARTICIPANTS: i64 = 1 << 40;

@@ -13,9 +13,8 @@ use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use shmlimit::{
-    Credit, Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SegmentError, SetDeclaration,
-};
+use shmlimit::declare::Credit;
+use shmlimit::{Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SegmentError, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -10,9 +10,9 @@ use crate::scene::clock::Scene;
 use crate::scene::process::{Child, TIMEOUT, die, in_own_process};
 use crate::scene::{create, create_in, expect_permit};
 use nix::sys::signal::{Signal, raise};
-use shmlimit::{
-    AcquireFuture, Keyed, Limit, LimitSet, Outcome, Permit, Request, Segment, SegmentReader, SetDeclaration,
-};
+use shmlimit::request::AcquireFuture;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Keyed, Limit, LimitSet, Outcome, Permit, Request, Segment, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::scene::expect_permit;
 use crate::scene::process::eventually;
 use crate::scene::touchy::{Observed, Touchy, items, users_code, with_each_panic, yes};
-use shmlimit::{Algorithm, Error, Keyed, Limit, LimitPool, PoolStrategy, SetDeclaration, Tier};
+use shmlimit::pool::PoolStrategy;
+use shmlimit::{Algorithm, Error, Keyed, Limit, LimitPool, SetDeclaration, Tier};
 
 fn pool_of(scene: &Observed) -> LimitPool {
     LimitPool::new([scene.set.clone()], PoolStrategy::RoundRobin).expect("a pool")

@@ -15,9 +15,8 @@ use metrics::{
     with_local_recorder,
 };
 use nix::sys::signal::{Signal, raise};
-use shmlimit::{
-    Error, Keyed, Limit, LimitPool, LimitSet, OpenOptions, PoolStrategy, Segment, SetDeclaration,
-};
+use shmlimit::pool::PoolStrategy;
+use shmlimit::{Error, Keyed, Limit, LimitPool, LimitSet, OpenOptions, Segment, SetDeclaration};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Event, Subscriber};

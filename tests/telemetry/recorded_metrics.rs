@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use shmlimit::{
-    Declaration, Keyed, Limit, LimitSet, OpenOptions, Removal, Segment, SegmentReader, SetDeclaration,
-};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Removal, Segment, SetDeclaration};
 
 /// Keeps the last value of each metric, by its name and labels as they are written.
 #[derive(Default)]

@@ -5,10 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::scene::expect_permit;
-use shmlimit::{
-    Declaration, Keyed, Limit, LimitPool, OpenOptions, PoolRequest, PoolStrategy, RefusalReason,
-    RequestEvent, RequestEventKind, Segment, SetDeclaration,
-};
+use shmlimit::pool::{PoolRequest, PoolStrategy};
+use shmlimit::request::{RequestEvent, RequestEventKind};
+use shmlimit::{Declaration, Keyed, Limit, LimitPool, OpenOptions, RefusalReason, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(300);

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use scene::clock::Scene;
 use scene::{create, expect_differences, expect_permit, expect_refusal};
+use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
     Algorithm, ChangeError, Declaration, DeclarationError, Error, Key, Keyed, Limit, LimitSet, RequestError,
-    SegmentReader, SetDeclaration, Tier,
+    SetDeclaration, Tier,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);

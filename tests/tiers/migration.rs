@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use shmlimit::{Align, Permit, Verdict};
+use shmlimit::declare::Align;
+use shmlimit::{Permit, Verdict};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Capacities that single keys have of their own.
 
-use shmlimit::WhenFull;
+use shmlimit::declare::WhenFull;
 
 use super::*;
 
@@ -596,7 +596,7 @@ fn what_no_key_can_have_of_its_own_is_not_declared() {
     let networks = with_overrides(10).add_limit(Limit::calls("requests", 1, MINUTE).prefix(24, 64));
     assert!(invalid(networks).contains("networks have no capacities of their own"));
     let credit = with_overrides(10)
-        .add_limit(Limit::calls("requests", 100, MINUTE).credit(shmlimit::Credit::batch(10)));
+        .add_limit(Limit::calls("requests", 100, MINUTE).credit(shmlimit::declare::Credit::batch(10)));
     assert!(invalid(credit).contains("drawn in advance"));
     let unlimited = with_overrides(10).add_limit(Limit::calls("requests", "unlimited", MINUTE));
     assert!(invalid(unlimited).contains("unlimited or finds itself"));

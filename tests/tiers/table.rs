@@ -1,6 +1,6 @@
 //! What a tier means for the rows of the table.
 
-use shmlimit::WhenFull;
+use shmlimit::declare::WhenFull;
 
 use super::*;
 

@@ -5,7 +5,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-use shmlimit::{Align, Request};
+use shmlimit::Request;
+use shmlimit::declare::Align;
 
 use super::*;
 

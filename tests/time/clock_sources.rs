@@ -4,9 +4,9 @@ use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
 use crate::scene::process::{Child, TIMEOUT, in_own_process};
-use shmlimit::{
-    ClockSource, Declaration, Error, Limit, LimitSet, OpenError, Segment, SegmentReader, SetDeclaration,
-};
+use shmlimit::declare::ClockSource;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Error, Limit, LimitSet, OpenError, Segment, SetDeclaration};
 
 fn declared(clock: ClockSource) -> Declaration {
     let calls = Limit::calls("calls", 4, Duration::from_millis(1)).burst(1);

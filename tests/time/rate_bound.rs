@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::time::{ClockId, clock_gettime};
-use shmlimit::{Algorithm, Align, Declaration, Limit, OpenOptions, Segment, SetDeclaration};
+use shmlimit::declare::Align;
+use shmlimit::{Algorithm, Declaration, Limit, OpenOptions, Segment, SetDeclaration};
 
 const PROCESSES: usize = 8;
 const WINDOW: u64 = 200_000_000;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use crate::scene::{ALGORITHMS, expect_permit};
 use proptest::prelude::*;
+use shmlimit::declare::Align;
 use shmlimit::{
-    Algorithm, Align, Error, Limit, LimitSet, Outcome, Permit, PermitError, Refusal, SetDeclaration,
-    VirtualClock,
+    Algorithm, Error, Limit, LimitSet, Outcome, Permit, PermitError, Refusal, SetDeclaration, VirtualClock,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -5,7 +5,8 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use shmlimit::{Algorithm, Declaration, FleetLease, Limit, SetDeclaration};
+use shmlimit::declare::FleetLease;
+use shmlimit::{Algorithm, Declaration, Limit, SetDeclaration};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Answers, Pipeline, StoreError};
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::requests::{backlog, request};
 use crate::scene;
 use crate::scene::{DEADLINE, PASSWORD, Server, client, server_program};
-use shmlimit::Kind;
+use shmlimit::declare::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit_fleet::protocol::store_key;
 use shmlimit_fleet::{Grant, StoreAnswer, StoreClient, StoreError, Terms, difference};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmlimit::Kind;
+use shmlimit::declare::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 
 /// A limit that is replenished continuously.

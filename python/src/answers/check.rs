@@ -303,7 +303,7 @@ impl Forecast {
 pub fn forecasts<'py>(
     py: Python<'py>,
     handle: &Handle,
-    forecasts: &[shmlimit::Forecast<'_>],
+    forecasts: &[shmlimit::snapshot::Forecast<'_>],
 ) -> PyResult<Bound<'py, PyDict>> {
     let dictionary = PyDict::new(py);
     for forecast in forecasts {

@@ -8,7 +8,8 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi, intern};
-use shmlimit::{Error, Kind, Outcome, PermitError, RefusalReason};
+use shmlimit::declare::Kind;
+use shmlimit::{Error, Outcome, PermitError, RefusalReason};
 
 use crate::answers::refusal::Refusal;
 use crate::answers::settlement::Settlement;

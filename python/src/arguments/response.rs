@@ -7,7 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use shmlimit::tower::throttled_by;
+use shmlimit::layer::throttled_by;
 
 use crate::interpreter::seconds;
 

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use shmlimit::{OpenOptions, RequestEvent, RequestEventKind};
+use shmlimit::OpenOptions;
+use shmlimit::request::{RequestEvent, RequestEventKind};
 
 use crate::interpreter::log;
 use crate::interpreter::seconds::seconds;

@@ -9,10 +9,8 @@ use once_cell::race::OnceBox;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyModule;
-use shmlimit::{
-    ChangeError, DeclarationError, Difference, Error, OpenError, ParseError, PermitError, RequestError,
-    SegmentError,
-};
+use shmlimit::declare::{Difference, ParseError};
+use shmlimit::{ChangeError, DeclarationError, Error, OpenError, PermitError, RequestError, SegmentError};
 
 use crate::interpreter::log;
 use crate::interpreter::once::once;

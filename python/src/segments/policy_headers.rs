@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use shmlimit::http::{Advertise, Fields, Problem};
+use shmlimit::headers::{Advertise, Fields, Problem};
 
 use crate::answers::check::{Checked, CheckedMethods};
 use crate::answers::permit::{Permit, PermitMethods};
@@ -19,7 +19,7 @@ use crate::segments::set::Limits;
 /// other header fields.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct PolicyHeaders {
-    headers: shmlimit::http::PolicyHeaders,
+    headers: shmlimit::headers::PolicyHeaders,
     advertise: Advertise,
 }
 
@@ -70,7 +70,7 @@ impl PolicyHeaders {
         prefix: &str,
     ) -> PyResult<Self> {
         let advertise: Advertise = chosen("advertise", advertise)?;
-        let headers = shmlimit::http::PolicyHeaders::new(&limits.get().of_set().set).with_prefix(prefix);
+        let headers = shmlimit::headers::PolicyHeaders::new(&limits.get().of_set().set).with_prefix(prefix);
         let units = quota_units.into_iter().flatten();
         let headers = units.fold(headers, |headers, (limit, unit)| {
             headers.with_quota_unit(limit, unit)

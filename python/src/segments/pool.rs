@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy, RequestError};
+use shmlimit::pool::{Chosen, PoolRequest, PoolStrategy};
+use shmlimit::{Error, LimitPool, Outcome, RequestError};
 
 use crate::answers::permit;
 use crate::arguments::request;

@@ -67,7 +67,7 @@ struct Mismatch<'a> {
 }
 
 impl<'a> Mismatch<'a> {
-    fn of(mismatch: &'a shmlimit::Mismatch) -> Self {
+    fn of(mismatch: &'a shmlimit::declare::Mismatch) -> Self {
         Self {
             set: mismatch.set(),
             outcome: mismatch.outcome().as_str(),

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
-use shmlimit::{AcquireFuture, Chosen, Error, Outcome};
+use shmlimit::pool::Chosen;
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Error, Outcome};
 
 use crate::answers::permit;
 use crate::handle::{Handle, PoolHandle, WithHandle};

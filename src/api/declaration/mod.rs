@@ -144,7 +144,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `[[set.limit]]` (1 to 16 per set) | value | default |
 /// |---|---|---|
 /// | `name` | as for sets | required |
-/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
+/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::declare::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, except for concurrency and `"unlimited"` |
 /// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] for which to take, and [`Limit::bound`] for what each admits at most | `"gcra"` |
@@ -267,7 +267,7 @@ impl Declaration {
     /// The version of this declaration, from 1 to 2^63 - 1. A declaration without one is older than any version.
     ///
     /// Raise it with each change of the declaration. If a segment is opened with
-    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply), a version higher than the one in force is applied and a lower
+    /// [`OnMismatch::Apply`](crate::declare::OnMismatch::Apply), a version higher than the one in force is applied and a lower
     /// one changes nothing, so old and new processes can be started in any order while a service is deployed.
     pub fn version(mut self, version: u64) -> Self {
         self.segment.version = Some(version);

@@ -17,7 +17,8 @@ impl Declaration {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use shmlimit::{Declaration, FleetLease, Limit, Outage, SetDeclaration};
+    /// use shmlimit::declare::{FleetLease, Outage};
+    /// use shmlimit::{Declaration, Limit, SetDeclaration};
     ///
     /// let tokens = Limit::rate("tokens", 2_000_000, Duration::from_secs(60))
     ///     .fleet(FleetLease::new("org/openai/tokens").outage(Outage::Safe));
@@ -75,7 +76,8 @@ impl Declaration {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use shmlimit::{Declaration, FleetLease, Limit, SetDeclaration};
+    /// use shmlimit::declare::FleetLease;
+    /// use shmlimit::{Declaration, Limit, SetDeclaration};
     ///
     /// let calls = Limit::calls("calls", 6000, Duration::from_secs(60)).burst(10).fleet(FleetLease::new("org/calls"));
     /// let declaration = Declaration::new()

@@ -171,7 +171,7 @@ pub struct LeaseReply {
     /// How long what is held and granted is leased for, counted from before the attempt was sent. It ends with the
     /// limit's window at the latest.
     pub remaining: Duration,
-    /// The host's fair share for one lease length, in units, with which [`Outage::Safe`](crate::Outage::Safe)
+    /// The host's fair share for one lease length, in units, with which [`Outage::Safe`](crate::declare::Outage::Safe)
     /// continues.
     pub share: u64,
     /// Grows with each grant of this limit in the store. Fencing numbers are this x 2^32 + a number within the grant.

@@ -6,7 +6,7 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreProblem {
-    /// It cannot be reached or does not answer in time. The [outage policy](crate::Outage) applies.
+    /// It cannot be reached or does not answer in time. The [outage policy](crate::declare::Outage) applies.
     Unreachable,
     /// It answers but rejects this client: a wrong user or password, or a missing permission. The outage policy
     /// applies.

@@ -61,7 +61,7 @@ impl Key<'_> {
     /// change is not refunded. Then the waiters are served by the new limits.
     ///
     /// An assigned tier is kept like usage: unless the tier is `default`, no other key gets the key's row, except in
-    /// a set declared to [evict](crate::WhenFull), where an evicted key starts over in `default`. So make
+    /// a set declared to [evict](crate::declare::WhenFull), where an evicted key starts over in `default`. So make
     /// [`max_keys`](crate::Keyed::new) large enough for all assigned keys and the others.
     ///
     /// ```

@@ -24,7 +24,8 @@ use pool_strategy::{Order, Position};
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use shmlimit::{Declaration, Limit, LimitPool, PoolStrategy, Segment, SetDeclaration};
+/// # use shmlimit::pool::PoolStrategy;
+/// # use shmlimit::{Declaration, Limit, LimitPool, Segment, SetDeclaration};
 /// # let directory = tempfile::tempdir()?;
 /// # fn call(_endpoint: &str) {}
 /// let region = |name: &str, endpoint: &str| {

@@ -18,7 +18,8 @@ impl SegmentSnapshot {
     /// path, those of the recorder go on from where they are: each is the sum of what this process has seen.
     ///
     /// ```
-    /// # use shmlimit::{Declaration, Limit, Segment, SegmentReader, SetDeclaration};
+    /// # use shmlimit::snapshot::SegmentReader;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
     /// # let declaration = Declaration::new()

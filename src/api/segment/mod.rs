@@ -114,7 +114,7 @@ impl OpenOptions {
 
     /// Opens the segment, or creates it. Any number of processes may do so at once. A [retired](Segment::retire)
     /// segment is replaced by a new one. So is a damaged one that no process uses, if its state can be restored from
-    /// its [checkpoint](crate::Checkpoint). If the segment has another declaration,
+    /// its [checkpoint](crate::declare::Checkpoint). If the segment has another declaration,
     /// [`on_mismatch`](Self::on_mismatch) decides.
     ///
     /// # Errors
@@ -417,7 +417,7 @@ impl Segment {
     }
 
     /// The networks that contain an address: see
-    /// [`SegmentReader::address_snapshots`](crate::SegmentReader::address_snapshots).
+    /// [`SegmentReader::address_snapshots`](crate::snapshot::SegmentReader::address_snapshots).
     ///
     /// # Errors
     ///

@@ -91,7 +91,8 @@ impl OpenOptions {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, OnMismatch, OpenOptions, SetDeclaration};
+    /// use shmlimit::declare::OnMismatch;
+    /// use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
@@ -122,7 +123,8 @@ impl OpenOptions {
     /// ```
     /// # use std::sync::{Arc, Mutex};
     /// # use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, OpenOptions, RequestEventKind, SetDeclaration};
+    /// use shmlimit::request::RequestEventKind;
+    /// use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");

@@ -22,7 +22,7 @@ pub struct Diagnosis {
     /// Where the segment comes from, and where this process is.
     pub place: SegmentPlace,
     /// Whether processes that open the segment here read the processor's counter instead of the system's clock: see
-    /// [`ClockSource`](crate::ClockSource).
+    /// [`ClockSource`](crate::declare::ClockSource).
     pub reads_counter: bool,
     /// Every shard, set by set.
     pub shards: Vec<ShardDiagnosis>,
@@ -88,7 +88,8 @@ impl SegmentReader {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, Segment, SegmentReader, SetDeclaration};
+    /// use shmlimit::snapshot::SegmentReader;
+    /// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");

@@ -171,7 +171,8 @@ impl SegmentReader {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
+    /// use shmlimit::snapshot::SegmentReader;
+    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");

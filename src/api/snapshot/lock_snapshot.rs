@@ -10,10 +10,10 @@ use crate::shm::process::shard_locks::LockState;
 pub struct LockSnapshot {
     /// The process that holds it, if any, and if the process can be named.
     pub holder_pid: Option<u32>,
-    /// The PID namespace of `holder_pid`, if it is not the caller's: see [`ProcessId`](crate::ProcessId).
+    /// The PID namespace of `holder_pid`, if it is not the caller's: see [`ProcessId`](crate::snapshot::ProcessId).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder_namespace: Option<u64>,
-    /// The thread that holds it, if the lock is a [robust mutex](crate::LockKind::RobustMutex).
+    /// The thread that holds it, if the lock is a [robust mutex](crate::declare::LockKind::RobustMutex).
     pub holder_thread: Option<u32>,
     /// Whether its holder died and nobody has taken it since.
     pub owner_died: bool,

@@ -74,7 +74,8 @@ impl SegmentReader {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, Segment, SegmentReader, SetDeclaration};
+    /// use shmlimit::snapshot::SegmentReader;
+    /// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");

@@ -117,7 +117,8 @@ mod tests {
     use std::time::Duration;
 
     use super::super::unused_batches::*;
-    use crate::{Credit, Declaration, Limit, Segment, SetDeclaration};
+    use crate::declare::Credit;
+    use crate::{Declaration, Limit, Segment, SetDeclaration};
 
     fn opened(directory: &tempfile::TempDir, name: &str) -> (Segment, LimitSet) {
         let limit = Limit::calls("requests", 100, Duration::from_secs(60)).credit(Credit::batch(10));

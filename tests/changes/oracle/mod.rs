@@ -12,7 +12,8 @@ mod model;
 mod trace;
 
 use model::Rule;
-use shmlimit::{Adaptive, Algorithm};
+use shmlimit::Algorithm;
+use shmlimit::declare::Adaptive;
 use trace::{Kind, Subject, follow};
 
 /// Follows traces of a kind with one limit and with one for each key.

@@ -5,10 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use fastrand::Rng;
+use shmlimit::declare::{Adaptive, Align, Credit, WhenFull};
+use shmlimit::snapshot::LimitCounts;
 use shmlimit::{
-    Adaptive, Algorithm, Align, Credit, Declaration, Error, Keyed, Limit, LimitCounts, LimitSet, OpenOptions,
-    Permit, Request, RequestError, Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
-    WhenFull,
+    Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Permit, Request, RequestError,
+    Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
 };
 use tempfile::TempDir;
 

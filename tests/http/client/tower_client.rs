@@ -7,8 +7,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use shmlimit::tower::{ClientError, ClientLimitLayer, Demand, Extractor, LimitBody, OnError, PermitHandle};
-use shmlimit::{Adaptive, Error, Limit, RefusalReason, SegmentError, SetDeclaration};
+use shmlimit::declare::Adaptive;
+use shmlimit::layer::{ClientError, ClientLimitLayer, Demand, Extractor, LimitBody, OnError, PermitHandle};
+use shmlimit::{Error, Limit, RefusalReason, SegmentError, SetDeclaration};
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -148,7 +149,7 @@ async fn the_permit_is_held_until_the_body_has_ended_and_settled_by_its_handle()
         .add_limit(Limit::calls("tokens", 100, MINUTE));
     let limits = Limits::new(set);
     let upstream = Upstream::answering([(200, &[])]).await;
-    let demand = shmlimit::tower::Demand::new(limits.set().request().with("tokens", 50).expect("declared"));
+    let demand = shmlimit::layer::Demand::new(limits.set().request().with("tokens", 50).expect("declared"));
     let layer = ClientLimitLayer::new(demand.expect("a cost"));
     let answered = send(&layer, &upstream).await.expect("sent");
     assert_eq!(limits.held(), 1);

@@ -9,7 +9,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use shmlimit::tower::{ClientLimitLayer, Demand};
+use shmlimit::layer::{ClientLimitLayer, Demand};
 use shmlimit::{Declaration, LimitSet, OpenOptions, Removal, Segment, SetDeclaration};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

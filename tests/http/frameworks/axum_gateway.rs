@@ -7,7 +7,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use axum::{Extension, Router};
 use hyper::header::HeaderName;
-use shmlimit::tower::{ClientAddress, Demand, LimitLayer, PermitHandle};
+use shmlimit::layer::{ClientAddress, Demand, LimitLayer, PermitHandle};
 use shmlimit::{Declaration, Segment};
 use tokio::net::TcpListener;
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use hyper::{Request, Response};
-use shmlimit::tower::{ClientLimitLayer, Demand, LimitLayer};
+use shmlimit::layer::{ClientLimitLayer, Demand, LimitLayer};
 use shmlimit::{Keyed, Limit, SetDeclaration};
 use tonic::body::Body;
 use tonic::client::Grpc;

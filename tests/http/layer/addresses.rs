@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use hyper::Request;
-use shmlimit::tower::{ByAddress, ClientAddress, LimitLayer};
+use shmlimit::layer::{ByAddress, ClientAddress, LimitLayer};
 use shmlimit::{Error, Keyed, Limit, RequestError, SetDeclaration};
 
 use crate::server::{Limits, MINUTE, answer, answer_to, problem};

@@ -12,8 +12,10 @@ use hyper::body::Bytes;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
-use shmlimit::tower::{Advertise, Demand, Extractor, LimitLayer, OnError};
-use shmlimit::{Amount, Error, Limit, SegmentError, SetDeclaration};
+use shmlimit::declare::Amount;
+use shmlimit::headers::Advertise;
+use shmlimit::layer::{Demand, Extractor, LimitLayer, OnError};
+use shmlimit::{Error, Limit, SegmentError, SetDeclaration};
 use tower::{Layer, Service, service_fn};
 
 use crate::server::{Limits, MINUTE, Server, answer, problem, retry_after};

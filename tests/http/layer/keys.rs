@@ -7,7 +7,7 @@ use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
-use shmlimit::tower::{ByHeader, LimitLayer, OnError};
+use shmlimit::layer::{ByHeader, LimitLayer, OnError};
 use shmlimit::{Error, Keyed, Limit, RequestError, SetDeclaration};
 
 use crate::server::{Limits, MINUTE, Server, answer, answer_to, problem, retry_after, wait_until};

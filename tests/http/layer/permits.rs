@@ -8,7 +8,7 @@ use std::{iter, thread};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
-use shmlimit::tower::{Demand, LimitLayer, PermitHandle};
+use shmlimit::layer::{Demand, LimitLayer, PermitHandle};
 use shmlimit::{Error, Limit, PermitError, RequestError};
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
-use shmlimit::tower::{Demand, LimitBody, LimitLayer, PermitHandle, refused_inside};
-use shmlimit::{Adaptive, Error, Limit, Permit, PermitError, RefusalReason};
+use shmlimit::declare::Adaptive;
+use shmlimit::layer::{Demand, LimitBody, LimitLayer, PermitHandle, refused_inside};
+use shmlimit::{Error, Limit, Permit, PermitError, RefusalReason};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE};

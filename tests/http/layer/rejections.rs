@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use hyper::http::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
-use shmlimit::tower::{LimitLayer, PermitHandle, Rejection};
+use shmlimit::layer::{LimitLayer, PermitHandle, Rejection};
 use shmlimit::{Error, Keyed, Limit, Refusal, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
 

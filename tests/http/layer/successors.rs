@@ -7,7 +7,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::http::HeaderName;
 use hyper::{Request, Response};
-use shmlimit::tower::{ClientAddress, Demand, LimitBody, LimitLayer, OnError};
+use shmlimit::layer::{ClientAddress, Demand, LimitBody, LimitLayer, OnError};
 use shmlimit::{
     Declaration, Error, Keyed, Limit, OpenOptions, Removal, RemovalCause, RequestError, Segment,
     SegmentError, SetDeclaration,

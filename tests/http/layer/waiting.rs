@@ -9,7 +9,7 @@ use crate::scene::expect_permit;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use serde_json::json;
-use shmlimit::tower::LimitLayer;
+use shmlimit::layer::LimitLayer;
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use tokio::runtime;
 
@@ -71,7 +71,7 @@ fn admit_after_release(directory: &Path, by_death: bool) {
     // Made after the fork, as a runtime must be.
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let demand = shmlimit::tower::Demand::new(segment.set("api").expect("declared").request())
+        let demand = shmlimit::layer::Demand::new(segment.set("api").expect("declared").request())
             .expect("no cost is needed");
         let server = Server::start(LimitLayer::new(demand).wait(TIMEOUT)).await;
         let mut client = server.client().await;

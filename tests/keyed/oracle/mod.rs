@@ -9,9 +9,8 @@ use std::time::Duration;
 use crate::scene::clock::{NEW_YEAR, Scene};
 use model::{KeyModel, Used, any_limits};
 use proptest::prelude::*;
-use shmlimit::{
-    Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, RequestError, SetDeclaration, WhenFull,
-};
+use shmlimit::declare::WhenFull;
+use shmlimit::{Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, RequestError, SetDeclaration};
 
 const START: u64 = NEW_YEAR.as_nanos() as u64;
 

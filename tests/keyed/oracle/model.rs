@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shmlimit::{Algorithm, Align, Limit};
+use shmlimit::declare::Align;
+use shmlimit::{Algorithm, Limit};
 
 use super::START;
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::scene::expect_permit;
-use shmlimit::{Adaptive, Algorithm, Limit, Outcome, RefusalReason, Request, WhenFull};
+use shmlimit::declare::{Adaptive, WhenFull};
+use shmlimit::{Algorithm, Limit, Outcome, RefusalReason, Request};
 
 use super::{MINUTE, NANOSECOND, ROWS, Table, rate};
 
@@ -173,7 +174,7 @@ fn how_full_a_table_is_counts_what_is_used_and_not_what_time_has_healed() {
 #[test]
 fn a_limit_in_shadow_or_without_a_capacity_keeps_no_row() {
     let shadow = Limit::rate("shadow", 10, MINUTE).shadow(true);
-    let unlimited = Limit::rate("unlimited", shmlimit::Amount::Unlimited, MINUTE);
+    let unlimited = Limit::rate("unlimited", shmlimit::declare::Amount::Unlimited, MINUTE);
     let table = Table::new(WhenFull::EvictLeastUsed, [rate(60), shadow, unlimited]);
     for number in 0..ROWS {
         let mut request = table.request(1);

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
+use shmlimit::declare::{Adaptive, WhenFull};
+use shmlimit::snapshot::SetSnapshot;
 use shmlimit::{
-    Adaptive, Algorithm, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request,
-    RequestError, SetDeclaration, SetSnapshot, WhenFull,
+    Algorithm, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError,
+    SetDeclaration,
 };
 
 const ROWS: u64 = 32;

@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use shmlimit::{
-    AcquireFuture, Error, Kind, LimitIndex, LimitSet, Outcome, Permit, PermitError, ReserveOutcome,
-    SegmentError,
-};
+use shmlimit::declare::Kind;
+use shmlimit::request::{AcquireFuture, LimitIndex};
+use shmlimit::{Error, LimitSet, Outcome, Permit, PermitError, ReserveOutcome, SegmentError};
 
 use crate::beside::bystanders::Bystander;
 use crate::beside::clock;

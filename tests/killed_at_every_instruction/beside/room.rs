@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use shmlimit::{Declaration, LockKind, SetDeclaration};
+use shmlimit::declare::LockKind;
+use shmlimit::{Declaration, SetDeclaration};
 use toml::{Table, Value};
 
 /// Places that the crew takes of each concurrency limit, and units of each rate, of a set without keys.

@@ -1,6 +1,7 @@
 //! What is killed of changes to a live segment, of checks, debits and of limits that adapt.
 
-use shmlimit::{Adaptive, Algorithm, Keyed, Limit, SetDeclaration};
+use shmlimit::declare::Adaptive;
+use shmlimit::{Algorithm, Keyed, Limit, SetDeclaration};
 
 use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};

@@ -1,6 +1,7 @@
 //! What is killed of sets with credit: batches are drawn, spent from, drawn anew, and permits from them settled.
 
-use shmlimit::{Credit, Keyed, Limit, LimitSet, SetDeclaration};
+use shmlimit::declare::Credit;
+use shmlimit::{Keyed, Limit, LimitSet, SetDeclaration};
 
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};

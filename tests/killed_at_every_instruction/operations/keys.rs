@@ -1,6 +1,7 @@
 //! What is killed of keyed sets: giving a key a row in each state of the table, and what is done by a row.
 
-use shmlimit::{Keyed, Limit, LimitSet, Permit, SetDeclaration, WhenFull};
+use shmlimit::declare::WhenFull;
+use shmlimit::{Keyed, Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::beside::bystanders::MAX_WAITERS;
 use crate::operations::subject::Subject;

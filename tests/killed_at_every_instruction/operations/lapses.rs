@@ -4,7 +4,8 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use shmlimit::{AcquireFuture, LimitSet, Permit};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{LimitSet, Permit};
 
 use crate::beside::bystanders::pause_for_a_moment;
 use crate::beside::room::KEPT;

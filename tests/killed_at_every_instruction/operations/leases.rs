@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use shmlimit::declare::FleetLease;
 use shmlimit::fleet::{Asked, Duty, LeaseReply, LeaseRequest};
-use shmlimit::{FleetLease, Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::{Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};

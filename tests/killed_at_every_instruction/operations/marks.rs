@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::libc;
-use shmlimit::{AcquireFuture, Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::beside::bystanders::TIMEOUT;
 use crate::operations::subject::Subject;

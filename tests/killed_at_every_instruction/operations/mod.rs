@@ -14,10 +14,10 @@ pub mod waiting;
 
 use std::time::Duration;
 
+use shmlimit::declare::{Align, Amount};
 use shmlimit::fleet::Fleet;
 use shmlimit::{
-    Algorithm, Align, Amount, Limit, LimitSet, OpenOptions, Permit, Request, Segment, SetDeclaration,
-    VirtualClock,
+    Algorithm, Limit, LimitSet, OpenOptions, Permit, Request, Segment, SetDeclaration, VirtualClock,
 };
 
 use crate::beside::clock;
@@ -217,7 +217,7 @@ impl Victim {
     }
 
     /// What is left of the dead is given back.
-    pub fn recover(&self) -> Result<shmlimit::RecoveryReport, shmlimit::Error> {
+    pub fn recover(&self) -> Result<shmlimit::snapshot::RecoveryReport, shmlimit::Error> {
         self.segment.recover()
     }
 

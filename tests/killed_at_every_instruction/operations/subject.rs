@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use shmlimit::{AcquireFuture, Error, Key, LimitSet, Outcome, Request, Verdict};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Error, Key, LimitSet, Outcome, Request, Verdict};
 
 /// The key that every process asks for in a keyed set, unless the operation says otherwise.
 pub const KEY: &str = "tenant";

@@ -1,7 +1,8 @@
 //! What is killed of tiers and of capacities that keys have of their own: a key that begins with one, that changes it, and
 //! what others find of its row.
 
-use shmlimit::{Keyed, LimitSet, SetDeclaration, Tier, WhenFull};
+use shmlimit::declare::WhenFull;
+use shmlimit::{Keyed, LimitSet, SetDeclaration, Tier};
 
 use crate::operations::changes::{before, unkeyed};
 use crate::operations::subject::KEY;

@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shmlimit::{AcquireFuture, Limit, LimitSet, Outcome, Permit, Request, ReserveOutcome, SetDeclaration};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Limit, LimitSet, Outcome, Permit, Request, ReserveOutcome, SetDeclaration};
 
 use crate::beside::bystanders::{MAX_WAITERS, TIMEOUT};
 use crate::beside::clock;

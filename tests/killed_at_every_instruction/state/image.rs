@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
-use shmlimit::SegmentSnapshot;
+use shmlimit::snapshot::SegmentSnapshot;
 
 use crate::state::pieces::{Pieces, Table};
 use crate::words::{

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use shmlimit::declare::Kind;
 use shmlimit::fleet::Asked;
-use shmlimit::{Error, Kind, LimitSet, RefusalReason, Request, Segment, SegmentError, SegmentSnapshot};
+use shmlimit::snapshot::SegmentSnapshot;
+use shmlimit::{Error, LimitSet, RefusalReason, Request, Segment, SegmentError};
 
 use crate::beside::bystanders::pause_for_a_moment;
 use crate::beside::clock;

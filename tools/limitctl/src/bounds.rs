@@ -1,7 +1,8 @@
 //! Snapshots for programs, with each limit's bound.
 
 use serde_json::Value;
-use shmlimit::{Declaration, SegmentSnapshot};
+use shmlimit::Declaration;
+use shmlimit::snapshot::SegmentSnapshot;
 
 /// A snapshot as a JSON object in which each limit also has its `bound` in words; null if it has none.
 ///

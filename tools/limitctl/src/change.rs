@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{Declaration, Difference, Segment, SegmentReader};
+use shmlimit::declare::Difference;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Segment};
 
 use crate::arguments::Access;
 use crate::command::as_text;

@@ -1,6 +1,6 @@
 //! Whether a segment is used where this process is, elsewhere, or nowhere.
 
-use shmlimit::SegmentSnapshot;
+use shmlimit::snapshot::SegmentSnapshot;
 
 /// Where a segment comes from, and whether it is used there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

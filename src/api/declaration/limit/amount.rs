@@ -18,7 +18,7 @@ const MAX_DECIMALS: usize = 18;
 /// declaration.
 ///
 /// ```
-/// use shmlimit::Amount;
+/// use shmlimit::declare::Amount;
 ///
 /// assert_eq!("1.50".parse(), Ok(Amount::from("1.5"))); // equal if they are the same number
 /// assert!(matches!(Amount::from(10_000), Amount::Whole(10_000)));

@@ -53,7 +53,7 @@ impl Limit {
     ///
     /// The number is also exact if there are more units than nanoseconds in the window, except that it may then be
     /// more than is ever reached. It covers what is admitted, by the clock of the segment (by another clock, a window
-    /// is up to 10 µs shorter: see [`ClockSource`](crate::ClockSource)). Not included are usage beyond what was
+    /// is up to 10 µs shorter: see [`ClockSource`](crate::declare::ClockSource)). Not included are usage beyond what was
     /// reserved, refunds out of order (see the caveats), what a [reset](crate::LimitSet::reset) makes available again,
     /// and what becomes available when the wall clock is set forward and the window follows it.
     ///

@@ -13,7 +13,8 @@ use crate::engine::terms::plan::{BatchSize, CreditPlan};
 ///
 /// ```
 /// use std::time::Duration;
-/// use shmlimit::{Algorithm, Credit, Limit};
+/// use shmlimit::declare::Credit;
+/// use shmlimit::{Algorithm, Limit};
 ///
 /// let requests = Limit::calls("requests", 10_000, Duration::from_secs(60)).credit(Credit::batch(10));
 /// assert_eq!(requests.bound().map(|bound| bound.per_process), Some(9));

@@ -141,7 +141,8 @@ words!(Align, "an alignment", {
 ///
 /// ```
 /// use std::time::Duration;
-/// use shmlimit::{Algorithm, Amount, Limit, Window};
+/// use shmlimit::declare::Amount;
+/// use shmlimit::{Algorithm, Limit, Window};
 ///
 /// let minute = Duration::from_secs(60);
 /// let requests = Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow);
@@ -400,7 +401,8 @@ impl Limit {
     /// unlimited capacity.
     ///
     /// ```
-    /// use shmlimit::{Adaptive, Declaration, Limit, SetDeclaration};
+    /// use shmlimit::declare::Adaptive;
+    /// use shmlimit::{Declaration, Limit, SetDeclaration};
     ///
     /// // Starts with 20 at once, admits more while no work queues behind them, and fewer when it does.
     /// let in_flight = Limit::concurrency("in_flight", 20).adaptive(Adaptive::Vegas).floor(4).ceiling(200);
@@ -498,8 +500,8 @@ impl Limit {
 
     /// The capacity of the limit: per [`window`](Self::window), or at the same time.
     ///
-    /// For a leaky bucket declared by [`rate`](crate::LimitOptions::rate) and
-    /// [`interval`](crate::LimitOptions::interval), the size of the bucket.
+    /// For a leaky bucket declared by [`rate`](crate::declare::LimitOptions::rate) and
+    /// [`interval`](crate::declare::LimitOptions::interval), the size of the bucket.
     pub fn capacity(&self) -> &Amount {
         &self.capacity
     }

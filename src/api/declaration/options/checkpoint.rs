@@ -20,7 +20,7 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 /// time, in a thread of its own and never as part of a request. If the segment has to be created anew, because
 /// `/dev/shm` is empty after a boot or because its file is rejected as damaged and no process uses it, it is created
 /// from the last complete checkpoint, provided that a process with this declaration would join such a segment (see
-/// [`OnMismatch`](crate::OnMismatch)). What limits have counted is restored, with the time since then, by the wall
+/// [`OnMismatch`](crate::declare::OnMismatch)). What limits have counted is restored, with the time since then, by the wall
 /// clock, taken into account. Holds and waiters are not.
 ///
 /// What was admitted after the last checkpoint may be admitted again after a reboot, and no more than that: with a
@@ -33,7 +33,8 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use shmlimit::{Checkpoint, Declaration, Limit, OpenOptions, Removal, Segment, SetDeclaration};
+/// use shmlimit::declare::Checkpoint;
+/// use shmlimit::{Declaration, Limit, OpenOptions, Removal, Segment, SetDeclaration};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("limits");

@@ -23,7 +23,8 @@ const MAX_KEYS: u64 = 1_000_000_000;
 ///
 /// ```
 /// use std::time::Duration;
-/// use shmlimit::{Keyed, Limit, SetDeclaration, WhenFull};
+/// use shmlimit::declare::WhenFull;
+/// use shmlimit::{Keyed, Limit, SetDeclaration};
 ///
 /// let tenants = SetDeclaration::new("tenants")
 ///     .keyed(Keyed::new(100_000).when_full(WhenFull::Refuse).store_keys(false))

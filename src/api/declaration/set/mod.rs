@@ -174,7 +174,7 @@ impl SetDeclaration {
     }
 
     /// Whether holds show the [labels](crate::Request::label) of their requests to all processes: in
-    /// [snapshots](crate::HoldSnapshot::label), and in the output of `limitctl inspect` and `show`. By default,
+    /// [snapshots](crate::snapshot::HoldSnapshot::label), and in the output of `limitctl inspect` and `show`. By default,
     /// labels appear only in [events](crate::OpenOptions::on_request_event).
     ///
     /// Each of the [holds](Self::holds) then takes 72 more bytes; otherwise it costs nothing. It requires a

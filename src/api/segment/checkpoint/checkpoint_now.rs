@@ -8,7 +8,7 @@ use crate::error::Error;
 
 impl Segment {
     /// Writes a checkpoint of the segment to a file now. After a reboot, a segment [declared with
-    /// it](crate::Checkpoint) is created from it. Returns false if another process is writing to the file.
+    /// it](crate::declare::Checkpoint) is created from it. Returns false if another process is writing to the file.
     ///
     /// It reads and writes as many bytes as the segment has, so do not call it while serving a request.
     ///
@@ -23,7 +23,7 @@ impl Segment {
         self.shared().take_checkpoint(&path, |_| true)
     }
 
-    /// Why this process failed to take the last checkpoint that was due [as declared](crate::Checkpoint); `None` if
+    /// Why this process failed to take the last checkpoint that was due [as declared](crate::declare::Checkpoint); `None` if
     /// it was taken, here or by another process.
     pub fn checkpoint_failure(&self) -> Option<Arc<Error>> {
         self.shared().checkpoint_failure.lock().ok()?.clone()

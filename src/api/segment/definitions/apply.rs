@@ -51,7 +51,7 @@ impl Segment {
     /// change one by one. If the process dies on the way, the next process that uses the set finishes the change.
     ///
     /// Such a change counts as an operator's: programs that open the segment with
-    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it alone, unless their declaration has a higher
+    /// [`OnMismatch::Apply`](crate::declare::OnMismatch::Apply) leave it alone, unless their declaration has a higher
     /// [version](Declaration::version). If `declaration` has a version, even a lower one, that version is in force
     /// afterwards; otherwise the version stays.
     ///

@@ -67,10 +67,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::declare::LockKind;
     use crate::engine::{EngineOptions, LockFor, LockWait, SegmentEngine};
     use crate::shm::file::attach::{Admission, attach};
     use crate::shm::time::segment_clock::SegmentClock;
-    use crate::{Declaration, Limit, LockKind, Segment, SetDeclaration};
+    use crate::{Declaration, Limit, Segment, SetDeclaration};
 
     thread_local! {
         /// Another attachment, through which the locks of the segment are watched.

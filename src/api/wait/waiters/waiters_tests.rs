@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::LOOKS;
-use crate::{AcquireFuture, Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration};
+use crate::request::AcquireFuture;
+use crate::{Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration};
 
 /// No test here takes that long, however busy the machine is.
 const TIMEOUT: Duration = Duration::from_secs(600);

@@ -12,7 +12,7 @@ pub mod view;
 
 use std::path::Path;
 
-use shmlimit::{HoldSnapshot, KeysSnapshot};
+use shmlimit::snapshot::{HoldSnapshot, KeysSnapshot};
 
 use crate::text::human::{self, count};
 pub use crate::text::human::{amounts, as_text};

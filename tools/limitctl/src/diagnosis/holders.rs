@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SetSnapshot};
+use shmlimit::snapshot::{HoldSnapshot, ParticipantSnapshot, ProcessId, SetSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::look::Look;

@@ -2,7 +2,7 @@
 //! processes do not ask.
 
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot, StoreProblem};
-use shmlimit::{LimitSnapshot, SetSnapshot};
+use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::look::Look;

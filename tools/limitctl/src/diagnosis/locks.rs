@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmlimit::{ProcessId, ShardDiagnosis, ShardPoison};
+use shmlimit::snapshot::{ProcessId, ShardDiagnosis, ShardPoison};
 
 use super::finding::{Finding, Severity};
 use super::host::process::{table_is_whole, thread_activity};

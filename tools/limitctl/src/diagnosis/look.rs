@@ -1,7 +1,8 @@
 //! One look at a segment, from which findings are made.
 
 use serde::Serialize;
-use shmlimit::{Diagnosis, Error, ProcessId, SegmentReader, SegmentSnapshot};
+use shmlimit::Error;
+use shmlimit::snapshot::{Diagnosis, ProcessId, SegmentReader, SegmentSnapshot};
 
 use super::host::process::{activity, id_here};
 use crate::text::process;

@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use nix::unistd::{AccessFlags, eaccess, geteuid};
-use shmlimit::{Error, OpenError, SegmentError, SegmentSnapshot};
+use shmlimit::snapshot::SegmentSnapshot;
+use shmlimit::{Error, OpenError, SegmentError};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};

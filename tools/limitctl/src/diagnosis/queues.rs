@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use shmlimit::{KeyLabel, ProcessId, SetSnapshot, TicketSnapshot};
+use shmlimit::snapshot::{KeyLabel, ProcessId, SetSnapshot, TicketSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::locks::NEVER_SO_LONG;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shmlimit::{Error, OpenError, SegmentReader};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Error, OpenError};
 
 use super::file::FileFacts;
 use super::finding::{Finding, Severity};

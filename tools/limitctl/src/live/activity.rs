@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
-use shmlimit::{KeyLabel, LimitCounts, SetCounts, SetSnapshot};
+use shmlimit::snapshot::{KeyLabel, LimitCounts, SetCounts, SetSnapshot};
 
 /// How many rates of a set are kept: five minutes, at one per second.
 pub const MAX_HISTORY: usize = 300;

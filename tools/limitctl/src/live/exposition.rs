@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use shmlimit::Error;
 use shmlimit::fleet::LeaseSnapshot;
-use shmlimit::{Error, LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
+use shmlimit::snapshot::{LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
 
 use crate::text::human::as_text;
 use crate::text::sanitise;

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use shmlimit::{Error, KeyFingerprint, KeySnapshot, SegmentReader};
+use shmlimit::Error;
+use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, SegmentReader};
 
 use super::activity::{KeyActivity, Totals};
 use crate::best::Best;

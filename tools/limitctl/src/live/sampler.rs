@@ -8,9 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::Value;
-use shmlimit::{
-    Declaration, Error, KeyFingerprint, KeySnapshot, SegmentReader, SegmentSnapshot, SetSnapshot,
-};
+use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
+use shmlimit::{Declaration, Error};
 
 use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;

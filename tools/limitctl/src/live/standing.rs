@@ -1,7 +1,7 @@
 //! The state of a set and its limits, in the numbers that every view shows.
 
 use serde::Serialize;
-use shmlimit::{LimitSnapshot, SetSnapshot};
+use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
 
 /// How much of a limit is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
-use shmlimit::{KeyLimitSnapshot, KeySnapshot};
+use shmlimit::snapshot::{KeyLimitSnapshot, KeySnapshot};
 
 use super::cells::{FAINT, TITLE, WARNING, pad};
 use super::state::Screen;

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
-use shmlimit::{HoldSnapshot, KeyLabel, SetSnapshot, TicketSnapshot};
+use shmlimit::snapshot::{HoldSnapshot, KeyLabel, SetSnapshot, TicketSnapshot};
 
 use super::cells::{BAD, FAINT, SELECTED, pad, visible};
 use super::state::{List, Screen};

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
-use shmlimit::{LimitSnapshot, SetSnapshot};
+use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
 
 use super::cells::{BAD, FAINT, SELECTED, TITLE, WARNING, pad, visible};
 use super::signs::Signs;

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
-use shmlimit::SetSnapshot;
+use shmlimit::snapshot::SetSnapshot;
 
 use super::cells::{FAINT, TITLE};
 use super::state::{List, Screen};

@@ -1,7 +1,8 @@
 //! The state of the screen: page, order and selection, and how keys change them.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use shmlimit::{Error, KeyFingerprint, KeySnapshot, SetSnapshot};
+use shmlimit::Error;
+use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, SetSnapshot};
 
 use super::signs::Signs;
 use crate::live::activity::{KeyActivity, SetActivity};

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use shmlimit::{Declaration, Limit, LimitSet, Permit, Segment, SegmentReader, SetDeclaration};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration};
 
 use super::child::{Child, Part, wrong};
 use crate::exit::Failure;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use shmlimit::{ClockCheck, Error, OpenError, Segment};
+use shmlimit::snapshot::ClockCheck;
+use shmlimit::{Error, OpenError, Segment};
 use tempfile::TempDir;
 
 use super::act::{Act, declaration};

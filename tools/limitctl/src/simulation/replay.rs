@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use shmlimit::declare::Kind;
+use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{
-    Address, Declaration, Error, Kind, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError,
-    Request, RequestError, Segment, SegmentSnapshot, VirtualClock,
+    Address, Declaration, Error, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
+    RequestError, Segment, VirtualClock,
 };
 use tempfile::TempDir;
 

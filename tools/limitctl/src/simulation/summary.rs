@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use shmlimit::{Declaration, Kind, SegmentSnapshot};
+use shmlimit::Declaration;
+use shmlimit::declare::Kind;
+use shmlimit::snapshot::SegmentSnapshot;
 
 use super::replay::Charged;
 use super::timeline::Timeline;

@@ -1,6 +1,7 @@
 //! Short descriptions of declared limits.
 
-use shmlimit::{Amount, Bound, Limit, Window};
+use shmlimit::declare::{Amount, Bound};
+use shmlimit::{Limit, Window};
 
 use super::human::count;
 

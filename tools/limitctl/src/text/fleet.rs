@@ -1,7 +1,7 @@
 //! How fleet limits are shown: which process asks the store, and what the store answers.
 
-use shmlimit::SegmentSnapshot;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
+use shmlimit::snapshot::SegmentSnapshot;
 
 use super::table::Cell;
 use super::{human, process, style};

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use shmlimit::{KeyLabel, KeyLimitSnapshot};
+use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot};
 
 use super::human::{self, count};
 use super::table::Cell;

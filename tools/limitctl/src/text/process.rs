@@ -1,7 +1,7 @@
 //! How processes are shown: by id, and with the id's PID namespace if that is not this process's.
 
 use shmlimit::fleet::DutySnapshot;
-use shmlimit::{HoldSnapshot, ParticipantSnapshot, ProcessId, SegmentSnapshot, TicketSnapshot};
+use shmlimit::snapshot::{HoldSnapshot, ParticipantSnapshot, ProcessId, SegmentSnapshot, TicketSnapshot};
 
 use super::sanitise;
 

@@ -15,7 +15,8 @@ use crate::support::{
     Actor, TIMEOUT, create, create_with_mutexes, directory, finish, lines_of, run, run_command, text,
 };
 use serde_json::Value;
-use shmlimit::{Segment, SegmentReader};
+use shmlimit::Segment;
+use shmlimit::snapshot::SegmentReader;
 
 /// The position of a word of the control record of the only set's only shard.
 fn control_word(raw: &RawSegment, word: usize) -> usize {

@@ -17,7 +17,7 @@ use nix::fcntl::OFlag;
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::Pid;
-use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
+use shmlimit::snapshot::{SegmentReader, SegmentSnapshot, SetSnapshot};
 
 /// A segment with a set `jobs` of one place.
 pub(super) fn one_place(directory: &Path) -> PathBuf {

@@ -309,7 +309,7 @@ impl Actor {
 
     /// Stops it at an instant when it has a set's lock.
     pub fn stop_with_the_lock(&self, segment: &Path) {
-        let reader = shmlimit::SegmentReader::open(segment).expect("a segment");
+        let reader = shmlimit::snapshot::SegmentReader::open(segment).expect("a segment");
         let deadline = Instant::now() + TIMEOUT;
         loop {
             self.signal(Signal::SIGSTOP);

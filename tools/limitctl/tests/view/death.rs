@@ -5,7 +5,7 @@ use std::fs;
 use crate::support::health::{assert_well, findings};
 use crate::support::{Actor, create, die_with_lock_and_permit, directory, run, text};
 use nix::sys::signal::Signal;
-use shmlimit::SegmentReader;
+use shmlimit::snapshot::SegmentReader;
 
 #[test]
 fn a_stopped_holder_of_the_lock_blocks_no_reader_and_is_named() {

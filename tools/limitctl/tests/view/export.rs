@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::{Actor, create, directory, run, text};
-use shmlimit::{Declaration, FleetLease, Keyed, Limit, Segment, SetDeclaration};
+use shmlimit::declare::FleetLease;
+use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
 
 /// The samples of an exposition, by their name and labels as written.
 fn samples(text: &str) -> BTreeMap<String, f64> {
@@ -78,7 +79,7 @@ fn what_is_exported_under_load_lies_between_the_counters_before_and_after() {
     let directory = directory();
     let path = create(directory.path());
     let spinning = [Actor::start("spin", &path), Actor::start("spin", &path)];
-    let reader = shmlimit::SegmentReader::open(&path).expect("a segment");
+    let reader = shmlimit::snapshot::SegmentReader::open(&path).expect("a segment");
     let refused = || reader.snapshot().expect("copied").sets[0].counts.refused_rate;
     let segment = text(&path);
     let series = |limit: &str, result: &str| {
@@ -196,7 +197,7 @@ fn waits_are_a_histogram_that_has_all_of_them() {
             .expect("admitted")
     };
     let held: Vec<_> = (0..4).map(|_| take()).collect();
-    let reader = shmlimit::SegmentReader::open(&path).expect("a segment");
+    let reader = shmlimit::snapshot::SegmentReader::open(&path).expect("a segment");
     let is_queued = || !reader.snapshot().expect("copied").sets[0].tickets.is_empty();
     let queued = |shown: &BTreeMap<String, f64>| {
         shown[&format!("shmlimit_queued{{segment=\"{}\",set=\"api\"}}", text(&path))]

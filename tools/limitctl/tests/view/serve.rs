@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use crate::support;
 use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, run_command, text};
 use serde_json::Value;
-use shmlimit::{Declaration, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
 
 /// `limitctl serve` on its own port.
 struct Server {

@@ -124,7 +124,7 @@ fn a_user_finds_the_counters_on_the_screen_and_the_terminal_as_it_was_after_it()
     let Some(terminal) = Tmux::start(directory.path(), &command) else {
         return;
     };
-    let reader = shmlimit::SegmentReader::open(&path).expect("a segment");
+    let reader = shmlimit::snapshot::SegmentReader::open(&path).expect("a segment");
     let refused = || reader.snapshot().expect("copied").sets[0].counts.refused_rate;
 
     let overview = terminal.wait_for_text("10 of 10");

@@ -75,7 +75,7 @@ impl Limit {
     /// - **Unspent units come back** for GCRA, token bucket and leaky bucket, unless the limit says
     ///   [`refund(false)`](Self::refund), except for what time has replenished: when the process has not used its
     ///   batch for one to two seconds, when it closes its last handle, and when it dies; the last counts as
-    ///   [`reclaimed`](crate::LimitCounts::reclaimed). For windows they stay charged.
+    ///   [`reclaimed`](crate::snapshot::LimitCounts::reclaimed). For windows they stay charged.
     /// - **A permit that is settled** with less than it took gets back what any permit does, if unspent units come
     ///   back: what time has not replenished since the batch was drawn. Up to batch - 1 of it goes into that batch,
     ///   if the process still has it; the limit gets the rest. Anything beyond what it took is charged to the limit.

@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use shmlimit::{Amount, Declaration, Error, RequestError, Window};
+use shmlimit::declare::Amount;
+use shmlimit::{Declaration, Error, RequestError, Window};
 use toml::{Table, Value};
 
 use crate::change::{Change, Step};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use shmlimit::fleet::LeaseSnapshot;
-use shmlimit::{SegmentReader, SegmentSnapshot};
+use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
 
 use crate::command::{aligned, shown};
 use crate::exit::{ExitCode, Failure};

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use shmlimit::declare::Kind;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
-use shmlimit::{Kind, SegmentSnapshot};
+use shmlimit::snapshot::SegmentSnapshot;
 
 use crate::command::{as_text, shown};
 use crate::exit::{ExitCode, Failure};

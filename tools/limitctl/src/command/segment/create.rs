@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
-use shmlimit::{
-    Amount, Declaration, Error, Limit, LockKind, OnMismatch, OpenOptions, ParseError, SegmentReader,
-    SetDeclaration, SetMemory, Window,
-};
+use shmlimit::declare::{Amount, LockKind, OnMismatch, ParseError};
+use shmlimit::snapshot::{SegmentReader, SetMemory};
+use shmlimit::{Declaration, Error, Limit, OpenOptions, SetDeclaration, Window};
 
 use super::declared::{for_all, segment_of};
 use crate::command::shown;

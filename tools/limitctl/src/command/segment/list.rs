@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{Error, OpenError, SegmentError, SegmentReader, SegmentSnapshot};
+use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
+use shmlimit::{Error, OpenError, SegmentError};
 
 use crate::command::{as_text, shown};
 use crate::exit::{ExitCode, Failure};

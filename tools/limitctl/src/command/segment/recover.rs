@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{RecoveryReport, SegmentReader, SetRecovery};
+use shmlimit::snapshot::{RecoveryReport, SegmentReader, SetRecovery};
 
 use crate::arguments::Access;
 use crate::command::{as_text, shown};

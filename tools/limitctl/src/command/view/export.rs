@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use shmlimit::SegmentSnapshot;
+use shmlimit::snapshot::SegmentSnapshot;
 
 use super::file_output;
 use crate::exit::{ExitCode, Failure};

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
-use shmlimit::{
-    Amount, Declaration, Limit, LimitSnapshot, LockKind, ProcessId, SegmentReader, SegmentSnapshot,
-    SetCounts, SetDeclaration, SetSnapshot,
-};
+use shmlimit::declare::{Amount, LockKind};
+use shmlimit::snapshot::{LimitSnapshot, ProcessId, SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot};
+use shmlimit::{Declaration, Limit, SetDeclaration};
 
 use crate::command::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
 use crate::exit::{ExitCode, Failure};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use shmlimit::{KeyFingerprint, KeySnapshot, KeysSnapshot, SegmentReader};
+use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, KeysSnapshot, SegmentReader};
 
 use crate::best::Best;
 use crate::command::{as_text, occupancy};

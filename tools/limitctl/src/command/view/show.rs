@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{
-    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, ProcessId, RequestError,
-    SegmentReader, SetDeclaration, TicketSnapshot,
+use shmlimit::snapshot::{
+    HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, ProcessId, SegmentReader, TicketSnapshot,
 };
+use shmlimit::{Error, Limit, RequestError, SetDeclaration};
 
 use crate::command::{aligned, amounts, as_text, label, label_heading};
 use crate::exit::{ExitCode, Failure};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{KeysSnapshot, Kind, LimitCounts, LimitSnapshot, SetCounts, SetSnapshot};
+use shmlimit::declare::Kind;
+use shmlimit::snapshot::{KeysSnapshot, LimitCounts, LimitSnapshot, SetCounts, SetSnapshot};
 use unicode_width::UnicodeWidthStr;
 
 use crate::arguments;

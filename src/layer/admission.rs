@@ -15,9 +15,9 @@ use crate::api::permit::Outcome;
 use crate::api::refusal::Refusal;
 use crate::api::set::checked::Checked;
 use crate::error::{Error, RequestError};
-use crate::http::{Fields, Problem};
-use crate::tower::answer::Answer;
-use crate::tower::answer::response;
+use crate::headers::{Fields, Problem};
+use crate::layer::answer::Answer;
+use crate::layer::answer::response;
 
 /// Whether the service is called.
 pub(super) enum Decision {

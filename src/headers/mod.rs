@@ -1,11 +1,11 @@
 //! Limits in HTTP responses: header fields and problem details, for integrations with any server.
 //!
-//! The layer of the feature `tower` and the integrations of the Python package are built on this module. It needs no
+//! The layers of the module `layer` and the integrations of the Python package are built on this module. It needs no
 //! feature and no HTTP crate: fields are text.
 //! ```
 //! use std::time::Duration;
 //!
-//! use shmlimit::http::{Advertise, PolicyHeaders};
+//! use shmlimit::headers::{Advertise, PolicyHeaders};
 //! use shmlimit::{Declaration, Limit, Outcome, Segment, SetDeclaration};
 //!
 //! # let directory = tempfile::tempdir()?;

@@ -8,8 +8,8 @@ use tower_layer::Layer;
 
 use super::client_service::ClientLimitService;
 use super::upstream::Settings;
-use crate::tower::extract::demand::Extractor;
-use crate::tower::settings::OnError;
+use crate::layer::extract::demand::Extractor;
+use crate::layer::settings::OnError;
 
 /// Puts limits in front of a client, so that the requests of all processes of the host stay within the limits of an
 /// upstream.
@@ -29,7 +29,7 @@ use crate::tower::settings::OnError;
 ///   [`wait`](Self::wait), requests made in the meantime wait until then.
 /// - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
 ///   path, if that has a set of the same name.
-/// - The [`PermitHandle`](crate::tower::PermitHandle) is in the extensions of request and response, to settle what a
+/// - The [`PermitHandle`](crate::layer::PermitHandle) is in the extensions of request and response, to settle what a
 ///   request has cost.
 ///
 /// If a client's errors are boxed, as in axum, put `tower`'s `map_err` in between.
@@ -40,7 +40,7 @@ use crate::tower::settings::OnError;
 /// # use http_body_util::Full;
 /// # use hyper::body::Bytes;
 /// use http::{Request, Response};
-/// use shmlimit::tower::{ClientError, ClientLimitLayer, Demand};
+/// use shmlimit::layer::{ClientError, ClientLimitLayer, Demand};
 /// # use shmlimit::{Declaration, Limit, RefusalReason, Segment, SetDeclaration};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
@@ -107,7 +107,7 @@ impl<E> ClientLimitLayer<E> {
     }
 
     /// Which other responses mean that the work failed: see
-    /// [`LimitLayer::fails_with`](crate::tower::LimitLayer::fails_with).
+    /// [`LimitLayer::fails_with`](crate::layer::LimitLayer::fails_with).
     pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
         self.settings.is_failure = is_failure;
         self

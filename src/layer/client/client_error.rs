@@ -14,7 +14,7 @@ pub enum ClientError<E: StdError + 'static> {
     /// admitted.
     #[error("the request was not sent: {0}")]
     Refused(#[source] Refusal),
-    /// The limits could not be asked, and the request was not sent: see [`OnError`](crate::tower::OnError).
+    /// The limits could not be asked, and the request was not sent: see [`OnError`](crate::layer::OnError).
     #[error("the request was not sent: {0}")]
     Limits(#[source] Error),
     /// The error of the inner client.

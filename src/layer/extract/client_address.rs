@@ -54,7 +54,7 @@ impl ClientAddress {
 
     /// The address. `None` if the connection has none, if the request did not come through that many proxies, or if a
     /// proxy does not disclose it (`unknown`, or a name that begins with an underscore).
-    pub(in crate::tower) fn find(&self, head: &Parts) -> Option<IpAddr> {
+    pub(in crate::layer) fn find(&self, head: &Parts) -> Option<IpAddr> {
         const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
         match self.source {
             Source::Peer(find) => find(head),

@@ -8,12 +8,12 @@ use http::{Extensions, HeaderMap, Response, StatusCode};
 use super::retry_after::throttled_by;
 use crate::api::refusal::Refusal;
 use crate::error::{Error, RequestError};
-use crate::tower::answer::grpc::{Code, end_call};
-use crate::tower::extract::demand::{Asked, Demand};
-use crate::tower::held::Held;
-use crate::tower::permit_handle::SharedPermit;
-use crate::tower::refused_inside::carries_refusal;
-use crate::tower::settings::OnError;
+use crate::layer::answer::grpc::{Code, end_call};
+use crate::layer::extract::demand::{Asked, Demand};
+use crate::layer::held::Held;
+use crate::layer::permit_handle::SharedPermit;
+use crate::layer::refused_inside::carries_refusal;
+use crate::layer::settings::OnError;
 
 /// What is decided once, when a client is built.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::api::set::subject::Subject;
 use crate::engine::KeyIdentity;
 use crate::error::{Error, SegmentError};
-use crate::http::PolicyHeaders;
+use crate::headers::PolicyHeaders;
 
 /// Decides for each HTTP request which limits apply and what it takes of them.
 ///
@@ -22,7 +22,7 @@ use crate::http::PolicyHeaders;
 /// ```
 /// # use std::time::Duration;
 /// use http::request::Parts;
-/// use shmlimit::tower::{Demand, LimitLayer};
+/// use shmlimit::layer::{Demand, LimitLayer};
 /// # use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 /// # let directory = tempfile::tempdir()?;
 /// # let second = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub trait Extractor {
     ///
     /// # Errors
     ///
-    /// Any failure. The layer handles it like an error of the limits: see [`OnError`](crate::tower::OnError). A
+    /// Any failure. The layer handles it like an error of the limits: see [`OnError`](crate::layer::OnError). A
     /// request that names no key or an invalid one is always answered 400: just return the error of [`Demand::key`].
     fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error>;
 }
@@ -74,7 +74,7 @@ impl Extractor for Demand {
 }
 
 /// What a demand applies to.
-pub(in crate::tower) enum Asked<'a> {
+pub(in crate::layer) enum Asked<'a> {
     Subject(Subject<'a>),
     Networks(Address<'a>),
 }
@@ -125,13 +125,13 @@ impl Demand {
     /// Sets the key: any 1 to 65,536 bytes, such as an API key, a tenant or an address.
     /// [`by_header`](Self::by_header) takes it from a header of each request.
     ///
-    /// A demand without a key on a keyed set is answered 400, whatever [`OnError`](crate::tower::OnError) says,
+    /// A demand without a key on a keyed set is answered 400, whatever [`OnError`](crate::layer::OnError) says,
     /// because the request itself is incomplete.
     ///
     /// ```
     /// # use std::time::Duration;
     /// use http::request::Parts;
-    /// use shmlimit::tower::{Demand, LimitLayer};
+    /// use shmlimit::layer::{Demand, LimitLayer};
     /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
     /// # let declaration = Declaration::new().add_set(SetDeclaration::new("tenants")
@@ -214,7 +214,7 @@ impl Demand {
 
     /// The demand to continue with after an error: the same one on the successor of its segment, if the segment was
     /// removed and has one.
-    pub(in crate::tower) fn after(&self, error: &Error) -> Option<Result<Self, Error>> {
+    pub(in crate::layer) fn after(&self, error: &Error) -> Option<Result<Self, Error>> {
         if !matches!(error, Error::Segment(SegmentError::Removed { .. })) {
             return None;
         }
@@ -234,16 +234,16 @@ impl Demand {
         }
     }
 
-    pub(in crate::tower) fn request(&self) -> &Request {
+    pub(in crate::layer) fn request(&self) -> &Request {
         &self.request
     }
 
-    pub(in crate::tower) fn set(&self) -> &LimitSet {
+    pub(in crate::layer) fn set(&self) -> &LimitSet {
         self.request.limit_set()
     }
 
     /// Whose limits apply.
-    pub(in crate::tower) fn asked(&self) -> Result<Asked<'_>, Error> {
+    pub(in crate::layer) fn asked(&self) -> Result<Asked<'_>, Error> {
         let subject = match &self.client {
             Client::Everyone => self.set().subject()?,
             Client::Key(key, _) => Subject {
@@ -256,7 +256,7 @@ impl Demand {
     }
 
     /// How clients know the limits.
-    pub(in crate::tower) fn headers(&self) -> &PolicyHeaders {
+    pub(in crate::layer) fn headers(&self) -> &PolicyHeaders {
         &self.headers
     }
 }

@@ -11,10 +11,10 @@ use tower_service::Service;
 
 use super::client_error::ClientError;
 use super::upstream::{NotSent, Settings};
-use crate::tower::answer::grpc::Caller;
-use crate::tower::body::LimitBody;
-use crate::tower::extract::demand::Extractor;
-use crate::tower::refused_inside::is_refusal;
+use crate::layer::answer::grpc::Caller;
+use crate::layer::body::LimitBody;
+use crate::layer::extract::demand::Extractor;
+use crate::layer::refused_inside::is_refusal;
 
 /// A client behind limits, as built by a [`ClientLimitLayer`](super::ClientLimitLayer).
 ///

@@ -11,14 +11,14 @@ use super::retry_info::with_retry_info;
 
 /// The kind of client, which determines the form of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tower) enum Caller {
+pub(in crate::layer) enum Caller {
     Http,
     Grpc,
 }
 
 /// How a call ended: the codes of <https://grpc.io/docs/guides/status-codes/> that limits answer with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tower) enum Code {
+pub(in crate::layer) enum Code {
     InvalidArgument = 3,
     ResourceExhausted = 8,
     Internal = 13,
@@ -26,7 +26,7 @@ pub(in crate::tower) enum Code {
 }
 
 impl Caller {
-    pub(in crate::tower) fn of(head: &Parts) -> Self {
+    pub(in crate::layer) fn of(head: &Parts) -> Self {
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         match content_type.and_then(|text| text.strip_prefix(b"application/grpc")) {
             // As in `application/grpc+proto`, but not `application/grpc-web`, which has its own framing.
@@ -38,7 +38,7 @@ impl Caller {
 
 /// The gRPC form of an answer: the HTTP status says that the call was received, a field gives its result, and the
 /// body is empty, because a client would take it for messages.
-pub(in crate::tower) fn as_grpc(response: Response<String>) -> Response<String> {
+pub(in crate::layer) fn as_grpc(response: Response<String>) -> Response<String> {
     let (mut head, _) = response.into_parts();
     let (code, message) = match head.status {
         StatusCode::TOO_MANY_REQUESTS => (Code::ResourceExhausted, "a quota of the client is exceeded"),
@@ -62,7 +62,7 @@ pub(in crate::tower) fn as_grpc(response: Response<String>) -> Response<String> 
 }
 
 /// The fields that end a call without a message.
-pub(in crate::tower) fn end_call(
+pub(in crate::layer) fn end_call(
     headers: &mut HeaderMap,
     code: Code,
     message: &str,

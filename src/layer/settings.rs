@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::refused_inside::RefundRule;
-use crate::http::Advertise;
-use crate::tower::answer::Shape;
+use crate::headers::Advertise;
+use crate::layer::answer::Shape;
 use crate::words::words;
 
 /// The settings of a service, beyond which limits to ask.

@@ -13,7 +13,7 @@ use http::request::Parts;
 
 use crate::api::refusal::Refusal;
 use crate::error::Error;
-use crate::http::Problem;
+use crate::headers::Problem;
 use grpc::{Caller, as_grpc};
 
 /// Why a request did not reach the service, as passed to [`on_rejection`](super::LimitLayer::on_rejection).
@@ -29,7 +29,7 @@ pub enum Rejection<'a> {
 
 /// Shapes an answer in place of the service.
 #[derive(Clone)]
-pub(in crate::tower) struct Shape(Arc<ShapeFunction>);
+pub(in crate::layer) struct Shape(Arc<ShapeFunction>);
 
 type ShapeFunction = dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync;
 
@@ -38,7 +38,7 @@ impl UnwindSafe for Shape {}
 impl RefUnwindSafe for Shape {}
 
 impl Shape {
-    pub(in crate::tower) fn new<F>(function: F) -> Self
+    pub(in crate::layer) fn new<F>(function: F) -> Self
     where
         F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
     {
@@ -48,7 +48,7 @@ impl Shape {
 
 /// An answer in place of the service.
 #[derive(Debug)]
-pub(in crate::tower) struct Answer {
+pub(in crate::layer) struct Answer {
     problem: Problem,
     why: Why,
 }
@@ -60,14 +60,14 @@ enum Why {
 }
 
 impl Answer {
-    pub(in crate::tower) fn refused(problem: Problem, refusal: Refusal) -> Self {
+    pub(in crate::layer) fn refused(problem: Problem, refusal: Refusal) -> Self {
         Self {
             problem,
             why: Why::Refused(refusal),
         }
     }
 
-    pub(in crate::tower) fn failed(problem: Problem, error: Arc<Error>) -> Self {
+    pub(in crate::layer) fn failed(problem: Problem, error: Arc<Error>) -> Self {
         Self {
             problem,
             why: Why::Failed(error),
@@ -76,7 +76,7 @@ impl Answer {
 
     /// The response to a request, in the form that its sender understands and the application wants. The reason is in
     /// its extensions, for the layers around this one.
-    pub(in crate::tower) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
+    pub(in crate::layer) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
         let mut response = response::of_problem(self.problem);
         if Caller::of(head) == Caller::Grpc {
             response = as_grpc(response);

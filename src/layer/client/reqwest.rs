@@ -7,10 +7,10 @@ use reqwest_middleware::{Error as MiddlewareError, Middleware, Next, Result};
 
 use super::client_layer::ClientLimitLayer;
 use super::upstream::NotSent;
-use crate::tower::body::LimitBody;
-use crate::tower::extract::demand::Extractor;
-use crate::tower::permit_handle::SharedPermit;
-use crate::tower::refused_inside::{is_refusal, refuses};
+use crate::layer::body::LimitBody;
+use crate::layer::extract::demand::Extractor;
+use crate::layer::permit_handle::SharedPermit;
+use crate::layer::refused_inside::{is_refusal, refuses};
 
 /// Available with the feature `reqwest-middleware`. A request that is not sent fails with
 /// `reqwest_middleware::Error::Middleware`, which contains a [`Refusal`](crate::Refusal) or an
@@ -19,7 +19,7 @@ use crate::tower::refused_inside::{is_refusal, refuses};
 /// ```no_run
 /// use reqwest_middleware::{ClientBuilder, Error, reqwest};
 /// use shmlimit::Refusal;
-/// use shmlimit::tower::{ClientLimitLayer, Demand};
+/// use shmlimit::layer::{ClientLimitLayer, Demand};
 /// # use shmlimit::Segment;
 ///
 /// # async fn ask(segment: Segment) -> Result<(), Box<dyn std::error::Error>> {

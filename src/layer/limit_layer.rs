@@ -11,8 +11,8 @@ use super::extract::demand::Extractor;
 use super::refused_inside::RefundRule;
 use super::service::LimitService;
 use super::settings::{OnError, Settings};
-use crate::http::Advertise;
-use crate::tower::answer::{Rejection, Shape};
+use crate::headers::Advertise;
+use crate::layer::answer::{Rejection, Shape};
 
 /// Puts limits in front of a service. See the [module](super).
 ///
@@ -57,7 +57,7 @@ impl<E> LimitLayer<E> {
     ///
     /// ```
     /// # use http::StatusCode;
-    /// # use shmlimit::tower::{Demand, LimitLayer};
+    /// # use shmlimit::layer::{Demand, LimitLayer};
     /// # fn adapt(demand: Demand) -> LimitLayer<Demand> {
     /// // Here a 500 is a bug in the service, not a sign of overload.
     /// LimitLayer::new(demand).fails_with(|status| status == StatusCode::SERVICE_UNAVAILABLE)
@@ -80,7 +80,7 @@ impl<E> LimitLayer<E> {
     ///
     /// ```
     /// # use http::StatusCode;
-    /// # use shmlimit::tower::{Demand, LimitLayer, refused_inside};
+    /// # use shmlimit::layer::{Demand, LimitLayer, refused_inside};
     /// # fn priced(demand: Demand) -> LimitLayer<Demand> {
     /// // Nobody pays for a backend that was not reached.
     /// LimitLayer::new(demand)
@@ -103,7 +103,7 @@ impl<E> LimitLayer<E> {
     /// `Arc<`[`Error`](crate::Error)`>`, for layers around this one that log or count.
     ///
     /// ```
-    /// use shmlimit::tower::{Demand, LimitLayer, Rejection};
+    /// use shmlimit::layer::{Demand, LimitLayer, Rejection};
     ///
     /// # fn shaped(demand: Demand) -> LimitLayer<Demand> {
     /// LimitLayer::new(demand).on_rejection(|_head, why, mut response| {

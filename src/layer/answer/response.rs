@@ -3,13 +3,13 @@
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::http::{Fields, Problem};
+use crate::headers::{Fields, Problem};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STANDING: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Turns a problem into a response.
-pub(in crate::tower) fn of_problem(problem: Problem) -> Response<String> {
+pub(in crate::layer) fn of_problem(problem: Problem) -> Response<String> {
     let mut response = Response::new(problem.body.into_owned());
     // All of its statuses are valid in HTTP.
     *response.status_mut() =
@@ -24,7 +24,7 @@ pub(in crate::tower) fn of_problem(problem: Problem) -> Response<String> {
 }
 
 /// Adds the `RateLimit` fields. Both are lists, and the service may have limits of its own, so existing values stay.
-pub(in crate::tower) fn append(fields: Fields, headers: &mut HeaderMap) {
+pub(in crate::layer) fn append(fields: Fields, headers: &mut HeaderMap) {
     let policy = fields.policy.map(|policy| HeaderValue::from_str(&policy));
     let standing = fields.standing.map(HeaderValue::try_from);
     // The values are printable ASCII, which any field can hold.

@@ -26,7 +26,7 @@ use crate::error::{Error, PermitError};
 /// # use http_body_util::Full;
 /// # use hyper::body::Bytes;
 /// use http::{Request, Response};
-/// use shmlimit::tower::{Demand, LimitLayer, PermitHandle};
+/// use shmlimit::layer::{Demand, LimitLayer, PermitHandle};
 /// # use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 /// # use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
@@ -107,7 +107,7 @@ impl PermitHandle {
     /// ```
     /// # use std::iter;
     /// # use shmlimit::Error;
-    /// # use shmlimit::tower::PermitHandle;
+    /// # use shmlimit::layer::PermitHandle;
     /// # fn turn_away(innermost: &PermitHandle) -> Result<(), Error> {
     /// for permit in iter::successors(Some(innermost), |permit| permit.outer()) {
     ///     permit.cancel()?;
@@ -137,7 +137,7 @@ impl PermitHandle {
     /// response has already ended.
     ///
     /// ```
-    /// # use shmlimit::tower::PermitHandle;
+    /// # use shmlimit::layer::PermitHandle;
     /// # async fn speak() {}
     /// # fn answer(permit: PermitHandle) {
     /// let place = permit.carry();

@@ -30,7 +30,7 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// ```
 /// # use std::time::Duration;
 /// use http::{HeaderMap, HeaderValue, StatusCode};
-/// use shmlimit::tower::throttled_by;
+/// use shmlimit::layer::throttled_by;
 ///
 /// let mut headers = HeaderMap::new();
 /// assert_eq!(throttled_by(StatusCode::TOO_MANY_REQUESTS, &headers), Some(Duration::from_secs(1)));
@@ -59,7 +59,7 @@ pub fn throttled_by(status: StatusCode, headers: &HeaderMap) -> Option<Duration>
 /// ```
 /// # use std::time::Duration;
 /// use http::{HeaderMap, HeaderValue};
-/// use shmlimit::tower::retry_after;
+/// use shmlimit::layer::retry_after;
 ///
 /// let mut headers = HeaderMap::new();
 /// headers.insert("retry-after", HeaderValue::from_static("30"));
@@ -89,7 +89,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::tower::client) fn headers_of(fields: &[(&'static str, &str)]) -> HeaderMap {
+    pub(in crate::layer::client) fn headers_of(fields: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, HeaderValue::from_str(value).expect("a value"));

@@ -9,7 +9,7 @@
 //! use http_body_util::Full;
 //! use hyper::body::Bytes;
 //! use hyper::{Request, Response};
-//! use shmlimit::tower::{Demand, LimitLayer};
+//! use shmlimit::layer::{Demand, LimitLayer};
 //! use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
@@ -75,10 +75,9 @@
 //! # What clients see
 //!
 //! A refusal is answered 429, or 503 if no limit refused but there is no room, with problem details; a request
-//! without a key,
-//! 400. If the limits could not be asked, [`OnError`] says whether the answer is 500. Unless [`Advertise`] says
-//!      otherwise, all responses carry `RateLimit-Policy` and `RateLimit`; refusals always carry `Retry-After`. The
-//!      module [`http`](crate::http) describes their content.
+//! without a key, 400. If the limits could not be asked, [`OnError`] says whether the answer is 500. Unless
+//! [`Advertise`](crate::headers::Advertise) says otherwise, all responses carry `RateLimit-Policy` and `RateLimit`;
+//! refusals always carry `Retry-After`. The module [`headers`](crate::headers) describes their content.
 //!
 //! gRPC clients, recognized by their content type, get answers in their own terms: 200 without a body, and
 //! `grpc-status` 8 (resource exhausted) for 429, 14 (unavailable) for 503, 3 (invalid argument) for 400 and 13
@@ -92,7 +91,7 @@ mod client;
 mod extract;
 mod future;
 mod held;
-mod layer;
+mod limit_layer;
 mod permit_handle;
 mod refused_inside;
 mod service;
@@ -108,10 +107,8 @@ pub use extract::by_header::ByHeader;
 pub use extract::client_address::ClientAddress;
 pub use extract::demand::{Demand, Extractor};
 pub use future::LimitFuture;
-pub use layer::LimitLayer;
+pub use limit_layer::LimitLayer;
 pub use permit_handle::{CarriedPermit, PermitHandle};
 pub use refused_inside::refused_inside;
 pub use service::LimitService;
 pub use settings::OnError;
-
-pub use crate::http::Advertise;

@@ -36,7 +36,7 @@ impl Demand {
     /// # use hyper::body::Bytes;
     /// use http::HeaderName;
     /// # use http::{Request, Response};
-    /// use shmlimit::tower::{Demand, LimitLayer};
+    /// use shmlimit::layer::{Demand, LimitLayer};
     /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     /// use tower::{ServiceBuilder, service_fn};
     /// # use tower::ServiceExt;

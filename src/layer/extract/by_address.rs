@@ -28,7 +28,7 @@ impl Demand {
     /// ```
     /// # use std::net::SocketAddr;
     /// # use std::time::Duration;
-    /// use shmlimit::tower::{ClientAddress, Demand, LimitLayer};
+    /// use shmlimit::layer::{ClientAddress, Demand, LimitLayer};
     /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;

@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::admission::{Admission, Decision};
 use super::body::LimitBody;
-use crate::tower::answer::Shape;
+use crate::layer::answer::Shape;
 
 /// A decision that may have to be waited for.
 pub(super) type PendingDecision = Pin<Box<dyn Future<Output = Decision> + Send>>;

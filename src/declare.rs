@@ -1,0 +1,23 @@
+//! What declarations are made of, beyond the types of the first examples.
+//!
+//! A [`Declaration`](crate::Declaration) has sets ([`SetDeclaration`](crate::SetDeclaration)), and these have limits
+//! ([`Limit`](crate::Limit)). Here is what they are given:
+//!
+//! | for | types |
+//! |---|---|
+//! | a segment | [`SegmentOptions`], [`ClockSource`], [`LockKind`], [`Checkpoint`], [`FleetOptions`] |
+//! | a keyed set | [`WhenFull`] |
+//! | a limit | [`Kind`], [`LimitOptions`], [`Amount`], [`Align`], [`Weekday`], [`Credit`], [`Adaptive`], [`FleetLease`], [`Outage`] |
+//!
+//! and what is learnt of declarations: the most that a limit admits ([`Bound`]), how two declarations differ
+//! ([`Difference`]), what a process does about a segment that was declared differently ([`OnMismatch`], [`Mismatch`],
+//! [`MismatchOutcome`]), and what is wrong with a word that a person wrote ([`ParseError`]).
+
+pub use crate::api::declaration::{
+    Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, FleetLease, FleetOptions, LimitOptions,
+    SegmentOptions, Weekday,
+};
+pub use crate::api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
+pub use crate::choices::{Kind, LockKind, Outage, WhenFull};
+pub use crate::error::Difference;
+pub use crate::words::ParseError;

@@ -1,0 +1,10 @@
+//! What goes with a [`Request`](crate::Request): how it names limits, how it is waited for, and what is told of it.
+//!
+//! - Every method that names a limit takes a [`LimitName`]: text, or a [`LimitIndex`], which is found once.
+//! - An [`AcquireFuture`] waits in the queue.
+//! - [`RequestEvent`]s tell of refusals and waits, where
+//!   [`OpenOptions::on_request_event`](crate::OpenOptions::on_request_event) asks for them.
+
+pub use crate::api::request_events::{RequestEvent, RequestEventKind};
+pub use crate::api::set::limit_set::{LimitIndex, LimitName};
+pub use crate::api::wait::acquire_future::AcquireFuture;
