@@ -21,7 +21,7 @@
 //!
 //! | of | types |
 //! |---|---|
-//! | a segment | [`SegmentSnapshot`], [`ParticipantSnapshot`], [`LockSnapshot`] |
+//! | a segment | [`SegmentSnapshot`], [`SegmentMemory`], [`ParticipantSnapshot`], [`LockSnapshot`] |
 //! | a set | [`SetSnapshot`], [`SetCounts`], [`SetMemory`], [`HoldSnapshot`], [`TicketSnapshot`] |
 //! | a limit | [`LimitSnapshot`], [`LimitCounts`], [`Forecast`] |
 //! | keys | [`KeysSnapshot`], [`TableUsage`], [`KeySnapshot`], [`KeyLimitSnapshot`], [`KeyLabel`], [`KeyFingerprint`] |
@@ -31,11 +31,12 @@
 
 pub use crate::api::clock_check::ClockCheck;
 pub use crate::api::segment::recovery::{RecoveryReport, SetRecovery};
+pub use crate::api::segment_memory::{SegmentMemory, SetMemory};
 pub use crate::api::set::checked::Forecast;
 pub use crate::api::snapshot::{
     Diagnosis, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
     LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentPlace, SegmentReader,
-    SegmentSnapshot, SetCounts, SetMemory, SetSnapshot, ShardDiagnosis, TicketSnapshot,
+    SegmentSnapshot, SetCounts, SetSnapshot, ShardDiagnosis, TicketSnapshot,
 };
 pub use crate::choices::ShardPoison;
 pub use crate::engine::{Repairs, TableUsage};

@@ -125,7 +125,8 @@ class Rate(_Windowed):
         buckets: With `"sliding_window_counter"`: how many parts the window is divided into, from 1 to 60; default 10.
         entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. With more requests
             than that in a window, units come back late by up to that fraction of the window, never early. Default
-            1024; in a keyed set, the units of the capacity, at most 1024. It cannot change in a live segment.
+            1024; in a keyed set, the units of the capacity, at most 64: a key may then be refused early by a 64th of
+            the window. Each takes 32 bytes, for each key. It cannot change in a live segment.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         refund: Whether units that were reserved and not used come back, by `settle`, by `cancel`, or because nobody
             collected them; default true. With `credit` or `fleet`, nothing comes back to windows.
@@ -295,6 +296,21 @@ class LimitSet(_Declared):
     collect_within: Window | None = field(default=None, kw_only=True)
     shadow: bool | None = field(default=None, kw_only=True)
     tiers: Sequence[Tier] = field(default=(), kw_only=True)
+
+    @property
+    def memory(self) -> int:
+        """How many bytes of memory a segment with only this set takes, all of them when it is created.
+
+        A container's `/dev/shm` has 64 MB unless it is given more.
+
+            >>> requests = sl.Calls("requests", 500, "60s", algorithm="sliding_window")
+            >>> sl.LimitSet("tenants", [requests], keyed=10_000).memory
+            31095744
+
+        Raises:
+            DeclarationError: The declaration is invalid.
+        """
+        return declaration(self).memory()
 
     def to_toml(self) -> str:
         """Writes the declaration of a segment with only this set, for `limitctl create`.

@@ -13,6 +13,7 @@ pub(crate) mod request;
 pub(crate) mod request_events;
 pub(crate) mod reservation;
 pub(crate) mod segment;
+pub(crate) mod segment_memory;
 pub(crate) mod set;
 pub(crate) mod snapshot;
 pub(crate) mod wait;

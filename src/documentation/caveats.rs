@@ -291,6 +291,13 @@
 //! [`would_refuse`](crate::snapshot::LimitCounts::would_refuse) is what it would have refused of the traffic as it came. Clients that
 //! are really refused come back later, or not at all; a limit in shadow cannot know which. It uses up rows, not refusals.
 //!
+//! # Sliding windows
+//!
+//! The log of a [sliding window](crate::Algorithm::SlidingWindow) has a fixed number of [entries](crate::Limit::entries):
+//! 1024, or for each key of a keyed set as many as the capacity, at most 64. With more requests in a window than that, units
+//! come back late, by up to a 1024th of the window, or a 64th: a request may be refused for so much longer than the capacity asks
+//! for. It never admits more than the capacity in any window.
+//!
 //! # Live changes
 //!
 //! [`Segment::apply`](crate::Segment::apply) is in force for the next operation of every process. The

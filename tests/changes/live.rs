@@ -501,6 +501,32 @@ fn a_raised_sliding_window_admits_all_of_its_new_capacity() {
 }
 
 #[test]
+fn a_segment_keeps_the_entries_that_it_has_whatever_the_default_is() {
+    let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
+    type Form = fn(Limit) -> SetDeclaration;
+    for (asked, declared, entries) in [
+        (keyed as Form, Some(1024), 1024),
+        (keyed, None, 64),
+        (plain, None, 1024),
+    ] {
+        let live = Live::new(asked(declared.into_iter().fold(sliding(500), Limit::entries)));
+        let path = live.scene.segment.path();
+        let open = |set| Segment::open_or_create(path, &declare(set));
+        let opened = open(asked(sliding(500))).expect("the same");
+        assert_eq!(opened.mismatches().len(), 0);
+        assert_eq!(live.apply(asked(sliding(500))), [""; 0]);
+        assert_eq!(live.apply(asked(sliding(600))).len(), 1);
+        let in_force = live.scene.segment.declaration_in_force().expect("read");
+        let in_force = in_force.to_toml().expect("valid");
+        assert!(in_force.contains(&format!("entries = {entries}\n")), "{in_force}");
+        open(asked(sliding(600).entries(entries))).expect("the same, written out");
+        let refused = open(asked(sliding(600).entries(100))).expect_err("another size");
+        let expected = format!("entries: declared 100, in the segment {entries}");
+        assert!(refused.to_string().contains(&expected), "{refused}");
+    }
+}
+
+#[test]
 fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
     let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
     let gold = |capacity| keyed(sliding(2)).add_tier(Tier::new("gold").capacity("units", capacity));
@@ -523,6 +549,8 @@ fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
         );
         assert_eq!(preview[0].to_string(), *change);
     }
+    let live = Live::new(keyed(sliding(2)));
+    assert!(live.apply(keyed(sliding(5000)))[0].ends_with("by `entries = 64`)"));
     // Nothing is worth saying where a new segment would have no more.
     let live = Live::new(keyed(sliding(5000)));
     assert!(!live.apply(keyed(sliding(9000)))[0].contains("entries"));

@@ -7,8 +7,8 @@ use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, first_set, queued};
 use shmlimit::{
-    Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError, ReserveOutcome,
-    Segment, SetDeclaration,
+    Algorithm, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError,
+    ReserveOutcome, Segment, SetDeclaration,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -74,6 +74,34 @@ fn each_key_has_limits_of_its_own() {
         ),
         (4, 0, 0, 0)
     );
+}
+
+#[test]
+fn a_sliding_window_may_refuse_a_key_early_by_a_64th_of_the_window_and_never_admits_late() {
+    const CAPACITY: usize = 500;
+    const WINDOW: Duration = Duration::from_secs(64);
+    let limit = Limit::calls("requests", CAPACITY as u64, WINDOW).algorithm(Algorithm::SlidingWindow);
+    let scene = Scene::new(keyed(1).add_limit(limit));
+    let set = scene.set();
+    let request = set.request();
+    let mut admitted: Vec<Duration> = Vec::new();
+    let mut seed = 1_u64;
+    let mut early = 0;
+    for _ in 0..20_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        scene.pass(Duration::from_micros(seed >> 46));
+        let now = scene.clock.now();
+        // How many were admitted in the stretch that ends now.
+        let within = |length: Duration| admitted.len() - admitted.partition_point(|at| *at + length <= now);
+        if try_take(&set, "a", &request).is_some() {
+            assert!(within(WINDOW) < CAPACITY, "one more than the capacity");
+            admitted.push(now);
+        } else {
+            assert!(within(WINDOW + WINDOW / 64) >= CAPACITY, "refused early by more");
+            early += usize::from(within(WINDOW) < CAPACITY);
+        }
+    }
+    assert!(early > 0, "the log tells no more than 64 apart");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
     let named = each_survives!(shmlimit::snapshot:
         ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
         LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, ProcessId, RecoveryReport, Repairs, SegmentPlace,
-        SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot, ShardDiagnosis, ShardPoison,
+        SegmentMemory, SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot, ShardDiagnosis, ShardPoison,
         TableUsage, TicketSnapshot,
     );
     assert_complete("src/snapshot.rs", &[], &named);

@@ -217,7 +217,8 @@ fn only_sets_that_are_declared_to_keep_labels_do_and_others_need_no_memory_for_i
     let path = directory.path().join("others");
     let others =
         Segment::create(&path, &scene::declaration().add_set(slots(1).holds(100))).expect("a segment");
-    let holds_bytes = |path: &Path| SegmentReader::open(path).expect("a segment").memory()[0].holds_bytes;
+    let holds_bytes =
+        |path: &Path| SegmentReader::open(path).expect("a segment").memory().sets[0].holds_bytes;
     let without = holds_bytes(segment.path());
     // Rounded up to a cache line.
     assert_eq!(

@@ -43,7 +43,7 @@ class SharedLimiter:
     def __init__(self, path: str) -> None:
         limits = [sl.Calls("requests", LIMITS["requests"], 60, algorithm="sliding_window")]
         limits += [sl.Rate("tokens", LIMITS["tokens"], 60, algorithm="sliding_window")]  # type: ignore[list-item]
-        self._segment = sl.open(path, [sl.LimitSet(name, limits, keyed=10_000) for name in ("chat", "embed")])
+        self._segment = sl.open(path, [sl.LimitSet(name, limits, keyed=4_000) for name in ("chat", "embed")])
 
     def check_rate(self, entity: str, operation: str, costs: dict[str, int]) -> bool:
         """Takes all of it, or nothing."""

@@ -64,6 +64,11 @@ impl Declaration {
         json(py, &self.declaration)
     }
 
+    /// How many bytes a segment takes that is created as declared.
+    fn memory(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.declaration.memory().or_raise(py)?.bytes)
+    }
+
     /// The path of the segment's file, if declared.
     #[getter]
     fn path(&self) -> Option<PathBuf> {

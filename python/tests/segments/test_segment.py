@@ -1,6 +1,7 @@
 """Declarations, segments, errors."""
 
 import copy
+import dataclasses
 import errno
 import gc
 import json
@@ -84,6 +85,17 @@ def test_every_field_arrives_in_the_segment(segment_path, limit, expected):
     segment = sl.open(segment_path, sl.LimitSet("set", [limit]))
     (declared,) = segment.declaration()["set"][0]["limit"]
     assert {name: declared[name] for name in expected} == expected
+
+
+def test_what_a_set_takes_is_known_before_it_is_made(segment_path):
+    requests = sl.Calls("requests", 500, "60s", algorithm="sliding_window")
+    declared = sl.LimitSet("tenants", [requests, sl.Concurrency("in_flight", 4)], keyed=100)
+    sl.open(segment_path, declared)
+    assert declared.memory == segment_path.stat().st_size
+    with pytest.raises(sl.DeclarationError, match="capacity"):
+        sl.LimitSet("tenants", [sl.Calls("requests", 0, "60s")]).memory  # noqa: B018
+    with pytest.raises(sl.DeclarationError, match="declare fewer keys"):
+        sl.LimitSet("tenants", [dataclasses.replace(requests, entries=65_536)], keyed=10**9).memory  # noqa: B018
 
 
 def test_the_mode_of_the_file_and_its_participants_can_be_given(segment_path, tmp_path):

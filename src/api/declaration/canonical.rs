@@ -9,9 +9,12 @@ use crate::choices::Kind;
 
 const NEAR_PERCENT: u32 = 80;
 
-/// The default number of entries of a sliding window, of 32 bytes each: units come back late by at most this fraction
-/// of the window, whatever the capacity is or becomes.
-pub(super) const MAX_DEFAULT_ENTRIES: u32 = 1024;
+/// The default number of entries of a sliding window without keys, of 32 bytes each: units come back late by at most
+/// this fraction of the window, whatever the capacity is or becomes.
+pub(super) const DEFAULT_ENTRIES: u32 = 1024;
+
+/// The most entries that a sliding window of a keyed set has by default: 2 KiB for each key.
+pub(super) const MAX_DEFAULT_ENTRIES_OF_A_KEY: u32 = 64;
 
 impl Limit {
     /// The same limit with every default written out and every value in canonical form. Two limits mean the same
@@ -78,6 +81,6 @@ impl Limit {
     /// What [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) has declared for a limit in its
     /// set.
     pub(super) fn effective_entries(&self) -> u32 {
-        self.entries.unwrap_or(MAX_DEFAULT_ENTRIES)
+        self.entries.unwrap_or(DEFAULT_ENTRIES)
     }
 }

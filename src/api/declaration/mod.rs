@@ -154,7 +154,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `utc_offset` | calendar windows: `"-18:00"` to `"+18:00"` | `"+00:00"` |
 /// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
-/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; in a keyed set the capacity, at most 1024 |
+/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; in a keyed set the capacity, at most 64 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
 /// | `refund` | calls, rate: whether unused reservations come back, see [`Limit::refund`] | `true`; `false` for windows with `credit` or `fleet` |
 /// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use once_cell::race::OnceBox;
 
 use super::declaration::Declaration;
-use super::declaration::stored::{StoredDeclaration, StoredSet};
 use super::request_events::{Observer, RequestEvents};
+use super::segment_memory::SegmentPlan;
 use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
 use super::wait::unused_batches::note_handle;
@@ -27,7 +27,6 @@ use crate::shm::file::attach::{Admission, attach};
 use crate::shm::file::creation::create::{Blueprint, create, ensure_free};
 use crate::shm::file::remove::{finish_removal, remove};
 use crate::shm::file::verified::Verified;
-use crate::shm::layout::geometry::Geometry;
 use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::time::segment_clock::SegmentClock;
@@ -462,33 +461,13 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 
 /// Creates the file as declared, and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
-    let stored = StoredDeclaration::of(declaration);
-    let sets = stored.sets();
-    let plans = sets
-        .iter()
-        .map(StoredSet::compile)
-        .collect::<Result<Vec<_>, _>>()?;
-    let definitions = sets
-        .iter()
-        .map(StoredSet::to_text)
-        .collect::<Result<Vec<_>, _>>()?;
-    let shapes = plans
-        .iter()
-        .zip(&definitions)
-        .map(|(plan, text)| plan.shape(definition_room(text)));
+    let plan = SegmentPlan::of(declaration)?;
     let options = declaration.segment().creation_options();
-    let geometry = Geometry::new(options.participants.into(), shapes).map_err(|_| {
-        Error::Open(OpenError::NoSpace {
-            path: path.to_owned(),
-            bytes: u64::MAX,
-            why: "no segment is as large: declare fewer keys, holds, entries or participants".to_owned(),
-        })
-    })?;
     create(
         path,
         &Blueprint {
-            geometry: &geometry,
-            definitions: &definitions,
+            geometry: &plan.geometry,
+            definitions: &plan.definitions,
             mode: declaration.segment().mode(),
             incompatible_features: if declaration.fleet_options().is_some() {
                 LEASES
@@ -503,10 +482,4 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
             lock_kind: options.lock_kind,
         },
     )
-}
-
-/// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer.
-fn definition_room(text: &str) -> u64 {
-    const MIN_SPARE: usize = 512;
-    (text.len() + (text.len() / 2).max(MIN_SPARE)).next_multiple_of(64) as u64
 }

@@ -7,7 +7,6 @@ mod key_label;
 mod keys;
 mod lock_snapshot;
 mod seconds;
-mod set_memory;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +31,7 @@ use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
 use crate::shm::file::segment_file::{damaged, is_segment};
+use crate::shm::layout::geometry::SetGeometry;
 use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
@@ -45,7 +45,6 @@ pub(crate) use keys::KeySource;
 pub use keys::{KeyLimitSnapshot, KeySnapshot};
 pub use lock_snapshot::LockSnapshot;
 pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
-pub use set_memory::SetMemory;
 
 /// A copy of a segment. Each shard of a set is consistent, unless the set is marked as torn.
 ///
@@ -340,6 +339,11 @@ impl SegmentReader {
     /// The bytes reserved for the definition of each set.
     pub(crate) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
         self.sets.iter().map(|set| set.geometry.shape.definition_room)
+    }
+
+    /// The name of each set, and where it lies.
+    pub(super) fn set_geometries(&self) -> impl Iterator<Item = (&str, &SetGeometry)> {
+        self.sets.iter().map(|set| (&*set.name, &set.geometry))
     }
 
     /// The declaration in force when this was opened, without path and mode.

@@ -48,7 +48,7 @@ impl Limit {
     /// |---|---|---|
     /// | [`Gcra`](Algorithm::Gcra), [`TokenBucket`](Algorithm::TokenBucket), [`LeakyBucket`](Algorithm::LeakyBucket) | *c* + *b* - 1: the burst, plus what is replenished between the first and the last instant | 19 |
     /// | [`FixedWindow`](Algorithm::FixedWindow) | 2 *c*: the end of one window and the beginning of the next; 2 *c* - 1 with [`Align::FirstUse`] | 20; 19 |
-    /// | [`SlidingWindow`](Algorithm::SlidingWindow) | *c* | 10 |
+    /// | [`SlidingWindow`](Algorithm::SlidingWindow) | *c*, however few [entries](Limit::entries) its log has: it refuses early instead | 10 |
     /// | [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) | 2 *c* - 1, and *c* in any stretch shorter by a sub-window | 19 |
     ///
     /// The number is also exact if there are more units than nanoseconds in the window, except that it may then be

@@ -29,7 +29,7 @@ use window::{UtcOffset, Weekday, Window};
 /// | what is limited | which one | why |
 /// |---|---|---|
 /// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
-/// | the same, with too many calls to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
+/// | the same, with too many calls to log each (beyond 65,536 in a window), or with so many keys that 2 KiB for each [are too much](crate::Declaration::memory) | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
 /// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
 /// | a server of your own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
 /// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, as the bill does |
@@ -93,7 +93,9 @@ pub enum Algorithm {
     LeakyBucket,
     /// A counter per window. Twice the capacity may pass across a boundary.
     FixedWindow,
-    /// An exact log of what was taken. At most the capacity in any window.
+    /// A log of what was taken. At most the capacity in any window, whatever is logged. With more requests in a window
+    /// than the log has [entries](Limit::entries), it may refuse early, by up to a 1024th of the window, or a 64th for
+    /// a key.
     SlidingWindow,
     /// Sub-windows, the oldest weighted by the share of it that remains: cheap at any capacity. They begin at
     /// multiples of their length since the Unix epoch, by the wall clock at the creation of the segment. At most
@@ -354,8 +356,10 @@ impl Limit {
     /// words, so if all 16 limits of a set are sliding windows, the number is 6.
     ///
     /// The default is 1024, which serves any capacity: at most a 1024th of the window is lost. In a keyed set it is
-    /// the largest capacity of any tier in units, at most 1024. The number cannot change in a live segment: if you
-    /// may [raise](crate::Segment::apply) the capacity, declare as many entries as it may ever have units.
+    /// the largest capacity of any tier in units, at most 64: a key then takes at most 2 KiB for each sliding window,
+    /// and may be refused early by a 64th of the window. The number cannot change in a live segment: if you may
+    /// [raise](crate::Segment::apply) the capacity, declare as many entries as it may ever have units. What they take
+    /// can be [asked](crate::Declaration::memory) before.
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = Some(entries);
         self

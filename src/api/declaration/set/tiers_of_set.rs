@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::SetDeclaration;
 use super::tier::{DEFAULT_TIER, Tier, TierLimit};
-use crate::api::declaration::canonical::MAX_DEFAULT_ENTRIES;
+use crate::api::declaration::canonical::{DEFAULT_ENTRIES, MAX_DEFAULT_ENTRIES_OF_A_KEY};
 use crate::api::declaration::limit::amount::Amount;
 use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::window::Window;
@@ -21,15 +21,6 @@ const MAX_TIERS: u64 = 255;
 /// The most words that a change of tier rewrites, for a sliding window whose length changes and for any other limit.
 const WORDS_OF_LOG: usize = 62;
 const WORDS_OF_OTHER: usize = MAX_WORDS_BY_CAPACITY;
-
-/// Enough entries to tell nearly all requests of a window apart; more make little difference.
-fn useful_entries(limit: &Limit, capacity: &Amount) -> u32 {
-    let units = limit.units(capacity).ok().flatten();
-    let entries = units.and_then(|units| u32::try_from(units).ok());
-    entries.map_or(MAX_DEFAULT_ENTRIES, |entries| {
-        entries.clamp(1, MAX_DEFAULT_ENTRIES)
-    })
-}
 
 impl SetDeclaration {
     /// The limits as they apply to keys of a tier, in the order of the declaration; for `default`, as they are
@@ -223,20 +214,31 @@ impl SetDeclaration {
 
     /// The limit with its default number of entries declared.
     ///
-    /// Without keys that is the maximum, so that the capacity can be raised in the live segment. With keys each row
-    /// has a log as long as the largest capacity of any tier, because all tiers share the state.
+    /// Without keys that serves any capacity, so that it can be raised in the live segment. With keys each row has a
+    /// log, which is no longer than the largest capacity of any tier: all tiers share the state.
     pub(in crate::api::declaration) fn with_entries(&self, limit: &Limit) -> Limit {
         let mut limit = limit.clone();
         if limit.effective_algorithm() == Some(Algorithm::SlidingWindow) && limit.entries.is_none() {
             limit.entries = Some(match self.keyed {
-                None => MAX_DEFAULT_ENTRIES,
+                None => DEFAULT_ENTRIES,
                 Some(_) => {
-                    let useful = |capacity| useful_entries(&limit, capacity);
+                    let useful = |capacity| self.useful_entries(&limit, capacity);
                     self.capacities_of(&limit).map(useful).max().unwrap_or(1)
                 }
             });
         }
         limit
+    }
+
+    /// As many entries as a new segment would have for that capacity; without keys, as many as it could use of them.
+    fn useful_entries(&self, limit: &Limit, capacity: &Amount) -> u32 {
+        let max = match self.keyed {
+            None => DEFAULT_ENTRIES,
+            Some(_) => MAX_DEFAULT_ENTRIES_OF_A_KEY,
+        };
+        let units = limit.units(capacity).ok().flatten();
+        let entries = units.and_then(|units| u32::try_from(units).ok());
+        entries.map_or(max, |entries| entries.clamp(1, max))
     }
 
     /// Adds a note to each changed capacity of a sliding window whose log has fewer entries than a new one would
@@ -245,7 +247,7 @@ impl SetDeclaration {
         for limit in &self.limits {
             let Some(entries) = limit.entries else { continue };
             let mut note = |place: &str, capacity: &Amount| {
-                let useful = useful_entries(limit, capacity);
+                let useful = self.useful_entries(limit, capacity);
                 let path = format!("set {:?} / {place} / capacity", self.name);
                 if let Some(difference) = differences.iter_mut().find(|it| it.path() == path)
                     && entries < useful

@@ -108,7 +108,11 @@ fn there_is_room_for_the_largest_tier() {
         .add_tier(Tier::new("free").capacity("l", 3));
     assert_eq!(words(&set), 2 + 4 * 30);
     assert!(rules(&set).iter().all(|rule| rule.state_words() == 2 + 4 * 30));
-    assert_eq!(words(&keyed(sliding()).add_tier(gold(5_000))), 2 + 4 * 1024);
+    assert_eq!(words(&keyed(sliding()).add_tier(gold(5_000))), 2 + 4 * 64);
+    assert_eq!(
+        words(&keyed(sliding().entries(5_000)).add_tier(gold(9))),
+        2 + 4 * 5_000
+    );
     assert_eq!(words(&keyed(sliding().entries(7)).add_tier(gold(30))), 2 + 4 * 7);
     let held = keyed(Limit::concurrency("l", 20)).add_tier(gold(100));
     let holds = |set: &SetDeclaration| set.compile(None).expect("valid").hold_capacity;

@@ -92,6 +92,28 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
     }
     assert!(!shown.contains('\u{1b}'), "no colours where there is no terminal");
 
+    let dry = run([
+        "create",
+        "--dry-run",
+        "--config",
+        &config,
+        "--mode",
+        "0640",
+        "--participants",
+        "9",
+        &format!("{path}.next"),
+    ])
+    .ended(0);
+    assert!(dry.stdout.starts_with("would take "), "{dry:?}");
+    assert_eq!(
+        run_.stdout.split_once('\n').map(|(_, table)| table),
+        dry.stdout.split_once('\n').map(|(_, table)| table)
+    );
+    let size = fs::metadata(&path).expect("created").len();
+    run(["create", "--dry-run", "--all", text(directory.path())]).ended(0);
+    let files = fs::read_dir(directory.path()).expect("a directory").count();
+    assert_eq!((files, size % 64), (2, 0), "nothing more is created");
+
     let json = run(["inspect", "--json", &path]).ended(0).json();
     assert_eq!(json["participant_capacity"], 9);
     assert_eq!(json["sets"][0]["limits"][1]["remaining"], 9995);

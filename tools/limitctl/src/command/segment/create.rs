@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use shmlimit::declare::{Amount, LockKind, OnMismatch, ParseError};
-use shmlimit::snapshot::{SegmentReader, SetMemory};
+use shmlimit::snapshot::{SegmentMemory, SegmentReader};
 use shmlimit::{Declaration, Error, Limit, OpenOptions, SetDeclaration, Window};
 
 use super::declared::{for_all, segment_of};
@@ -29,7 +29,7 @@ use crate::uninterrupted::Uninterrupted;
 ///
 ///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
 ///
-/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed.
+/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed, and with --dry-run only that.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("declaration").required(true).args(["config", "set", "all"]))]
@@ -93,6 +93,12 @@ pub struct Create {
     #[arg(long, value_name = "KIND", value_parser = lock_kind)]
     lock: Option<LockKind>,
 
+    /// Only say how much memory the segment would take, and create nothing
+    ///
+    /// Looks at no file but the declaration. A container's /dev/shm has 64 MB unless it is given more.
+    #[arg(long, conflicts_with_all = ["if_missing", "on_mismatch"])]
+    dry_run: bool,
+
     /// Be content with a segment that exists already with the same declaration
     ///
     /// As --on-mismatch error.
@@ -134,6 +140,10 @@ impl Create {
             return for_all(directory, |file| self.create_one_of_all(file));
         }
         let declaration = self.declaration()?;
+        if self.dry_run {
+            say_memory(&declaration, None)?;
+            return Ok(ExitCode::Done);
+        }
         let declared = declaration.segment().path();
         let Some(path) = self.path.as_deref().or(declared) else {
             return Err(Failure::new(
@@ -147,6 +157,9 @@ impl Create {
 
     fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
         let declaration = self.completed(Declaration::from_toml_file(file).map_err(Error::from)?)?;
+        if self.dry_run {
+            return say_memory(&declaration, Some(file));
+        }
         let path = segment_of(file, &declaration, self.path.as_deref())?;
         self.create(&declaration, &path)
     }
@@ -187,7 +200,7 @@ impl Create {
             human::quantity(segment.sets.len() as u64, "set", "sets"),
             human::bytes(segment.size),
             mismatches.concat(),
-            memory_text(&reader.memory(), segment.size, segment.participant_capacity),
+            memory_text(&reader.memory(), segment.participant_capacity),
         ))
     }
 
@@ -237,8 +250,21 @@ impl Create {
     }
 }
 
-/// How much each set takes of a file of `size` bytes, and what for.
-fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
+/// Reports how much memory a segment would take; `file` has its declaration, if there are several.
+fn say_memory(declaration: &Declaration, file: Option<&Path>) -> Result<(), Failure> {
+    let memory = declaration.memory().map_err(Error::from)?;
+    let participants = declaration.segment().participants().into();
+    output::print(&format!(
+        "{}would take {}: {}\n{}",
+        file.map(|file| format!("{} ", shown(file))).unwrap_or_default(),
+        human::bytes(memory.bytes),
+        human::quantity(memory.sets.len() as u64, "set", "sets"),
+        memory_text(&memory, participants),
+    ))
+}
+
+/// How much each set takes of a file, and what for.
+fn memory_text(memory: &SegmentMemory, participants: u64) -> String {
     let mut table = Table::new(&[
         ("SET", Side::Left),
         ("ROWS", Side::Right),
@@ -251,7 +277,7 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
         ("TOTAL", Side::Right),
     ]);
     let mut of_sets = 0;
-    for set in sets {
+    for set in &memory.sets {
         of_sets += set.bytes();
         table.row(vec![
             sanitise::line(&set.set).into(),
@@ -268,7 +294,7 @@ fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
     format!(
         "{}  and {} for the header and {}\n",
         table.render(2),
-        human::bytes(size.saturating_sub(of_sets)),
+        human::bytes(memory.bytes.saturating_sub(of_sets)),
         human::quantity(participants, "process", "processes"),
     )
 }
