@@ -13,7 +13,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderName, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Router};
-use shmlimit::layer::{ClientAddress, Demand, LimitLayer, PermitHandle};
+use shmlimit::layer::{ClientAddress, Demand, LimitLayer, Permits};
 use shmlimit::{Declaration, Segment};
 
 #[tokio::main]
@@ -38,9 +38,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
 }
 
-async fn chat(Extension(permit): Extension<PermitHandle>, prompt: String) -> Result<String, StatusCode> {
+async fn chat(Extension(permits): Extension<Permits>, prompt: String) -> Result<String, StatusCode> {
     let used = prompt.split_whitespace().count() as u64; // a model would say what it has used
-    let settled = permit.settle([("tokens", used)]); // the rest of what was reserved comes back
-    settled.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    if let Some(tenant) = permits.of("tenants") {
+        let settled = tenant.settle([("tokens", used)]); // the rest of what was reserved comes back
+        settled.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    }
     Ok(format!("{used} tokens\n"))
 }

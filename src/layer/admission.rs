@@ -5,19 +5,20 @@ use std::time::{Duration, Instant};
 
 use http::{Extensions, Response};
 
+use super::answer::{Answer, response};
 use super::body::LimitBody;
+use super::callback::{Callback, RefundRule};
 use super::extract::demand::{Asked, Demand};
+use super::extract::extract_error::ExtractError;
 use super::held::Held;
 use super::permit_handle::SharedPermit;
-use super::refused_inside::RefundRule;
+use super::permits::Permits;
 use super::settings::{OnError, Settings};
 use crate::api::permit::Outcome;
 use crate::api::refusal::Refusal;
 use crate::api::set::checked::Checked;
 use crate::error::{Error, RequestError};
 use crate::headers::{Fields, Problem};
-use crate::layer::answer::Answer;
-use crate::layer::answer::response;
 
 /// Whether the service is called.
 pub(super) enum Decision {
@@ -28,9 +29,9 @@ pub(super) enum Decision {
 /// What the response of the service is given.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    held: Option<SharedPermit>,
+    /// With the rule by which its request never happened.
+    held: Option<(SharedPermit, Callback<RefundRule>)>,
     fields: Fields,
-    refund: RefundRule,
     /// Why the limits could not be asked, if the request was admitted nevertheless.
     error: Option<Arc<Error>>,
 }
@@ -89,11 +90,10 @@ impl Decision {
         match outcome {
             Outcome::Admitted(permit) => {
                 let fields = demand.headers().admission(permit.verdicts(), settings.advertise);
-                let held = SharedPermit::new(Held::new(permit.into_owned(), settings.is_failure));
+                let held = SharedPermit::new(Held::new(permit.into_owned(), settings.is_failure.clone()));
                 Self::Admitted(Admission {
-                    held: Some(held),
+                    held: Some((held, settings.is_unused.clone())),
                     fields,
-                    refund: settings.refund.clone(),
                     error: None,
                 })
             }
@@ -145,6 +145,14 @@ impl Decision {
         }
     }
 
+    /// The decision for requests of which an extractor does not say what they take.
+    pub(super) fn not_extracted(error: ExtractError, settings: &Settings) -> Self {
+        match error {
+            ExtractError::Failed(error) => Self::failed(error, settings),
+            ExtractError::Answered(response) => Self::Answered(Answer::OfExtractor(response)),
+        }
+    }
+
     /// The decision for requests that are not limited.
     pub(super) fn unlimited() -> Self {
         Self::Admitted(Admission::default())
@@ -154,21 +162,26 @@ impl Decision {
 impl Admission {
     /// Gives the service access to what is held for it, through the request's extensions.
     pub(super) fn announce(&self, extensions: &mut Extensions) {
-        if let Some(held) = &self.held {
-            held.announce(extensions);
-        }
+        let held = self.held.as_ref().map(|(held, _)| held);
+        Permits::announce(held, extensions);
     }
 
     /// The service's response, with the permit and the fields that show the limits.
     pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
         let (head, body) = response.into_parts();
-        if let Some(held) = &self.held {
-            match self.refund.refunds(&head) {
-                true => held.abandon(),
-                false => held.note_status(head.status),
+        let held = match self.held {
+            Some((held, is_unused)) => {
+                match is_unused(&head) {
+                    true => held.abandon(),
+                    false => held.note_status(head.status),
+                }
+                // Here, and not by the compiler at the end: a panic would then leave what is returned without an owner.
+                drop(is_unused);
+                Some(held)
             }
-        }
-        let mut response = Response::from_parts(head, LimitBody::new(body, self.held));
+            None => None,
+        };
+        let mut response = Response::from_parts(head, LimitBody::new(body, held));
         response::append(self.fields, response.headers_mut());
         if let Some(error) = self.error {
             response.extensions_mut().insert(error);
@@ -178,7 +191,7 @@ impl Admission {
 
     /// Records that the service failed and there is no response.
     pub(super) fn fail(self) {
-        if let Some(held) = &self.held {
+        if let Some((held, _)) = &self.held {
             held.note_failure();
         }
     }

@@ -9,8 +9,9 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::admission::{Admission, Decision};
+use super::answer::Shape;
 use super::body::LimitBody;
-use crate::layer::answer::Shape;
+use super::callback::Callback;
 
 /// A decision that may have to be waited for.
 pub(super) type PendingDecision = Pin<Box<dyn Future<Output = Decision> + Send>>;
@@ -42,7 +43,7 @@ pin_project! {
 struct Call<S, Q> {
     service: S,
     request: Request<Q>,
-    shape: Option<Shape>,
+    shape: Option<Callback<Shape>>,
 }
 
 impl<S, Q> LimitFuture<S, Q>
@@ -53,7 +54,7 @@ where
         decision: PendingDecision,
         service: S,
         request: Request<Q>,
-        shape: Option<Shape>,
+        shape: Option<Callback<Shape>>,
     ) -> Self {
         let call = Some(Call {
             service,
@@ -120,7 +121,7 @@ where
                     else {
                         return Poll::Pending;
                     };
-                    state.set(State::decided(decision, &mut service, request, shape.as_ref()));
+                    state.set(State::decided(decision, &mut service, request, shape.as_deref()));
                 }
                 StateProjection::Working { response, admission } => {
                     let response = ready!(response.poll(context));

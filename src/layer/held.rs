@@ -1,7 +1,6 @@
 //! The permit of a request, and how the work under it went.
 
-use http::StatusCode;
-
+use super::callback::{Callback, FailureRule};
 use crate::api::permit::Permit;
 
 /// What an admitted request holds until it is dropped.
@@ -9,12 +8,12 @@ use crate::api::permit::Permit;
 pub(super) struct Held {
     permit: Permit<'static>,
     /// Which responses mean that the work failed.
-    is_failure: fn(StatusCode) -> bool,
+    is_failure: Callback<FailureRule>,
     has_failed: bool,
 }
 
 impl Held {
-    pub(super) fn new(permit: Permit<'static>, is_failure: fn(StatusCode) -> bool) -> Self {
+    pub(super) fn new(permit: Permit<'static>, is_failure: Callback<FailureRule>) -> Self {
         Self {
             permit,
             is_failure,
@@ -26,9 +25,9 @@ impl Held {
         &mut self.permit
     }
 
-    /// Records the service's response. An earlier failure stays recorded.
-    pub(super) fn note_status(&mut self, status: StatusCode) {
-        self.has_failed |= (self.is_failure)(status);
+    /// Which responses mean that the work failed.
+    pub(super) fn is_failure(&self) -> Callback<FailureRule> {
+        self.is_failure.clone()
     }
 
     /// Records that the service returned no response, or broke off in the middle of one.

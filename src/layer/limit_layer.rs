@@ -7,12 +7,12 @@ use http::request::Parts;
 use http::{Response, StatusCode, response};
 use tower_layer::Layer;
 
+use super::answer::Rejection;
+use super::callback::Callback;
 use super::extract::demand::Extractor;
-use super::refused_inside::RefundRule;
 use super::service::LimitService;
 use super::settings::{OnError, Settings};
 use crate::headers::Advertise;
-use crate::layer::answer::{Rejection, Shape};
 
 /// Puts limits in front of a service. See the [module](super).
 ///
@@ -63,8 +63,11 @@ impl<E> LimitLayer<E> {
     /// LimitLayer::new(demand).fails_with(|status| status == StatusCode::SERVICE_UNAVAILABLE)
     /// # }
     /// ```
-    pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
-        self.settings.is_failure = is_failure;
+    pub fn fails_with<F>(mut self, is_failure: F) -> Self
+    where
+        F: Fn(StatusCode) -> bool + Send + Sync + 'static,
+    {
+        self.settings.is_failure = Callback(Arc::new(is_failure));
         self
     }
 
@@ -91,7 +94,7 @@ impl<E> LimitLayer<E> {
     where
         F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
     {
-        self.settings.refund = RefundRule::new(is_unused);
+        self.settings.is_unused = Callback(Arc::new(is_unused));
         self
     }
 
@@ -118,7 +121,7 @@ impl<E> LimitLayer<E> {
     where
         F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
     {
-        self.settings.shape = Some(Shape::new(shape));
+        self.settings.shape = Some(Callback(Arc::new(shape)));
         self
     }
 

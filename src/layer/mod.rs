@@ -61,13 +61,15 @@
 //!   requests name but the successor lacks is an error; one that they take by default is no longer taken.
 //! - If a layer further in refuses the request, all that this one took comes back, holds and rates: the request never
 //!   happened. [`LimitLayer::refund_when`] says for which other responses.
-//! - The service reaches the permit through the [`PermitHandle`] in the request's extensions, to settle what a
-//!   request has really used.
+//! - The service reaches the permit through the [`Permits`] in the request's extensions, by the name of the set, to
+//!   settle what a request has really used.
 //! - The application can [shape](LimitLayer::on_rejection) answers in place of the service; the
 //!   [`Refusal`](crate::Refusal) is in the response's extensions.
 //! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client separately: by a header
 //!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by anything else in the request's
-//!   head ([`Demand::key`]). Clients then see the limits of their own key, and wait in its queue.
+//!   head ([`Demand::key`]). Clients then see the limits of their own key, and wait in its queue. The same extractor
+//!   may name the key's tier ([`Demand::with_tier`]), or [answer](ExtractError::Answered) a request whose key it does
+//!   not accept.
 //!
 //! Asking blocks a thread of the runtime for about a microsecond. It takes longer only if a process is stopped while
 //! it holds the lock of the set: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
@@ -87,12 +89,14 @@
 mod admission;
 mod answer;
 mod body;
+mod callback;
 mod client;
 mod extract;
 mod future;
 mod held;
 mod limit_layer;
 mod permit_handle;
+mod permits;
 mod refused_inside;
 mod service;
 mod settings;
@@ -100,15 +104,18 @@ mod settings;
 pub use answer::Rejection;
 pub use body::LimitBody;
 pub use client::{
-    ClientError, ClientLimitFuture, ClientLimitLayer, ClientLimitService, retry_after, throttled_by,
+    ClientError, ClientLimitFuture, ClientLimitLayer, ClientLimitService, NotSent, OutgoingPermit,
+    retry_after, throttled_by,
 };
 pub use extract::by_address::ByAddress;
 pub use extract::by_header::ByHeader;
 pub use extract::client_address::ClientAddress;
 pub use extract::demand::{Demand, Extractor};
+pub use extract::extract_error::ExtractError;
 pub use future::LimitFuture;
 pub use limit_layer::LimitLayer;
 pub use permit_handle::{CarriedPermit, PermitHandle};
+pub use permits::Permits;
 pub use refused_inside::refused_inside;
 pub use service::LimitService;
 pub use settings::OnError;

@@ -1,59 +1,23 @@
-//! The permit of a request, for use by the service that handles it.
+//! The permit of a request in one layer, for use by the service that handles it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use http::{Extensions, StatusCode};
+use http::StatusCode;
 
 use super::held::Held;
 use crate::api::permit::Permit;
 use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::error::{Error, PermitError};
 
-/// The permit of a request, found in the request's extensions: to settle what the request has used, to debit a budget
-/// while it is answered, and to keep what is held beyond the response.
-///
-/// In axum, extract it with `Extension<PermitHandle>`. It is present whenever a [`LimitLayer`](super::LimitLayer) has
-/// admitted the request under a permit. It is absent if the request is not limited, if it was admitted although the
-/// limits [could not be asked](super::OnError::Admit), or if networks are counted
-/// ([`Demand::address`](super::Demand::address)), which hold nothing.
+/// The permit of a request in one layer, found among its [`Permits`](super::Permits): to settle what the request has
+/// used, to debit a budget while it is answered, and to keep what is held beyond the response.
 ///
 /// A handle does not keep the permit alive: it is given back when the response has ended, even if handles remain.
-///
-/// ```
-/// # use std::convert::Infallible;
-/// # use std::time::Duration;
-/// # use http_body_util::Full;
-/// # use hyper::body::Bytes;
-/// use http::{Request, Response};
-/// use shmlimit::layer::{Demand, LimitLayer, PermitHandle};
-/// # use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
-/// # use tower::{ServiceBuilder, ServiceExt, service_fn};
-///
-/// # let directory = tempfile::tempdir()?;
-/// # let declaration = Declaration::new().add_set(SetDeclaration::new("openai")
-/// #     .add_limit(Limit::rate("tokens", 10_000, Duration::from_secs(3600))));
-/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-/// let request = segment.set("openai")?.request().with("tokens", 1_500)?; // an estimate
-/// let service = ServiceBuilder::new()
-///     .layer(LimitLayer::new(Demand::new(request)?))
-///     .service(service_fn(async |request: Request<()>| {
-///         let permit = request.extensions().get::<PermitHandle>().cloned();
-///         let used = 900; // the actual cost, taken from the answer
-///         if let Some(permit) = permit {
-///             permit.settle([("tokens", used)])?;
-///         }
-///         Ok::<_, Error>(Response::new(Full::<Bytes>::from("done")))
-///     }));
-/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(service.oneshot(Request::new(())))?;
-/// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.refunded, 600);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug)]
 pub struct PermitHandle {
     shared: Weak<Mutex<Held>>,
     set: LimitSet,
-    outer: Option<Arc<PermitHandle>>,
 }
 
 /// Keeps what a request holds beyond its response, until dropped. See [`PermitHandle::carry`].
@@ -102,14 +66,13 @@ impl PermitHandle {
     }
 
     /// Gives back all that the request took, because it never happened: see [`Permit::cancel`]. What was settled before
-    /// stays settled. Those of outer layers are cancelled by their own [handles](Self::outer).
+    /// stays settled. What other layers took is cancelled by their own handles:
     ///
     /// ```
-    /// # use std::iter;
     /// # use shmlimit::Error;
-    /// # use shmlimit::layer::PermitHandle;
-    /// # fn turn_away(innermost: &PermitHandle) -> Result<(), Error> {
-    /// for permit in iter::successors(Some(innermost), |permit| permit.outer()) {
+    /// # use shmlimit::layer::Permits;
+    /// # fn turn_away(permits: &Permits) -> Result<(), Error> {
+    /// for permit in permits.iter() {
     ///     permit.cancel()?;
     /// }
     /// # Ok(())
@@ -159,11 +122,6 @@ impl PermitHandle {
         &self.set
     }
 
-    /// The permit of the next outer layer, if there are several.
-    pub fn outer(&self) -> Option<&Self> {
-        self.outer.as_deref()
-    }
-
     fn reach<T>(&self, act: impl FnOnce(&mut Permit<'static>) -> Result<T, Error>) -> Result<T, Error> {
         match self.shared.upgrade() {
             Some(held) => act(lock(&held).permit()),
@@ -179,15 +137,12 @@ impl SharedPermit {
         Self(Arc::new(Mutex::new(held)))
     }
 
-    /// Puts a handle where the service finds it.
-    pub(super) fn announce(&self, extensions: &mut Extensions) {
-        let outer = extensions.remove::<PermitHandle>().map(Arc::new);
-        let set = lock(&self.0).permit().limit_set().clone();
-        extensions.insert(PermitHandle {
+    /// A handle of the permit, for the service.
+    pub(super) fn handle(&self) -> PermitHandle {
+        PermitHandle {
             shared: Arc::downgrade(&self.0),
-            set,
-            outer,
-        });
+            set: lock(&self.0).permit().limit_set().clone(),
+        }
     }
 
     /// Reports that an upstream refused the request, and gives back what is held.
@@ -202,7 +157,11 @@ impl SharedPermit {
 
     /// Records the service's response. An earlier failure stays recorded.
     pub(super) fn note_status(&self, status: StatusCode) {
-        lock(&self.0).note_status(status);
+        // Asked without the lock: a closure of the program may use the permit as well.
+        let is_failure = lock(&self.0).is_failure();
+        if is_failure(status) {
+            self.note_failure();
+        }
     }
 
     /// Records that the service returned no response, or broke off in the middle of one.

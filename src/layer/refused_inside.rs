@@ -1,9 +1,7 @@
 //! Which requests never happened, so that all that they took comes back.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::iter;
-use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use http::Extensions;
@@ -35,53 +33,10 @@ pub(super) fn carries_refusal(extensions: &Extensions) -> bool {
 
 /// Whether an error, or one that it came of, says that limits of this process refused the request.
 pub(super) fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
-    iter::successors(Some(error), |error| (*error).source()).any(refuses)
-}
-
-/// [`is_refusal`], without regard to what the error came of.
-pub(super) fn refuses(error: &(dyn StdError + 'static)) -> bool {
-    error.is::<Refusal>() || error.downcast_ref().is_some_and(is_never_admissible)
+    iter::successors(Some(error), |error| (*error).source())
+        .any(|error| error.is::<Refusal>() || error.downcast_ref().is_some_and(is_never_admissible))
 }
 
 fn is_never_admissible(error: &Error) -> bool {
     matches!(error, Error::Request(RequestError::NeverAdmissible { .. }))
-}
-
-/// Decides by the head of a response whether its request never happened.
-#[derive(Clone)]
-pub(super) struct RefundRule(Option<Arc<RefundFunction>>);
-
-type RefundFunction = dyn Fn(&Parts) -> bool + Send + Sync;
-
-// The layer keeps no state that a panic of the function could leave half changed.
-impl UnwindSafe for RefundRule {}
-impl RefUnwindSafe for RefundRule {}
-
-impl RefundRule {
-    pub(super) fn new<F>(function: F) -> Self
-    where
-        F: Fn(&Parts) -> bool + Send + Sync + 'static,
-    {
-        Self(Some(Arc::new(function)))
-    }
-
-    pub(super) fn refunds(&self, head: &Parts) -> bool {
-        match &self.0 {
-            Some(function) => function(head),
-            None => refused_inside(head),
-        }
-    }
-}
-
-impl Default for RefundRule {
-    /// [`refused_inside`].
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl fmt::Debug for RefundRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { ".." } else { "refused_inside" })
-    }
 }

@@ -76,8 +76,8 @@ where
                 let ready = mem::replace(&mut self.inner, next);
                 return LimitFuture::waiting(decision, ready, request, shape);
             }
-            (Err(error), _) => Decision::failed(error, settings),
+            (Err(error), _) => Decision::not_extracted(error, settings),
         };
-        LimitFuture::decided(decision, &mut self.inner, request, self.settings.shape.as_ref())
+        LimitFuture::decided(decision, &mut self.inner, request, self.settings.shape.as_deref())
     }
 }

@@ -1,24 +1,23 @@
 //! The settings of a service.
 
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
-
-use super::refused_inside::RefundRule;
+use super::answer::Shape;
+use super::callback::{Callback, FailureRule, RefundRule};
+use super::refused_inside::refused_inside;
 use crate::headers::Advertise;
-use crate::layer::answer::Shape;
 use crate::words::words;
 
 /// The settings of a service, beyond which limits to ask.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) advertise: Advertise,
     pub(super) on_error: OnError,
     pub(super) wait: Option<Duration>,
-    pub(super) is_failure: fn(StatusCode) -> bool,
-    pub(super) refund: RefundRule,
-    pub(super) shape: Option<Shape>,
+    pub(super) is_failure: Callback<FailureRule>,
+    pub(super) is_unused: Callback<RefundRule>,
+    pub(super) shape: Option<Callback<Shape>>,
 }
 
 impl Default for Settings {
@@ -27,23 +26,10 @@ impl Default for Settings {
             advertise: Advertise::default(),
             on_error: OnError::default(),
             wait: None,
-            is_failure: |status| status.is_server_error(),
-            refund: RefundRule::default(),
+            is_failure: Callback(Arc::new(|status| status.is_server_error())),
+            is_unused: Callback(Arc::new(refused_inside)),
             shape: None,
         }
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("advertise", &self.advertise)
-            .field("on_error", &self.on_error)
-            .field("wait", &self.wait)
-            .field("is_failure", &self.is_failure)
-            .field("refund", &self.refund)
-            .field("shape", &self.shape.as_ref().map(|_| ".."))
-            .finish()
     }
 }
 

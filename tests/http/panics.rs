@@ -9,13 +9,11 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
-use reqwest_middleware::{ClientBuilder, reqwest};
-use shmlimit::layer::{ClientLimitLayer, Demand, LimitLayer};
-use shmlimit::{Error, Limit, SetDeclaration};
+use shmlimit::layer::{ClientAddress, ClientLimitLayer, Demand, ExtractError, LimitLayer};
+use shmlimit::{Keyed, Limit, SetDeclaration};
 use tokio::runtime;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::client::upstream::Upstream;
 use crate::scene::expect_permit;
 use crate::scene::process::TIMEOUT;
 use crate::scene::touchy::{Observed, Touchy, users_code, with_each_panic};
@@ -26,13 +24,25 @@ fn place() -> Observed {
 }
 
 /// Extracts the demand in the program's code.
-fn extractor(place: &Observed) -> impl Fn(&Parts) -> Result<Option<Demand>, Error> + Send + Sync + 'static {
+fn extractor(
+    place: &Observed,
+) -> impl Fn(&Parts) -> Result<Option<Demand>, ExtractError> + Send + Sync + 'static {
     let demand = Demand::new(place.set.request()).expect("no cost is needed");
     let touchy = Touchy;
     move |_| {
         let _ = &touchy;
         users_code();
         Ok(Some(demand.clone()))
+    }
+}
+
+/// A closure of the program that keeps something of the program.
+fn closure<A, B>(answer: impl Fn(A) -> B + Send + Sync + 'static) -> impl Fn(A) -> B + Send + Sync + 'static {
+    let touchy = Touchy;
+    move |argument| {
+        let _ = &touchy;
+        users_code();
+        answer(argument)
     }
 }
 
@@ -157,11 +167,6 @@ where
     }
 }
 
-fn is_failure(status: StatusCode) -> bool {
-    users_code();
-    status.is_server_error()
-}
-
 const STATUSES: [StatusCode; 3] = [
     StatusCode::OK,
     StatusCode::TOO_MANY_REQUESTS,
@@ -173,11 +178,16 @@ fn a_program_that_panics_under_the_layer_leaves_nothing_taken() {
     for (meets, is_taken, may_wait) in MEETS {
         for status in STATUSES {
             leaves_nothing(&format!("{meets}, {status}"), |place| {
-                let touchy = Touchy;
+                let [unused, shaped] = [Touchy, Touchy];
                 let mut layer = LimitLayer::new(extractor(place))
-                    .fails_with(is_failure)
+                    .fails_with(closure(|status: StatusCode| status.is_server_error()))
+                    .refund_when(move |head| {
+                        let _ = &unused;
+                        users_code();
+                        head.status == StatusCode::TOO_MANY_REQUESTS
+                    })
                     .on_rejection(move |_, _, response| {
-                        let _ = &touchy;
+                        let _ = &shaped;
                         users_code();
                         response
                     });
@@ -195,9 +205,11 @@ fn a_client_that_panics_under_the_layer_leaves_nothing_taken() {
     for (meets, is_taken, may_wait) in MEETS {
         for status in STATUSES {
             leaves_nothing(&format!("{meets}, {status}"), |place| {
+                let throttles = Touchy;
                 let mut layer = ClientLimitLayer::new(extractor(place))
-                    .fails_with(is_failure)
-                    .throttled_by(|status, _| {
+                    .fails_with(closure(|status: StatusCode| status.is_server_error()))
+                    .throttled_by(move |status, _| {
+                        let _ = &throttles;
                         users_code();
                         (status == StatusCode::TOO_MANY_REQUESTS).then_some(Duration::ZERO)
                     });
@@ -211,25 +223,36 @@ fn a_client_that_panics_under_the_layer_leaves_nothing_taken() {
 }
 
 #[test]
-fn a_program_that_panics_around_the_middleware_leaves_nothing_taken() {
-    for (meets, is_taken, may_wait) in MEETS {
-        leaves_nothing(meets, |place| {
-            let mut layer = ClientLimitLayer::new(extractor(place)).fails_with(is_failure);
-            if may_wait {
-                layer = layer.wait(TIMEOUT);
-            }
-            run(place, is_taken, may_wait, async {
-                let upstream = Upstream::answering([(200, &[])]).await;
-                // Whatever proxies the environment names: it is this upstream that is meant.
-                let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-                let client = ClientBuilder::new(client).with(layer).build();
-                let mut extensions = hyper::http::Extensions::new();
-                extensions.insert(Touchy);
-                let asked = client.get(upstream.url()).build().expect("a request");
-                if let Ok(answer) = client.execute_with_extensions(asked, &mut extensions).await {
-                    let _ = answer.text().await;
-                }
+fn a_program_that_panics_where_it_finds_an_address_or_answers_leaves_nothing_taken() {
+    let set = || {
+        let set = SetDeclaration::new("set").keyed(Keyed::new(10));
+        Observed::of(set.add_limit(Limit::concurrency("places", 1)))
+    };
+    let by_address = with_each_panic(
+        set,
+        |place| {
+            let find = Touchy;
+            let peer = ClientAddress::peer(move |_| {
+                let _ = &find;
+                users_code();
+                Some([127, 0, 0, 1].into())
             });
+            let demand = Demand::new(place.set.request()).and_then(|demand| demand.by_address(peer));
+            let layer = LimitLayer::new(demand.expect("keyed"));
+            run(place, false, false, ask(layer.layer(program(StatusCode::OK))));
+        },
+        |place, calls| assert_eq!(place.taken(), (0, 0), "call {calls}"),
+    );
+    assert!(by_address > 2, "{by_address}");
+    leaves_nothing("the extractor answers", |place| {
+        let answers = Touchy;
+        let layer = LimitLayer::new(move |_: &Parts| {
+            let _ = &answers;
+            users_code();
+            let mut response = Response::new("not you".to_owned());
+            response.extensions_mut().insert(Touchy);
+            Err(response.into())
         });
-    }
+        run(place, false, false, ask(layer.layer(program(StatusCode::OK))));
+    });
 }

@@ -8,7 +8,7 @@ use std::future::Ready;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use hyper::{Request, Response};
-use shmlimit::layer::{ByHeader, ClientLimitFuture, LimitFuture};
+use shmlimit::layer::{ByHeader, ClientLimitFuture, ExtractError, LimitFuture, NotSent};
 use tower::util::ServiceFn;
 
 use crate::public_names::public_names_of;
@@ -89,11 +89,20 @@ fn every_public_type_for_services_survives_threads_and_panics() {
     let named = each_survives!(shmlimit::layer:
         ByAddress, ByHeader, CarriedPermit, ClientAddress, ClientError<Infallible>, ClientLimitLayer<ByHeader>,
         ClientLimitService<(), ByHeader>, Demand, LimitBody<()>, LimitLayer<ByHeader>,
-        LimitService<(), ByHeader>, OnError, PermitHandle, Rejection<'static>,
+        LimitService<(), ByHeader>, OnError, OutgoingPermit, PermitHandle, Permits, Rejection<'static>,
     );
     // They hold the request that waits, whose extensions may be anything that can be sent.
     is_sent::<LimitFuture<EchoService, ()>>();
     is_sent::<ClientLimitFuture<(), Infallible>>();
-    let others = ["ClientLimitFuture", "Extractor", "LimitFuture"];
+    // So may those of a response that an extractor gives.
+    is_sent::<ExtractError>();
+    is_sent::<NotSent>();
+    let others = [
+        "ClientLimitFuture",
+        "ExtractError",
+        "Extractor",
+        "LimitFuture",
+        "NotSent",
+    ];
     assert_complete("src/layer/mod.rs", &others, &named);
 }

@@ -81,6 +81,7 @@ fn files_that_documents_name_exist() {
                 "examples/",
                 "demos/",
                 "fleet/",
+                "reqwest-middleware/",
                 "fuzz/",
             ];
             is_path && roots.iter().any(|root| word.starts_with(root))
@@ -129,6 +130,7 @@ fn tests_that_scripts_name_exist() {
         "tests/c_libraries",
         "tools/limitctl/tests",
         "fleet/tests",
+        "reqwest-middleware/tests",
     ]
     .map(|directory| root.join(directory));
     let exists = |name: &str| {

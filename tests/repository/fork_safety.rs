@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// Whose code runs in forked children.
-const SOURCES: &[&str] = &["src", "fleet/src", "python/src"];
+const SOURCES: &[&str] = &["src", "fleet/src", "python/src", "reqwest-middleware/src"];
 
 /// Cells that block those who come while another thread fills them.
 const BLOCKING_CELLS: &[&str] = &["Once", "OnceLock", "LazyLock", "PyOnceLock", "GILOnceCell"];

@@ -3,6 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use syn::visit::{self, Visit};
+
+use crate::layers::sources_of;
+
 /// As many names as a reader of the crate's first page looks through.
 const MAX_NAMES: usize = 45;
 
@@ -55,6 +59,82 @@ fn the_root_has_few_names_and_each_other_name_is_found_in_one_module() {
         for name in public_names_of(&format!("src/{module}.rs")) {
             assert!(!seen.contains(&name), "{name} of {module} has two paths");
             seen.push(name);
+        }
+    }
+}
+
+/// Finds pointers to functions in public signatures and fields.
+#[derive(Default)]
+struct FunctionPointers {
+    found: Vec<String>,
+}
+
+/// Whether a pointer to a function is part of something.
+struct HasPointer(bool);
+
+impl<'ast> Visit<'ast> for HasPointer {
+    fn visit_type_bare_fn(&mut self, _: &'ast syn::TypeBareFn) {
+        self.0 = true;
+    }
+}
+
+impl FunctionPointers {
+    fn note(&mut self, visibility: &syn::Visibility, name: &syn::Ident, look: impl FnOnce(&mut HasPointer)) {
+        let mut has_pointer = HasPointer(false);
+        look(&mut has_pointer);
+        if has_pointer.0 && matches!(visibility, syn::Visibility::Public(_)) {
+            self.found.push(name.to_string());
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for FunctionPointers {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.note(&item.vis, &item.sig.ident, |look| look.visit_signature(&item.sig));
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.note(&item.vis, &item.sig.ident, |look| look.visit_signature(&item.sig));
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.note(&item.vis, &item.ident, |look| look.visit_type(&item.ty));
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.note(&item.vis, &item.ident, |look| look.visit_item_trait(item));
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.note(&item.vis, &item.ident, |look| look.visit_item_enum(item));
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        if let Some(name) = &field.ident {
+            self.note(&field.vis, name, |look| look.visit_type(&field.ty));
+        }
+    }
+}
+
+#[test]
+fn whatever_takes_a_function_takes_closures() {
+    let mut pointers = FunctionPointers::default();
+    let text =
+        "pub struct A { pub a: fn() } impl A { pub fn b(self, _: Option<fn(u8) -> u8>) {} fn c(_: fn()) {} }";
+    pointers.visit_file(&syn::parse_file(text).expect("Rust"));
+    assert_eq!(pointers.found, ["a", "b"], "they are found");
+    for directory in ["src", "fleet/src", "reqwest-middleware/src"] {
+        for source in sources_of(directory) {
+            let mut pointers = FunctionPointers::default();
+            pointers.visit_file(&source.syntax);
+            assert!(
+                pointers.found.is_empty(),
+                "{directory}/{}: {:?} take or give pointers to functions",
+                source.path.display(),
+                pointers.found
+            );
         }
     }
 }

@@ -5,7 +5,6 @@ pub(super) mod response;
 mod retry_info;
 
 use std::fmt;
-use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use http::Response;
@@ -28,67 +27,54 @@ pub enum Rejection<'a> {
 }
 
 /// Shapes an answer in place of the service.
-#[derive(Clone)]
-pub(in crate::layer) struct Shape(Arc<ShapeFunction>);
-
-type ShapeFunction = dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync;
-
-// The layer keeps no state that a panic of the function could leave half changed.
-impl UnwindSafe for Shape {}
-impl RefUnwindSafe for Shape {}
-
-impl Shape {
-    pub(in crate::layer) fn new<F>(function: F) -> Self
-    where
-        F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
-    {
-        Self(Arc::new(function))
-    }
-}
+pub(in crate::layer) type Shape =
+    dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync;
 
 /// An answer in place of the service.
 #[derive(Debug)]
-pub(in crate::layer) struct Answer {
-    problem: Problem,
-    why: Why,
+pub(in crate::layer) enum Answer {
+    /// The answer of the layer, which the application may shape.
+    OfLayer { problem: Problem, why: Why },
+    /// The answer of the application's extractor, as it is.
+    OfExtractor(Box<Response<String>>),
 }
 
 #[derive(Debug)]
-enum Why {
+pub(in crate::layer) enum Why {
     Refused(Refusal),
     Failed(Arc<Error>),
 }
 
 impl Answer {
     pub(in crate::layer) fn refused(problem: Problem, refusal: Refusal) -> Self {
-        Self {
-            problem,
-            why: Why::Refused(refusal),
-        }
+        let why = Why::Refused(refusal);
+        Self::OfLayer { problem, why }
     }
 
     pub(in crate::layer) fn failed(problem: Problem, error: Arc<Error>) -> Self {
-        Self {
-            problem,
-            why: Why::Failed(error),
-        }
+        let why = Why::Failed(error);
+        Self::OfLayer { problem, why }
     }
 
     /// The response to a request, in the form that its sender understands and the application wants. The reason is in
     /// its extensions, for the layers around this one.
     pub(in crate::layer) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
-        let mut response = response::of_problem(self.problem);
+        let (problem, why) = match self {
+            Self::OfLayer { problem, why } => (problem, why),
+            Self::OfExtractor(response) => return *response,
+        };
+        let mut response = response::of_problem(problem);
         if Caller::of(head) == Caller::Grpc {
             response = as_grpc(response);
         }
         if let Some(shape) = shape {
-            let why = match &self.why {
+            let why = match &why {
                 Why::Refused(refusal) => Rejection::Refused(refusal),
                 Why::Failed(error) => Rejection::Failed(error),
             };
-            response = (shape.0)(head, why, response);
+            response = shape(head, why, response);
         }
-        match self.why {
+        match why {
             Why::Refused(refusal) => {
                 response.extensions_mut().insert(refusal);
             }

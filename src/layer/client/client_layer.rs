@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use tower_layer::Layer;
 
 use super::client_service::ClientLimitService;
+use super::not_sent::NotSent;
+use super::outgoing_permit::OutgoingPermit;
 use super::upstream::Settings;
+use crate::layer::callback::Callback;
 use crate::layer::extract::demand::Extractor;
 use crate::layer::settings::OnError;
 
@@ -29,8 +33,9 @@ use crate::layer::settings::OnError;
 ///   [`wait`](Self::wait), requests made in the meantime wait until then.
 /// - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
 ///   path, if that has a set of the same name.
-/// - The [`PermitHandle`](crate::layer::PermitHandle) is in the extensions of request and response, to settle what a
-///   request has cost.
+/// - The [`Permits`](crate::layer::Permits) are in the extensions of request and response, to settle what a request has
+///   cost.
+/// - A client that is no `tower` service asks the layer itself: see [`take`](Self::take).
 ///
 /// If a client's errors are boxed, as in axum, put `tower`'s `map_err` in between.
 ///
@@ -80,6 +85,43 @@ impl<E: Extractor> ClientLimitLayer<E> {
             settings: Settings::default(),
         }
     }
+
+    /// Takes what a request with this head demands, for clients that are no `tower` services: the middleware of
+    /// another kind that calls this before it sends does all that the layer's service does.
+    ///
+    /// ```
+    /// # use std::io;
+    /// use http::{Request, Response};
+    /// use shmlimit::layer::{ClientLimitLayer, Extractor, LimitBody};
+    ///
+    /// # async fn send(_: Request<String>) -> io::Result<Response<String>> { Ok(Response::default()) }
+    /// async fn limited<E: Extractor>(
+    ///     limits: &ClientLimitLayer<E>,
+    ///     request: Request<String>,
+    /// ) -> Result<Response<LimitBody<String>>, Box<dyn std::error::Error>> {
+    ///     let (mut head, body) = request.into_parts();
+    ///     let permit = limits.take(&head).await?; // or why it is not sent
+    ///     permit.announce(&mut head.extensions);
+    ///     match send(Request::from_parts(head, body)).await {
+    ///         Ok(response) => Ok(permit.answered(response)),
+    ///         Err(error) => {
+    ///             permit.failed(&error);
+    ///             Err(error.into())
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NotSent`] says why the request must not be sent.
+    pub fn take(
+        &self,
+        head: &Parts,
+    ) -> impl Future<Output = Result<OutgoingPermit, NotSent>> + Send + use<E> {
+        let demand = self.extractor.extract(head);
+        self.settings.clone().take(demand)
+    }
 }
 
 impl<E> ClientLimitLayer<E> {
@@ -101,15 +143,21 @@ impl<E> ClientLimitLayer<E> {
     /// Which responses mean that the upstream accepts nothing for a while, and for how long;
     /// [`throttled_by`](fn@super::throttled_by) by default. [`retry_after`](fn@super::retry_after) reads the usual
     /// fields.
-    pub fn throttled_by(mut self, throttled_by: fn(StatusCode, &HeaderMap) -> Option<Duration>) -> Self {
-        self.settings.throttled_by = throttled_by;
+    pub fn throttled_by<F>(mut self, throttled_by: F) -> Self
+    where
+        F: Fn(StatusCode, &HeaderMap) -> Option<Duration> + Send + Sync + 'static,
+    {
+        self.settings.throttled_by = Callback(Arc::new(throttled_by));
         self
     }
 
     /// Which other responses mean that the work failed: see
     /// [`LimitLayer::fails_with`](crate::layer::LimitLayer::fails_with).
-    pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
-        self.settings.is_failure = is_failure;
+    pub fn fails_with<F>(mut self, is_failure: F) -> Self
+    where
+        F: Fn(StatusCode) -> bool + Send + Sync + 'static,
+    {
+        self.settings.is_failure = Callback(Arc::new(is_failure));
         self
     }
 }
@@ -119,7 +167,7 @@ impl<E> Clone for ClientLimitLayer<E> {
     fn clone(&self) -> Self {
         Self {
             extractor: Arc::clone(&self.extractor),
-            settings: self.settings,
+            settings: self.settings.clone(),
         }
     }
 }
@@ -128,6 +176,6 @@ impl<S, E> Layer<S> for ClientLimitLayer<E> {
     type Service = ClientLimitService<S, E>;
 
     fn layer(&self, service: S) -> Self::Service {
-        ClientLimitService::new(service, Arc::clone(&self.extractor), self.settings)
+        ClientLimitService::new(service, Arc::clone(&self.extractor), self.settings.clone())
     }
 }

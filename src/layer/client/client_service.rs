@@ -10,11 +10,11 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::client_error::ClientError;
-use super::upstream::{NotSent, Settings};
+use super::not_sent::NotSent;
+use super::upstream::Settings;
 use crate::layer::answer::grpc::Caller;
 use crate::layer::body::LimitBody;
 use crate::layer::extract::demand::Extractor;
-use crate::layer::refused_inside::is_refusal;
 
 /// A client behind limits, as built by a [`ClientLimitLayer`](super::ClientLimitLayer).
 ///
@@ -44,7 +44,11 @@ impl<S, E> ClientLimitService<S, E> {
 // Not derived: the extractor is shared and need not be `Clone`.
 impl<S: Clone, E> Clone for ClientLimitService<S, E> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.extractor), self.settings)
+        Self::new(
+            self.inner.clone(),
+            Arc::clone(&self.extractor),
+            self.settings.clone(),
+        )
     }
 }
 
@@ -69,36 +73,28 @@ where
         let demand = self.extractor.extract(&head);
         let caller = Caller::of(&head);
         let mut request = Request::from_parts(head, body);
-        let settings = self.settings;
+        let settings = self.settings.clone();
         // Call the service that was polled ready, not its clone.
         let next = self.inner.clone();
         let mut ready = mem::replace(&mut self.inner, next);
         Box::pin(async move {
-            let sent = match settings.take(demand).await {
-                Ok(sent) => sent,
+            let permit = match settings.take(demand).await {
+                Ok(permit) => permit,
                 Err(not_sent) if caller == Caller::Grpc => {
-                    return Ok(not_sent.into_grpc().map(|()| LimitBody::problem(String::new())));
+                    return Ok(not_sent.into_grpc().map(LimitBody::problem));
                 }
                 Err(NotSent::Refused(refusal)) => return Err(ClientError::Refused(refusal)),
                 Err(NotSent::Failed(error)) => return Err(ClientError::Limits(error)),
+                Err(NotSent::Answered(response)) => return Ok(response.map(LimitBody::problem)),
             };
-            sent.announce(request.extensions_mut());
+            permit.announce(request.extensions_mut());
             let answered = ready.call(request).await;
             // While the permit is not in the answer yet: a panic at the end of this block would leave it without an owner.
             drop(ready);
             match answered {
-                Ok(mut response) => {
-                    sent.announce(response.extensions_mut());
-                    let held = sent.answered(
-                        response.status(),
-                        response.headers(),
-                        response.extensions(),
-                        settings,
-                    );
-                    Ok(response.map(|body| LimitBody::new(body, held)))
-                }
+                Ok(response) => Ok(permit.answered(response)),
                 Err(error) => {
-                    sent.failed(is_refusal(&error));
+                    permit.failed(&error);
                     Err(ClientError::Client(error))
                 }
             }

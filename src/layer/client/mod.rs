@@ -4,8 +4,8 @@ mod client_error;
 mod client_layer;
 mod client_service;
 mod exhausted_quotas;
-#[cfg(feature = "reqwest-middleware")]
-mod reqwest;
+mod not_sent;
+mod outgoing_permit;
 mod retry_after;
 mod time_in_words;
 mod upstream;
@@ -13,4 +13,6 @@ mod upstream;
 pub use client_error::ClientError;
 pub use client_layer::ClientLimitLayer;
 pub use client_service::{ClientLimitFuture, ClientLimitService};
+pub use not_sent::NotSent;
+pub use outgoing_permit::OutgoingPermit;
 pub use retry_after::{retry_after, throttled_by};

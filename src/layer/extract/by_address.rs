@@ -6,6 +6,7 @@ use http::request::Parts;
 
 use super::client_address::ClientAddress;
 use super::demand::{Demand, Extractor};
+use super::extract_error::ExtractError;
 use crate::error::Error;
 
 /// Demands the same of every request, from the limits of its client's address. See [`Demand::by_address`].
@@ -74,7 +75,7 @@ impl ByAddress {
 }
 
 impl Extractor for ByAddress {
-    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error> {
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, ExtractError> {
         Ok(Some(match self.source.find(head) {
             Some(address) => self.demand.clone().address(address)?,
             None => self.without_address.clone(),

@@ -4,6 +4,7 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::demand::{Demand, Extractor};
+use super::extract_error::ExtractError;
 use crate::error::Error;
 
 /// Demands the same of every request, from the limits of the key in a header. See [`Demand::by_header`].
@@ -93,7 +94,7 @@ impl ByHeader {
 }
 
 impl Extractor for ByHeader {
-    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error> {
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, ExtractError> {
         let mut keys = head.headers.get_all(&self.header).iter();
         Ok(Some(match (keys.next(), keys.next()) {
             (None, _) => self.unnamed.clone(),

@@ -1,25 +1,31 @@
 //! Where a request comes from.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::header::FORWARDED;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
+
+use crate::layer::callback::Callback;
 
 /// How the address of a client is determined: from the connection, or from the headers of trusted proxies.
 ///
 /// Anyone can send a header, so those of proxies are trusted by number. Each proxy appends the address that connected
 /// to it, so with one proxy in front of the server the last entry is the client, with two the last but one. Anything
 /// before that may have been made up by the client, and is ignored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientAddress {
     source: Source,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The address of the peer of a connection, read from the head of a request.
+type FindPeer = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
+
+#[derive(Clone, Debug)]
 enum Source {
-    Peer(fn(&Parts) -> Option<IpAddr>),
+    Peer(Callback<FindPeer>),
     XForwardedFor { trusted_proxies: usize },
     Forwarded { trusted_proxies: usize },
 }
@@ -30,9 +36,12 @@ impl ClientAddress {
     /// ```ignore
     /// ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()))
     /// ```
-    pub fn peer(find: fn(&Parts) -> Option<IpAddr>) -> Self {
+    pub fn peer<F>(find: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
+    {
         Self {
-            source: Source::Peer(find),
+            source: Source::Peer(Callback(Arc::new(find))),
         }
     }
 
@@ -56,17 +65,17 @@ impl ClientAddress {
     /// proxy does not disclose it (`unknown`, or a name that begins with an underscore).
     pub(in crate::layer) fn find(&self, head: &Parts) -> Option<IpAddr> {
         const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-        match self.source {
+        match &self.source {
             Source::Peer(find) => find(head),
             Source::XForwardedFor { trusted_proxies } => {
                 let entries =
                     |line: &str| Some(line.split(',').map(|entry| entry.trim().to_owned()).collect());
-                let entry = appended_by(&head.headers, &X_FORWARDED_FOR, trusted_proxies, entries)?;
+                let entry = appended_by(&head.headers, &X_FORWARDED_FOR, *trusted_proxies, entries)?;
                 node(&entry)
             }
             Source::Forwarded { trusted_proxies } => {
                 let elements = |line: &str| split(line, ',');
-                let element = appended_by(&head.headers, &FORWARDED, trusted_proxies, elements)?;
+                let element = appended_by(&head.headers, &FORWARDED, *trusted_proxies, elements)?;
                 forwarded_for(&element)
             }
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use smallvec::SmallVec;
 
+use super::extract_error::ExtractError;
 use crate::api::key::address::Address;
 use crate::api::request::Request;
 use crate::api::set::limit_set::{LimitName, LimitSet};
@@ -48,27 +49,56 @@ use crate::headers::PolicyHeaders;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// An extractor may answer a request itself, with a response that is sent as it is:
+///
+/// ```
+/// # use std::time::Duration;
+/// use http::request::Parts;
+/// use http::{Response, StatusCode};
+/// use shmlimit::layer::{Demand, LimitLayer};
+/// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+/// # let directory = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("tenants")
+/// #     .keyed(Keyed::new(1_000)).add_limit(Limit::calls("requests", 10, Duration::from_secs(1))));
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// # fn tenant_of(_: &Parts) -> Option<u64> { None }
+///
+/// fn unauthorized() -> Response<String> {
+///     let mut response = Response::new("no valid token".to_owned());
+///     *response.status_mut() = StatusCode::UNAUTHORIZED;
+///     response
+/// }
+///
+/// let each_tenant = Demand::new(segment.set("tenants")?.request())?;
+/// let layer = LimitLayer::new(move |head: &Parts| {
+///     let tenant = tenant_of(head).ok_or_else(unauthorized)?;
+///     Ok(Some(each_tenant.clone().key(tenant.to_le_bytes())?))
+/// });
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Extractor {
     /// What the request with this head demands; `None` if it is not limited.
     ///
     /// # Errors
     ///
-    /// Any failure. The layer handles it like an error of the limits: see [`OnError`](crate::layer::OnError). A
-    /// request that names no key or an invalid one is always answered 400: just return the error of [`Demand::key`].
-    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error>;
+    /// A response with which the extractor answers the request itself, or any failure, which the layer handles like an
+    /// error of the limits: see [`ExtractError`].
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, ExtractError>;
 }
 
 impl<F> Extractor for F
 where
-    F: Fn(&Parts) -> Result<Option<Demand>, Error>,
+    F: Fn(&Parts) -> Result<Option<Demand>, ExtractError>,
 {
-    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error> {
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, ExtractError> {
         self(head)
     }
 }
 
 impl Extractor for Demand {
-    fn extract(&self, _: &Parts) -> Result<Option<Demand>, Error> {
+    fn extract(&self, _: &Parts) -> Result<Option<Demand>, ExtractError> {
         Ok(Some(self.clone()))
     }
 }
@@ -186,6 +216,63 @@ impl Demand {
     /// See [`Request::set_cost`].
     pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
         self.request.set_cost(limit, cost)?;
+        Ok(self)
+    }
+
+    /// Names the [tier](crate::Tier) of the key, into which it is put before the decision: see
+    /// [`Request::set_tier`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use http::request::Parts;
+    /// use shmlimit::layer::{Demand, LimitLayer};
+    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration, Tier};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    ///
+    /// // Inserted by the authentication layer, from its token.
+    /// #[derive(Clone)]
+    /// struct Customer { id: u64, plan: &'static str }
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let declaration = Declaration::new().add_set(
+    ///     SetDeclaration::new("customers")
+    ///         .keyed(Keyed::new(10_000))
+    ///         .add_limit(Limit::calls("requests", 60, minute))
+    ///         .add_tier(Tier::new("gold").capacity("requests", 6_000)),
+    /// );
+    /// let segment = Segment::open_or_create(&path, &declaration)?;
+    /// let each_customer = Demand::new(segment.set("customers")?.request())?;
+    /// let layer = LimitLayer::new(move |head: &Parts| {
+    ///     let Some(customer) = head.extensions.get::<Customer>() else {
+    ///         return Ok(None);
+    ///     };
+    ///     let demand = each_customer.clone().key(customer.id.to_le_bytes())?;
+    ///     Ok(Some(demand.with_tier(customer.plan)?))
+    /// });
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`Request::set_tier`].
+    pub fn with_tier(mut self, tier: impl AsRef<str>) -> Result<Self, Error> {
+        self.request.set_tier(tier)?;
+        Ok(self)
+    }
+
+    /// Gives the key a capacity of its own: see [`Request::set_override`].
+    ///
+    /// # Errors
+    ///
+    /// See [`Request::set_override`].
+    pub fn with_override(
+        mut self,
+        limit: impl LimitName,
+        capacity: impl Into<Option<u64>>,
+    ) -> Result<Self, Error> {
+        self.request.set_override(limit, capacity)?;
         Ok(self)
     }
 

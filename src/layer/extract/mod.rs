@@ -4,3 +4,4 @@ pub(super) mod by_address;
 pub(super) mod by_header;
 pub(super) mod client_address;
 pub(super) mod demand;
+pub(super) mod extract_error;

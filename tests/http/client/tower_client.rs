@@ -5,10 +5,11 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
+use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use shmlimit::declare::Adaptive;
-use shmlimit::layer::{ClientError, ClientLimitLayer, Demand, Extractor, LimitBody, OnError, PermitHandle};
+use shmlimit::layer::{ClientError, ClientLimitLayer, Demand, Extractor, LimitBody, OnError, Permits};
 use shmlimit::{Error, Limit, RefusalReason, SegmentError, SetDeclaration};
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt, service_fn};
@@ -155,7 +156,8 @@ async fn the_permit_is_held_until_the_body_has_ended_and_settled_by_its_handle()
     assert_eq!(limits.held(), 1);
     let permit = answered
         .extensions()
-        .get::<PermitHandle>()
+        .get::<Permits>()
+        .and_then(|permits| permits.of("provider"))
         .expect("admitted")
         .clone();
     permit.settle([("tokens", 20)]).expect("held");
@@ -251,4 +253,23 @@ async fn what_a_client_further_in_refuses_costs_nothing_outside() {
     assert!(set.holds.is_empty() && set.throttled_for.is_zero());
     assert_eq!(set.limits[0].remaining, 100);
     assert!(set.limits.iter().all(|limit| limit.counts.failed == 0));
+}
+
+#[tokio::test]
+async fn an_extractor_answers_in_place_of_the_upstream() {
+    let set = SetDeclaration::new("provider").add_limit(Limit::calls("requests", 100, MINUTE));
+    let limits = Limits::new(set);
+    let upstream = Upstream::answering([(200, &[])]).await;
+    for on_error in [OnError::Refuse, OnError::Admit] {
+        let layer = ClientLimitLayer::new(|_: &Parts| {
+            let response = Response::builder().status(403).body("not to them".to_owned());
+            Err(response.expect("a response").into())
+        })
+        .on_error(on_error);
+        let answered = send(&layer, &upstream).await.expect("answered");
+        assert_eq!(answered.status(), 403);
+        let body = answered.into_body().collect().await.expect("a body");
+        assert_eq!(body.to_bytes(), "not to them");
+    }
+    assert_eq!((limits.held(), upstream.asked()), (0, 0));
 }

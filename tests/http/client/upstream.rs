@@ -100,10 +100,6 @@ impl Upstream {
     pub fn asked(&self) -> usize {
         *self.asked.lock().expect("no panic")
     }
-
-    pub fn url(&self) -> String {
-        format!("http://{}/", self.address)
-    }
 }
 
 impl Drop for Upstream {

@@ -7,7 +7,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use axum::{Extension, Router};
 use hyper::header::HeaderName;
-use shmlimit::layer::{ClientAddress, Demand, LimitLayer, PermitHandle};
+use shmlimit::layer::{ClientAddress, Demand, LimitLayer, Permits};
 use shmlimit::{Declaration, Segment};
 use tokio::net::TcpListener;
 
@@ -28,7 +28,8 @@ async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() 
     let app = Router::new()
         .route(
             "/frugal",
-            get(async |Extension(permit): Extension<PermitHandle>| {
+            get(async |Extension(permits): Extension<Permits>| {
+                let permit = permits.of("tenants").ok_or("they hold something")?;
                 permit.settle([("tokens", 1)]).map_err(|error| error.to_string())
             }),
         )

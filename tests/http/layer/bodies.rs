@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use shmlimit::Limit;
 use shmlimit::declare::Adaptive;
-use shmlimit::layer::PermitHandle;
+use shmlimit::layer::Permits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -196,8 +196,8 @@ async fn an_upgraded_connection_holds_its_place_until_the_service_lets_go_of_it(
     let service = limits
         .layer()
         .layer(service_fn(async |request: Request<Incoming>| {
-            let permit = request.extensions().get::<PermitHandle>();
-            let carried = permit.expect("it holds a place").carry();
+            let permits = request.extensions().get::<Permits>().expect("it is limited");
+            let carried = permits.of("api").expect("it holds a place").carry();
             tokio::spawn(async {
                 let upgraded = hyper::upgrade::on(request).await.expect("an upgrade");
                 let mut upgraded = TokioIo::new(upgraded);

@@ -14,7 +14,7 @@ use hyper::{Request, Response};
 use serde_json::json;
 use shmlimit::declare::Amount;
 use shmlimit::headers::Advertise;
-use shmlimit::layer::{Demand, Extractor, LimitLayer, OnError};
+use shmlimit::layer::{Demand, ExtractError, Extractor, LimitLayer, OnError};
 use shmlimit::{Error, Limit, SegmentError, SetDeclaration};
 use tower::{Layer, Service, service_fn};
 
@@ -180,7 +180,7 @@ struct ByMethod {
 }
 
 impl Extractor for ByMethod {
-    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error> {
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, ExtractError> {
         Ok((!head.method.is_safe()).then(|| self.writes.clone()))
     }
 }

@@ -3,6 +3,7 @@
 mod addresses;
 mod bodies;
 mod decisions;
+mod extractors;
 mod keys;
 mod permits;
 mod refunds;

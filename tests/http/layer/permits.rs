@@ -1,15 +1,17 @@
 //! The permit of a request in the hands of the service.
 
 use std::convert::Infallible;
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{iter, thread};
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use hyper::http::request::Parts;
 use hyper::{Request, Response};
-use shmlimit::layer::{Demand, LimitLayer, PermitHandle};
-use shmlimit::{Error, Limit, PermitError, RequestError};
+use shmlimit::layer::{Demand, LimitLayer, PermitHandle, Permits};
+use shmlimit::{Error, Limit, PermitError, RequestError, SetDeclaration};
+use tokio::runtime;
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE};
@@ -23,8 +25,11 @@ fn done() -> Answer {
 }
 
 fn handle(request: &Request<()>) -> PermitHandle {
-    let handle = request.extensions().get::<PermitHandle>();
-    handle.expect("it holds a permit").clone()
+    permits(request).of("api").expect("it holds a permit").clone()
+}
+
+fn permits(request: &Request<()>) -> &Permits {
+    request.extensions().get().expect("it is limited")
 }
 
 /// What of a rate limit's capacity is left.
@@ -74,6 +79,30 @@ async fn what_is_settled_may_be_counted_with_the_permit_at_hand() {
         Ok::<_, Infallible>(done())
     }));
     let Ok(_) = service.oneshot(Request::new(())).await;
+}
+
+#[tokio::test]
+async fn whether_a_response_failed_may_be_asked_with_the_permit_at_hand() {
+    let limits = Limits::new([Limit::budget("spent", 100, 60 * MINUTE)]);
+    let kept: Arc<Mutex<Option<PermitHandle>>> = Arc::default();
+    let permit = Arc::clone(&kept);
+    let layer = limits.layer().fails_with(move |_| {
+        let permit = permit.lock().expect("not poisoned").take();
+        permit.expect("kept").debit("spent", 1).is_err()
+    });
+    let (sender, answered) = mpsc::channel();
+    // A thread that would never end, if the function were called while the permit is reached for.
+    thread::spawn(move || {
+        let service = layer.layer(service_fn(async |request: Request<()>| {
+            *kept.lock().expect("not poisoned") = Some(handle(&request));
+            Ok::<_, Infallible>(done())
+        }));
+        let runtime = runtime::Builder::new_current_thread().build().expect("a runtime");
+        let Ok(_) = runtime.block_on(service.oneshot(Request::new(())));
+        sender.send(())
+    });
+    assert_eq!(answered.recv_timeout(DEADLINE), Ok(()));
+    assert_eq!(remaining(&limits, "spent"), 99);
 }
 
 #[tokio::test]
@@ -137,23 +166,63 @@ async fn a_handler_gives_back_before_its_response_has_ended() {
 }
 
 #[tokio::test]
-async fn each_layer_has_a_permit_and_the_innermost_is_had_first() {
-    let limits = [2, 3].map(|max| Limits::new([Limit::concurrency("in_flight", max)]));
-    let path = |limits: &Limits| limits.segment.path().to_owned();
-    let expected = [path(&limits[1]), path(&limits[0])];
+async fn each_permit_is_found_by_the_name_of_its_set_whatever_the_order_of_layers() {
+    let limits = ["tenants", "api", "gpus"].map(|name| {
+        Limits::declared(SetDeclaration::new(name).add_limit(Limit::concurrency("in_flight", 1)))
+    });
+    let layers = limits.each_ref().map(|limits| {
+        let set = limits.segment.sets().next().expect("declared");
+        LimitLayer::new(Demand::new(set.request()).expect("no cost is needed"))
+    });
+    for [outer, middle, inner] in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let service = service_fn(async |request: Request<()>| {
+            let permits = permits(&request);
+            assert!(permits.of("others").is_none());
+            for (index, name) in ["tenants", "api", "gpus"].into_iter().enumerate() {
+                let permit = permits.of(name).expect("it holds a permit");
+                assert_eq!(permit.limit_set().name(), name);
+                permit.release().expect("works");
+                assert_eq!(limits[index].held(), 0, "{name}");
+            }
+            let from_inside = permits.iter().map(|permit| permit.limit_set().name().to_owned());
+            let expected = [inner, middle, outer].map(|index| ["tenants", "api", "gpus"][index]);
+            assert_eq!(from_inside.collect::<Vec<_>>(), expected);
+            Ok::<_, Infallible>(done())
+        });
+        let service = layers[outer].layer(layers[middle].layer(layers[inner].layer(service)));
+        let Ok(_) = service.oneshot(Request::new(())).await;
+    }
+}
+
+#[tokio::test]
+async fn the_innermost_of_two_permits_of_one_name_is_had_first() {
+    let limits = [1, 1].map(|max| Limits::new([Limit::concurrency("in_flight", max)]));
     let service = service_fn(async |request: Request<()>| {
-        let inner = handle(&request);
-        let outer = inner.outer().expect("there are two").clone();
-        assert!(outer.outer().is_none());
-        for permit in [&inner, &outer] {
-            permit.release().expect("works");
-        }
-        assert_eq!((limits[0].held(), limits[1].held()), (0, 0));
+        handle(&request).release().expect("works");
+        assert_eq!((limits[0].held(), limits[1].held()), (1, 0));
+        assert_eq!(permits(&request).iter().count(), 2);
         Ok::<_, Infallible>(done())
     });
     let service = limits[0].layer().layer(limits[1].layer().layer(service));
     let Ok(_) = service.oneshot(Request::new(())).await;
-    assert_ne!(expected[0], expected[1]);
+}
+
+#[tokio::test]
+async fn a_request_that_holds_nothing_has_permits_of_no_set() {
+    let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
+    let exempt = LimitLayer::new(|_: &Parts| Ok(None));
+    let service = || {
+        service_fn(async |request: Request<()>| {
+            let is_held = permits(&request).of("api").is_some();
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(is_held.to_string())))
+        })
+    };
+    let Ok(exempted) = exempt.layer(service()).oneshot(Request::new(())).await;
+    let Ok(limited) = limits.layer().layer(service()).oneshot(Request::new(())).await;
+    for (answer, expected) in [(exempted, "false"), (limited, "true")] {
+        let body = answer.into_body().collect().await.expect("a body");
+        assert_eq!(body.to_bytes(), expected);
+    }
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! Requests that never happened, because a layer further in refused them, or a service says so.
 
 use std::convert::Infallible;
-use std::iter;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
 use shmlimit::declare::Adaptive;
-use shmlimit::layer::{Demand, LimitBody, LimitLayer, PermitHandle, refused_inside};
+use shmlimit::layer::{Demand, LimitBody, LimitLayer, Permits, refused_inside};
 use shmlimit::{Error, Limit, Permit, PermitError, RefusalReason};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -225,11 +224,8 @@ async fn an_adaptive_limit_learns_nothing_from_a_request_that_never_happened() {
 async fn a_handler_cancels_what_its_request_took_in_every_layer() {
     let tenants = [tenant(), tenant()];
     let service = service_fn(async |request: Request<()>| {
-        let innermost = request
-            .extensions()
-            .get::<PermitHandle>()
-            .expect("two hold permits");
-        for permit in iter::successors(Some(innermost), |permit| permit.outer()) {
+        let permits = request.extensions().get::<Permits>().expect("it is limited");
+        for permit in permits.iter() {
             permit.cancel()?;
             let settled = permit.settle([("tokens", 1)]);
             assert!(matches!(
@@ -257,11 +253,8 @@ async fn a_handler_cancels_what_its_request_took_in_every_layer() {
 async fn what_was_settled_before_a_cancellation_stays_settled() {
     let tenant = tenant();
     let service = estimated(&tenant).layer(service_fn(async |request: Request<()>| {
-        let permit = request
-            .extensions()
-            .get::<PermitHandle>()
-            .expect("admitted")
-            .clone();
+        let permits = request.extensions().get::<Permits>().expect("it is limited");
+        let permit = permits.of("api").expect("admitted").clone();
         permit.settle([("tokens", 200)])?;
         permit.cancel()?;
         Ok::<_, Error>(Response::new(Full::<Bytes>::default()))

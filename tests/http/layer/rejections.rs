@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use hyper::http::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
-use shmlimit::layer::{LimitLayer, PermitHandle, Rejection};
+use shmlimit::layer::{LimitLayer, Permits, Rejection};
 use shmlimit::{Error, Keyed, Limit, Refusal, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -113,7 +113,8 @@ async fn the_refusal_is_in_the_extensions_of_the_response_whatever_it_is_shaped_
 async fn a_handler_passes_on_that_what_is_behind_it_is_throttled_and_clients_are_told_when_to_come_back() {
     let limits = Limits::new([Limit::calls("requests", 100, MINUTE)]);
     let service = limits.layer().layer(service_fn(async |request: Request<()>| {
-        let permit = request.extensions().get::<PermitHandle>().expect("admitted");
+        let permits = request.extensions().get::<Permits>().expect("it is limited");
+        let permit = permits.of("api").expect("admitted");
         permit.throttled(MINUTE)?; // the upstream has answered 429
         Ok::<_, Error>(Response::new(Full::<Bytes>::from("later")))
     }));

@@ -1,0 +1,27 @@
+//! Why an extractor does not say what a request takes.
+
+use http::Response;
+
+use crate::error::Error;
+
+/// Why an [`Extractor`](crate::layer::Extractor) does not say what a request takes. The operator `?` makes it of an
+/// [`Error`] as well as of a response.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtractError {
+    /// The limits could not be asked: see [`OnError`](crate::layer::OnError). A request that names no key or an invalid
+    /// one is always answered 400.
+    #[error(transparent)]
+    Failed(#[from] Error),
+    /// The extractor answers the request itself, for example 401 because nobody knows its key. This response is sent as
+    /// it is, in place of the service's; nothing is taken of the limits, and neither
+    /// [`OnError`](crate::layer::OnError) nor [`on_rejection`](crate::layer::LimitLayer::on_rejection) has a say.
+    #[error("the extractor answers the request itself, with status {}", .0.status())]
+    Answered(Box<Response<String>>),
+}
+
+impl From<Response<String>> for ExtractError {
+    fn from(response: Response<String>) -> Self {
+        Self::Answered(Box::new(response))
+    }
+}
