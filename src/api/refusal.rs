@@ -167,10 +167,16 @@ impl fmt::Display for Refusal {
             )?,
             (_, None) => write!(f, "set `{set}` refused: its table of keys is full")?,
         }
-        match self.retry_after() {
-            Some(wait) => write!(f, ", retry after {wait:?}"),
-            None => Ok(()),
+        if let Some(wait) = self.retry_after() {
+            write!(f, ", retry after {wait:?}")?;
         }
+        let (size, use_of_it) = match self.reason() {
+            RefusalReason::QueueFull => ("waiters", "for more requests to wait at once"),
+            RefusalReason::HoldsFull => ("holds", "for more permits to be out at once"),
+            RefusalReason::TableFull => ("max_keys", "for more keys"),
+            _ => return Ok(()),
+        };
+        write!(f, "; declare more `{size}` {use_of_it}")
     }
 }
 

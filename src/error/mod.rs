@@ -19,6 +19,7 @@ pub(crate) use difference::Assignment;
 pub use difference::Difference;
 pub(crate) use listing::processes;
 pub use open_error::OpenError;
+pub(crate) use open_error::attaching_processes;
 pub use permit_error::PermitError;
 pub use process_id::ProcessId;
 pub use removal_cause::RemovalCause;

@@ -40,6 +40,18 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+    /// The file cannot be at this path: its directory does not exist, or its file system is read-only.
+    #[error("cannot {action} {}: {source}: {why}", path.display())]
+    NoPlace {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        why: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// A system call that is needed is not allowed here: a filter of the container or of the service (seccomp) forbids it.
     #[error(
         "cannot {action} {}: {source}: a filter forbids the system call {call} here: allow it (`--security-opt seccomp=PROFILE` of a \
@@ -223,10 +235,17 @@ pub enum OpenError {
         processes: Vec<ProcessId>,
     },
     /// Another process is initialising the segment or attaching to it, and does not finish.
-    #[error("{} is being attached by another process that does not finish: if that is stopped, continue it (kill -CONT) or end it", path.display())]
+    #[error(
+        "{} is being created or attached by {}, which does not finish within 10 s: if that is stopped, continue it (kill -CONT) or \
+         end it",
+        path.display(),
+        attaching_processes(processes)
+    )]
     AttachStuck {
         /// The file.
         path: PathBuf,
+        /// The process, if this one can see it; with it, those that have inherited its file.
+        processes: Vec<ProcessId>,
     },
     /// The kernel lacks something that correctness needs.
     #[error("this kernel cannot {what}: {source}; Linux 4.14 or later is needed")]
@@ -252,6 +271,15 @@ pub enum OpenError {
 fn readers(processes: &[ProcessId]) -> String {
     if processes.is_empty() {
         "a process that this one cannot see".to_owned()
+    } else {
+        listing::processes(processes)
+    }
+}
+
+/// Names the processes that create a segment or attach to it.
+pub(crate) fn attaching_processes(processes: &[ProcessId]) -> String {
+    if processes.is_empty() {
+        "another process, which this one cannot see".to_owned()
     } else {
         listing::processes(processes)
     }

@@ -129,7 +129,8 @@ fn one_more_than_may_wait_is_refused() {
             let refusal = expect_refusal(set.acquire(&set.request(), TIMEOUT));
             assert_eq!(refusal.reason(), RefusalReason::QueueFull);
             assert!(
-                refusal.to_string().starts_with("the queue of set `set` is full"),
+                refusal.to_string().starts_with("the queue of set `set` is full")
+                    && refusal.to_string().contains("declare more `waiters`"),
                 "{refusal}"
             );
             assert_eq!(refusal.binding(), Some("places"));

@@ -22,6 +22,13 @@ pub fn warning(py: Python<'_>, message: &str) -> PyResult<()> {
     without_failures(&logger, logged)
 }
 
+/// Logs a warning in the middle of a wait that goes on whatever the logger raises.
+pub fn warning_while_waiting(py: Python<'_>, message: &str) {
+    if let Err(error) = warning(py, message) {
+        error.write_unraisable(py, None);
+    }
+}
+
 /// Logs a warning that Python's `warnings` also shows, unless logging would only print it a second time.
 pub fn warning_beside_another(py: Python<'_>, message: &str) -> PyResult<()> {
     let is_configured: bool = logger(py)?.call_method0(intern!(py, "hasHandlers"))?.extract()?;

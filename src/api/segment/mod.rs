@@ -199,16 +199,22 @@ impl OpenOptions {
     fn open_absolute(&self, path: &Path, declared: Option<&Declaration>) -> Result<Segment, Error> {
         let understand = |verified: &Verified| compile_definitions(verified, path);
         let mut mode = None;
-        let (attached, (stored, plans)) = attach(path, self.trust_any_owner, understand, |candidate| {
-            let Some(declared) = declared else {
-                return Ok(Admission::Join);
-            };
-            mode = Some(candidate.mode()?);
-            let definitions = candidate.definitions()?;
-            let stored = read_definitions(&definitions, candidate.creation_options(), path)?;
-            self.on_mismatch
-                .admission(path, &stored, declared, || candidate.other_processes())
-        })?;
+        let tell = |what: &str| {
+            if let Some(observer) = &self.wait_observer {
+                (observer.0)(what);
+            }
+        };
+        let (attached, (stored, plans)) =
+            attach(path, self.trust_any_owner, &tell, understand, |candidate| {
+                let Some(declared) = declared else {
+                    return Ok(Admission::Join);
+                };
+                mode = Some(candidate.mode()?);
+                let definitions = candidate.definitions()?;
+                let stored = read_definitions(&definitions, candidate.creation_options(), path)?;
+                self.on_mismatch
+                    .admission(path, &stored, declared, || candidate.other_processes())
+            })?;
         let options = EngineOptions {
             lock_timeout: self.lock_timeout,
             clock: match &self.virtual_clock {

@@ -1,5 +1,7 @@
 //! How a segment is opened.
 
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,21 @@ pub struct OpenOptions {
     pub(super) virtual_clock: Option<VirtualClock>,
     pub(super) on_mismatch: OnMismatch,
     pub(super) observer: Option<Observer>,
+    pub(super) wait_observer: Option<WaitObserver>,
+}
+
+/// The program's callback for waits while a segment is opened.
+#[derive(Clone)]
+pub(super) struct WaitObserver(pub(super) Arc<dyn Fn(&str) + Send + Sync>);
+
+// The library keeps no state that a panic of the observer could leave half changed.
+impl UnwindSafe for WaitObserver {}
+impl RefUnwindSafe for WaitObserver {}
+
+impl fmt::Debug for WaitObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WaitObserver")
+    }
 }
 
 impl Default for OpenOptions {
@@ -37,6 +54,7 @@ impl Default for OpenOptions {
             virtual_clock: None,
             on_mismatch: OnMismatch::default(),
             observer: None,
+            wait_observer: None,
         }
     }
 }
@@ -111,6 +129,14 @@ impl OpenOptions {
     /// ```
     pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
         self.on_mismatch = on_mismatch;
+        self
+    }
+
+    /// Calls `observer` once if opening waits for longer than a second, because another process is creating the segment
+    /// or attaching to it, with a sentence that says so and names the process. By default nothing is called. After 10
+    /// seconds it is [`OpenError::AttachStuck`](crate::OpenError::AttachStuck).
+    pub fn on_wait(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.wait_observer = Some(WaitObserver(Arc::new(observer)));
         self
     }
 

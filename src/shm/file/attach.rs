@@ -84,7 +84,7 @@ impl Candidate<'_> {
 }
 
 /// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
-/// participants, unless this process has joined already. Changes nothing until `understand` has made sense of the
+/// participants, unless this process has joined already. `tell` gets what it waits for if it waits. Changes nothing until `understand` has made sense of the
 /// file's definitions and `admit` has agreed.
 ///
 /// # Errors
@@ -93,6 +93,7 @@ impl Candidate<'_> {
 pub(crate) fn attach<T>(
     path: &Path,
     trust_any_owner: bool,
+    tell: &dyn Fn(&str),
     understand: impl FnOnce(&Verified) -> Result<T, Error>,
     admit: impl FnOnce(&Candidate<'_>) -> Result<Admission, Error>,
 ) -> Result<(Attached, T), Error> {
@@ -119,7 +120,7 @@ pub(crate) fn attach<T>(
     };
     let mut verified = verify(region, path)?;
     let understood = understand(&verified)?;
-    let lock = AttachLock::take(&file, path)?;
+    let lock = AttachLock::take_telling(&file, path, tell)?;
     // Another thread may have joined in the meantime.
     shared = shared.or_else(|| attachments::find(own_identity));
     if let Some(membership) = &shared {

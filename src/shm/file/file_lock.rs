@@ -79,6 +79,11 @@ impl ByteRange {
         }
     }
 
+    /// Where it starts.
+    pub(crate) fn start(self) -> i64 {
+        self.start
+    }
+
     /// The bytes of the first `count` participants.
     pub(crate) fn participants(count: u64) -> Self {
         Self {

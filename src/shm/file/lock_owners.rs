@@ -20,7 +20,7 @@ pub(in crate::shm) fn locked_by_reader(file: &File, range: ByteRange, path: &Pat
     }
     let mut processes: BTreeSet<u32> = pid.into_iter().collect();
     if let Ok(identity) = FileIdentity::of(file) {
-        processes.extend(processes_that_read_lock(identity));
+        processes.extend(processes_that_lock(identity, is_read_lock));
     }
     let named = processes.into_iter().map(ProcessId::of_own_namespace);
     Some(Error::Open(OpenError::LockedByReader {
@@ -29,8 +29,18 @@ pub(in crate::shm) fn locked_by_reader(file: &File, range: ByteRange, path: &Pat
     }))
 }
 
-/// The processes that have a shared lock on a file, as far as this process may inspect them.
-fn processes_that_read_lock(file: FileIdentity) -> impl Iterator<Item = u32> {
+/// The processes that have an exclusive lock on a byte of a file, as far as this process may inspect them.
+pub(in crate::shm) fn owners(file: &File, byte: ByteRange) -> Vec<ProcessId> {
+    let Ok(identity) = FileIdentity::of(file) else {
+        return Vec::new();
+    };
+    let found = processes_that_lock(identity, move |line| is_write_lock(line, byte.start()));
+    found.map(ProcessId::of_own_namespace).collect()
+}
+
+/// The processes that have a lock on a file which a line of proc_pid_fdinfo(5) describes, as far as this process may
+/// inspect them.
+fn processes_that_lock(file: FileIdentity, is_sought: impl Fn(&str) -> bool) -> impl Iterator<Item = u32> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(move |pid| {
@@ -41,7 +51,7 @@ fn processes_that_read_lock(file: FileIdentity) -> impl Iterator<Item = u32> {
             is_of_file && {
                 let number = descriptor.file_name();
                 let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display()));
-                about.is_ok_and(|about| about.lines().any(is_read_lock))
+                about.is_ok_and(|about| about.lines().any(&is_sought))
             }
         })
     })
@@ -56,6 +66,12 @@ fn is_read_lock(line: &str) -> bool {
             .nth(1)
             .is_some_and(|kind| ["OFDLCK", "POSIX"].contains(&kind))
         && fields.nth(1) == Some("READ")
+}
+
+/// Whether a line of proc_pid_fdinfo(5) describes an exclusive lock that starts at a byte.
+fn is_write_lock(line: &str, start: i64) -> bool {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    matches!(fields[..], ["lock:", _, "OFDLCK" | "POSIX", _, "WRITE", _, _, first, _] if first.parse() == Ok(start))
 }
 
 #[cfg(test)]
@@ -79,6 +95,24 @@ mod tests {
             panic!("nobody is named");
         };
         assert_eq!(processes, [ProcessId::of_own_namespace(std::process::id())]);
+    }
+
+    #[test]
+    fn who_has_a_lock_for_writing_on_a_byte_is_named() {
+        use crate::shm::file::file_lock::try_lock;
+
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        fs::write(&path, "content").expect("a file");
+        let open = || File::options().read(true).write(true).open(&path).expect("opens");
+        let (file, other) = (open(), open());
+        assert_eq!(try_lock(other.as_fd(), ByteRange::participant(0)), Ok(true));
+        assert_eq!(owners(&file, ByteRange::ATTACH), []);
+        assert_eq!(try_lock(other.as_fd(), ByteRange::ATTACH), Ok(true));
+        assert_eq!(
+            owners(&file, ByteRange::ATTACH),
+            [ProcessId::of_own_namespace(std::process::id())]
+        );
     }
 
     #[test]

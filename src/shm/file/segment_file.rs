@@ -11,14 +11,17 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};
 
 use super::descriptor::{FileIdentity, above_standard_streams, open_number};
-use super::lock_owners::locked_by_reader;
+use super::lock_owners::{locked_by_reader, owners};
 use super::region::OutOfRegion;
-use crate::error::{Error, OpenError, SegmentError};
+use crate::error::{Error, OpenError, SegmentError, attaching_processes};
 use crate::shm::file::file_lock::{ByteRange, try_lock, unlock};
 use crate::shm::layout::records::MAGIC;
 
 /// How long to wait for another process that is attaching.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// After how long to say that it waits.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// Actions of one system call each, which a filter may forbid.
 pub(crate) const EXAMINE_FILE_SYSTEM: &str = "ask for the file system of";
@@ -35,16 +38,30 @@ pub(crate) struct AttachLock<'a> {
 impl<'a> AttachLock<'a> {
     /// Waits, up to a bound, until no other process is attaching.
     pub(crate) fn take(file: &'a File, path: &Path) -> Result<Self, Error> {
-        let deadline = Instant::now() + ATTACH_TIMEOUT;
+        Self::take_telling(file, path, &|_| ())
+    }
+
+    /// The same. Calls `tell` once if that takes longer than a second, with what it waits for.
+    pub(crate) fn take_telling(file: &'a File, path: &Path, tell: &dyn Fn(&str)) -> Result<Self, Error> {
+        let start = Instant::now();
+        let deadline = start + ATTACH_TIMEOUT;
+        let mut is_told = false;
         loop {
             match try_lock(file.as_fd(), ByteRange::ATTACH) {
                 Ok(true) => return Ok(Self { file }),
-                Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
+                Ok(false) if Instant::now() < deadline => {
+                    if !is_told && start.elapsed() >= TELL_AFTER {
+                        is_told = true;
+                        tell(&waiting_for(file, path));
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
+                }
                 Ok(false) => {
                     return Err(
                         locked_by_reader(file, ByteRange::ATTACH, path).unwrap_or_else(|| {
                             Error::Open(OpenError::AttachStuck {
                                 path: path.to_owned(),
+                                processes: owners(file, ByteRange::ATTACH),
                             })
                         }),
                     );
@@ -53,6 +70,16 @@ impl<'a> AttachLock<'a> {
             }
         }
     }
+}
+
+/// What a process that opens a segment waits for.
+fn waiting_for(file: &File, path: &Path) -> String {
+    let by = attaching_processes(&owners(file, ByteRange::ATTACH));
+    format!(
+        "{} is being created or attached by {by}: waiting until that is done, for {} s at most",
+        path.display(),
+        ATTACH_TIMEOUT.as_secs()
+    )
 }
 
 impl Drop for AttachLock<'_> {
@@ -154,7 +181,43 @@ pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> 
             why,
             source,
         }),
-        None => Error::Open(OpenError::Io { action, path, source }),
+        None => match no_place(&path, &source) {
+            Some(why) => Error::Open(OpenError::NoPlace {
+                action,
+                path,
+                why,
+                source,
+            }),
+            None => Error::Open(OpenError::Io { action, path, source }),
+        },
+    }
+}
+
+/// Why a file cannot be at a path, and what to do; `None` for other errors.
+fn no_place(path: &Path, source: &io::Error) -> Option<String> {
+    match Errno::from_raw(source.raw_os_error()?) {
+        Errno::EROFS => Some(
+            "its file system is mounted read-only here, and every process that uses limits writes to their file: mount it for \
+             writing (a volume of a container without `:ro`), or give a path in /dev/shm"
+                .to_owned(),
+        ),
+        Errno::ENOENT => {
+            let missing = path.ancestors().skip(1).filter(|directory| {
+                fs::metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            });
+            let missing = missing.last()?;
+            Some(if missing == Path::new("/dev/shm") {
+                "this system has no /dev/shm, as in AWS Lambda: give a path on a local file system, such as /tmp, which the \
+                 processes of one sandbox share; in a chroot or a container, mount a tmpfs there"
+                    .to_owned()
+            } else {
+                format!(
+                    "there is no directory {}: create it first, for the user of these processes, or give another path",
+                    missing.display()
+                )
+            })
+        }
+        _ => None,
     }
 }
 
@@ -206,4 +269,32 @@ pub(crate) fn damaged(path: &Path, place: OutOfRegion) -> Error {
         path: PathBuf::from(path),
         what: format!("{} bytes at {} lie outside the file", place.size, place.offset),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_directory_that_is_missing_is_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let missing = directory.path().join("missing");
+        let path = missing.join("below").join("limits");
+        let not_found = || io::Error::from(Errno::ENOENT);
+        let Error::Open(OpenError::NoPlace { why, .. }) = io_error("create", &path, not_found()) else {
+            panic!("no directory is missing");
+        };
+        assert!(
+            why.starts_with(&format!("there is no directory {}: ", missing.display())),
+            "{why}"
+        );
+        let beside = io_error("create", &directory.path().join("limits"), not_found());
+        assert!(matches!(beside, Error::Open(OpenError::Io { .. })), "{beside}");
+    }
+
+    #[test]
+    fn a_file_system_that_is_mounted_read_only_is_no_place() {
+        let error = io_error("open", Path::new("/limits"), Errno::EROFS.into());
+        assert!(error.to_string().contains("mounted read-only here"), "{error}");
+    }
 }

@@ -107,7 +107,9 @@ impl Failure {
     /// An error while creating a segment.
     pub fn while_creating(error: Error) -> Self {
         let creation_failed = match &error {
-            Error::Open(OpenError::Io { source, .. }) => source.kind() != io::ErrorKind::PermissionDenied,
+            Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. }) => {
+                source.kind() != io::ErrorKind::PermissionDenied
+            }
             Error::Open(OpenError::UnsupportedFileSystem { .. } | OpenError::LocksNotKept { .. }) => true,
             _ => false,
         };
@@ -132,7 +134,9 @@ impl From<Error> for Failure {
 /// The only place that maps errors to exit codes.
 fn code_of(error: &Error) -> ExitCode {
     match error {
-        Error::Open(OpenError::Io { source, .. }) => code_of_system(source),
+        Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. }) => {
+            code_of_system(source)
+        }
         Error::Open(
             OpenError::Denied { .. } | OpenError::CallForbidden { .. } | OpenError::Untrusted { .. },
         ) => ExitCode::Permission,

@@ -116,7 +116,7 @@ mod tests {
             COMPILED.set((0, 0));
             let understand = |verified: &Verified| compile_definitions(verified, &path);
             let (attached, (_, plans)) =
-                attach(&path, false, understand, |_| Ok(Admission::Join)).expect("attaches");
+                attach(&path, false, &|_| (), understand, |_| Ok(Admission::Join)).expect("attaches");
             let options = EngineOptions {
                 lock_timeout: Duration::from_secs(60),
                 clock: SegmentClock::System,
