@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shmlimit import Limits
+from shmlimit import SetHandle
 from shmlimit._web.admission import Admission, AdmissionControl, Answer, give_back
 from shmlimit._web.asgi_fields import encoded
 from shmlimit._web.client_address import ClientAddress
@@ -80,7 +80,7 @@ class LimitMiddleware:
     def __init__(
         self,
         app: Application,
-        limits: Limits,
+        limits: SetHandle,
         **options: Unpack[LimitOptions[Scope]],
     ) -> None:
         """Puts limits in front of an application.
@@ -179,6 +179,10 @@ class _ScopeHead:
     @property
     def context(self) -> Context:
         return self.request
+
+    @property
+    def method(self) -> str:
+        return str(self.request.get("method", ""))
 
     @property
     def client_address(self) -> str | None:

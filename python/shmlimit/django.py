@@ -115,6 +115,10 @@ class _RequestHead:
         return context_of(self.request)
 
     @property
+    def method(self) -> str:
+        return self.request.method or ""
+
+    @property
     def client_address(self) -> str | None:
         return self.request.META.get("REMOTE_ADDR") or None
 

@@ -32,7 +32,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from shmlimit import Limits, Permit
+from shmlimit import Permit, SetHandle
 from shmlimit._web.admission import Admission, AdmissionControl, Answer, give_back
 from shmlimit._web.asgi_fields import encoded
 from shmlimit._web.client_address import ClientAddress
@@ -86,7 +86,7 @@ class Limited:
     """
 
     @with_options_of(AdmissionControl.__init__)
-    def __init__(self, limits: Limits, **options: Unpack[LimitOptions[HTTPConnection]]) -> None:
+    def __init__(self, limits: SetHandle, **options: Unpack[LimitOptions[HTTPConnection]]) -> None:
         """Makes a dependency.
 
         Args:
@@ -190,6 +190,10 @@ class _RequestHead:
     @property
     def context(self) -> Context:
         return self.request.scope
+
+    @property
+    def method(self) -> str:
+        return str(self.request.scope.get("method", ""))
 
     @property
     def client_address(self) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shmlimit import Limits
+from shmlimit import SetHandle
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.keys import Header
@@ -45,7 +45,7 @@ class LimitMiddleware:
     def __init__(
         self,
         app: WSGIApplication,
-        limits: Limits,
+        limits: SetHandle,
         **options: Unpack[LimitOptions[WSGIEnvironment]],
     ) -> None:
         """Puts limits in front of an application.
@@ -122,6 +122,10 @@ class _EnvironmentHead:
     @property
     def context(self) -> Context:
         return self.request
+
+    @property
+    def method(self) -> str:
+        return str(self.request.get("REQUEST_METHOD", ""))
 
     @property
     def client_address(self) -> str | None:

@@ -12,15 +12,16 @@ from datetime import timedelta
 from typing import Any, Generic, NamedTuple
 
 import shmlimit
-from shmlimit import Checked, Limits, Permit, Refusal, Refused, _native
-from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
+from shmlimit import Permit, Refusal, Refused, SetHandle, _native
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken
 from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._event_loops import in_thread
 from shmlimit._web.client_address import AddressWatch, ClientAddress
-from shmlimit._web.head import Head, Request
+from shmlimit._web.head import Head, Request, is_preflight
 from shmlimit._web.keys import Header, KeyFinder, check_key
 from shmlimit._web.options import Advertise, OnError
 from shmlimit._web.refused_inside import announce, tell_outer
+from shmlimit.results import Checked
 
 _log = logging.getLogger("shmlimit")
 
@@ -139,14 +140,15 @@ def give_back(decision: Admission | Answer) -> None:
 _FAILED = 500
 
 
-def answer_to(error: shmlimit.Error, headers: _native.PolicyHeaders) -> Answer:
+def answer_to(error: shmlimit.Error, limits: SetHandle, headers: _native.PolicyHeaders) -> Answer:
     """The answer to a request for which asking the limits has raised an error."""
     if isinstance(error, Refused):
-        assert error.refusal is not None, "a refusal without its limits comes out of a pickle only"
+        assert error.refusal is not None, "only a program raises this with a text of its own"
         return Answer(*headers.refusal(error.refusal))
     if isinstance(error, shmlimit.NeverAdmissible):
         return Answer(*headers.never_admissible(error.limit))
-    if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
+    # That a set is not keyed is no fault of the client's.
+    if isinstance(error, shmlimit.InvalidKey) and limits.keyed:
         return Answer(*_native.PolicyHeaders.without_a_key(), error)
     return Answer(*_native.PolicyHeaders.failed(), error)
 
@@ -154,7 +156,7 @@ def answer_to(error: shmlimit.Error, headers: _native.PolicyHeaders) -> Answer:
 class _Asked(NamedTuple):
     """The set of limits to ask, and the header fields of its responses."""
 
-    limits: Limits
+    limits: SetHandle
     headers: _native.PolicyHeaders
 
 
@@ -164,7 +166,7 @@ class _Question(NamedTuple):
     key: Key | None
     costs: Costs | None
     tier: str | None
-    overrides: Capacities | None
+    overrides: Overrides | None
     deadline: float | None
     """Until when it may wait, on the monotonic clock; None if it does not wait."""
 
@@ -172,11 +174,11 @@ class _Question(NamedTuple):
         """How many more seconds it may wait; None if it does not wait."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
-    def ask(self, limits: Limits) -> Permit | Refusal | Checked:
+    def ask(self, limits: SetHandle) -> Permit | Refusal | Checked:
         """Asks the limits without waiting."""
         if limits._counts_networks:
-            return limits.check(self.costs, key=self.key, tier=self.tier, limits=self.overrides)
-        return limits.try_acquire(self.costs, key=self.key, tier=self.tier, limits=self.overrides)
+            return limits.check(self.costs, key=self.key, tier=self.tier, overrides=self.overrides)
+        return limits.try_acquire(self.costs, key=self.key, tier=self.tier, overrides=self.overrides)
 
 
 class AdmissionControl(Generic[Request]):
@@ -184,7 +186,7 @@ class AdmissionControl(Generic[Request]):
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SetHandle,
         *,
         key: KeyFinder[Request] | None = None,
         costs: Costs | Callable[[Request], Costs | Awaitable[Costs | None] | None] | None = None,
@@ -197,7 +199,7 @@ class AdmissionControl(Generic[Request]):
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[Request], str | Awaitable[str | None] | None] | None = None,
-        overrides: Capacities | Callable[[Request], Capacities | Awaitable[Capacities | None] | None] | None = None,
+        overrides: Overrides | Callable[[Request], Overrides | Awaitable[Overrides | None] | None] | None = None,
     ) -> None:
         """The options are those of `LimitOptions`."""
         if on_error not in ("refuse", "admit"):
@@ -244,7 +246,7 @@ class AdmissionControl(Generic[Request]):
                 if deadline is None or asked.limits._counts_networks:
                     decided = question.ask(asked.limits)
                 else:
-                    decided = asked.limits.acquire(costs, key=key, timeout=left, tier=tier, limits=overrides)
+                    decided = asked.limits.acquire(costs, key=key, timeout=left, tier=tier, overrides=overrides)
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
             else:
@@ -266,7 +268,7 @@ class AdmissionControl(Generic[Request]):
                     decided = question.ask(asked.limits)
                 else:
                     limits = asked.limits
-                    decided = await limits.acquire_async(costs, key=key, timeout=left, tier=tier, limits=overrides)
+                    decided = await limits.acquire_async(costs, key=key, timeout=left, tier=tier, overrides=overrides)
             except shmlimit.Removed as error:
                 # Opening the successor may wait for the process that is creating it.
                 question = await in_thread(self._after, error, asked, question)
@@ -276,7 +278,7 @@ class AdmissionControl(Generic[Request]):
                 question = self._decided(decided, asked)
         return _made_known(head, question)
 
-    def _describe(self, limits: Limits) -> _Asked:
+    def _describe(self, limits: SetHandle) -> _Asked:
         headers = _native.PolicyHeaders(
             limits, advertise=self._advertise, quota_units=self._quota_units, prefix=self._policy_prefix
         )
@@ -284,12 +286,16 @@ class AdmissionControl(Generic[Request]):
 
     def _question(self, head: Head[Request]) -> _Question | Admission | Answer:
         """What the request asks of the limits; or the decision, if they need not be asked."""
+        if is_preflight(head):
+            return Admission()
         if self._exempt is not None and answered("exempt", self._exempt(head.request)):
             return Admission()
         return self._question_of(head, self._takes.of((head.request,), {}))
 
     async def _question_async(self, head: Head[Request]) -> _Question | Admission | Answer:
         """What the request asks, in a task: callables may be asynchronous."""
+        if is_preflight(head):
+            return Admission()
         if self._exempt is not None and await awaited("exempt", self._exempt(head.request)):
             return Admission()
         return self._question_of(head, await self._takes.of_async((head.request,), {}))
@@ -315,7 +321,7 @@ class AdmissionControl(Generic[Request]):
         """Decides a request after an error: it asks again, or is decided without the limits."""
         if self._goes_on(error, asked):
             return question
-        answer = answer_to(error, asked.headers)
+        answer = answer_to(error, asked.limits, asked.headers)
         if answer.status != _FAILED:
             # Clients control their costs and keys. With `on_error="admit"`, that must not be a way past the limits.
             return answer

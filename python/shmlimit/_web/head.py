@@ -20,8 +20,21 @@ class Head(Protocol[OfFramework]):
         """Where the request carries what only this process can write."""
 
     @property
+    def method(self) -> str:
+        """The method of the request, in capitals; empty if it has none, as with WebSockets."""
+
+    @property
     def client_address(self) -> str | None:
         """The address of the other end of the connection; None if it has none, as with Unix sockets."""
 
     def header_values(self, name: str) -> list[str]:
         """The values of a header, one for each line that the server keeps separate."""
+
+
+def is_preflight(head: Head[OfFramework]) -> bool:
+    """Whether a browser asks for permission to send a request of another origin, which is yet to come.
+
+    Args:
+        head: What the limits read from the request.
+    """
+    return head.method == "OPTIONS" and bool(head.header_values("access-control-request-method"))
