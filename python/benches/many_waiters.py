@@ -24,7 +24,7 @@ RATE = 500
 BURST = 10
 
 
-async def measure(limits: sl.Limits, waiters: int, seconds: float, *, cancel: bool) -> tuple[float, float, bool]:
+async def measure(limits: sl.SetHandle, waiters: int, seconds: float, *, cancel: bool) -> tuple[float, float, bool]:
     """Served a second, share of a processor, and whether in order."""
     served: list[int] = []
 

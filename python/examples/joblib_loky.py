@@ -14,7 +14,7 @@ from joblib import Parallel, delayed  # type: ignore[import-untyped, import-not-
 import shmlimit as sl
 
 
-def query(database: sl.Limits, number: int) -> tuple[int, int]:
+def query(database: sl.SetHandle, number: int) -> tuple[int, int]:
     """Some work of which only a part needs a place."""
     with database.acquire(timeout=30.0):
         time.sleep(0.01)

@@ -61,7 +61,7 @@ def declaration(window: float, slack: float) -> sl.LimitSet:
     )
 
 
-def work(model: sl.Limits, port: int, until: float) -> None:
+def work(model: sl.SetHandle, port: int, until: float) -> None:
     """Ask the model one question after the other. This is the part that an application would have."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     while (left := until - time.monotonic()) > 0:
@@ -79,7 +79,7 @@ def work(model: sl.Limits, port: int, until: float) -> None:
                 permit.settle(tokens=answer["total_tokens"])
 
 
-def work_in_threads(model: sl.Limits, port: int, until: float) -> None:
+def work_in_threads(model: sl.SetHandle, port: int, until: float) -> None:
     """The main function of each client process."""
     threads = [threading.Thread(target=work, args=(model, port, until)) for _ in range(THREADS)]
     for thread in threads:

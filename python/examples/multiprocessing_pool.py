@@ -11,15 +11,15 @@ import tempfile
 
 import shmlimit as sl
 
-limits_of_this_process: sl.Limits
+limits_of_this_process: sl.SetHandle
 
 
-def take_by_argument(limits: sl.Limits, _turn: int) -> bool:
+def take_by_argument(limits: sl.SetHandle, _turn: int) -> bool:
     """Take one of what is left; the handle came as an argument, and was opened anew in this process."""
     return bool(limits.check())
 
 
-def remember(limits: sl.Limits) -> None:
+def remember(limits: sl.SetHandle) -> None:
     """Keep the handle: run once in each worker."""
     global limits_of_this_process
     limits_of_this_process = limits

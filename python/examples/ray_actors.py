@@ -16,7 +16,7 @@ import shmlimit as sl
 
 
 @ray.remote(num_cpus=0.25)  # type: ignore[untyped-decorator, misc, unused-ignore]
-def call(limits: sl.Limits) -> int:
+def call(limits: sl.SetHandle) -> int:
     """A task: a handle is pickled as the path of the file and the name of the set."""
     with limits.acquire(timeout=60.0):
         time.sleep(0.1)
@@ -26,7 +26,7 @@ def call(limits: sl.Limits) -> int:
 class Caller:
     """An actor that keeps its handle."""
 
-    def __init__(self, limits: sl.Limits) -> None:
+    def __init__(self, limits: sl.SetHandle) -> None:
         self.limits = limits
 
     def call(self) -> int:

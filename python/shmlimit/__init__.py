@@ -2,121 +2,99 @@
 
     import shmlimit as sl
 
-    limits = sl.open("/dev/shm/openai.limits", config="limits.toml")["openai"]
-    with limits.acquire({"tokens": 1500}, key="tenant-7", timeout=30) as permit:
-        answer = call()
-        permit.settle(tokens=answer.usage)
+    limits = sl.open("/dev/shm/openai.limits", sl.LimitSet("openai", [
+        sl.Calls("requests", 500, "60s", algorithm="sliding_window"),
+        sl.Rate("tokens", 200_000, "60s", algorithm="token_bucket"),
+        sl.Concurrency("in_flight", 16),
+    ]))["openai"]
+
+    with limits.acquire(tokens=1500, timeout=30) as permit:  # waits in the queue
+        answer = call_the_model()
+        permit.settle(tokens=answer.usage)                   # what was not used comes back
+
+    if not (result := limits.try_acquire(tokens=1500)):      # answers at once
+        print(result.binding, result.reason, result.retry_after)
 
 Amounts are in a limit's natural units; times are seconds or timedeltas. A refusal is a value, and falsy. A wait that
 ends without a permit raises, and so does entering a refusal with `with`.
+
+Declare   LimitSet of Rate, Calls, Budget and Concurrency; Keyed, Tier: each key with limits of its own
+Open      open -> Segment; segment["name"] -> SetHandle; Pool: a choice of sets; remove
+Ask       SetHandle.acquire, try_acquire, acquire_async, limited, check, reserve, peek, forecast, debit
+Answers   Permit.settle, release, debit, respect; Refusal; all of them in shmlimit.results
+Errors    Error, and below it DeclarationError, RequestError, Refused, PermitError, SegmentError, UnknownName
+Test      VirtualClock; shmlimit.testing: fixtures of pytest
+
+Frameworks   shmlimit.wsgi, asgi, django, rest_framework, fastapi, http; limits_storage: Flask-Limiter, slowapi
+Workers      shmlimit.celery, futures; concurry
+Models       shmlimit.llm: calls of language models
+Metrics      shmlimit.prometheus
+
+`help(shmlimit.SetHandle)` describes one of them, docs/python.md all of them, and `limitctl --help` the command.
 """
 
-from shmlimit._acquisition import Acquisition
+from shmlimit import results
 from shmlimit._clock import VirtualClock
 from shmlimit._declaration import Budget, Calls, Concurrency, Keyed, LimitSet, Rate, Tier
 from shmlimit._errors import (
     AcquireTimeout,
-    AlreadyExists,
     AlreadyReleased,
     AlreadySettled,
     BlockingAcquireWarning,
-    CannotApply,
     ConfigMismatch,
     CostRequired,
-    Damaged,
     DeclarationError,
     Error,
-    ForeignNamespace,
-    Incompatible,
-    InheritedPermit,
     InUse,
     InvalidAmount,
     InvalidKey,
-    KeyRequired,
-    LocksNotKept,
+    InvalidSegment,
     LockStuck,
-    MustBeHeld,
     NeverAdmissible,
     NoSpace,
-    NotABudget,
-    NotACheckpoint,
-    NotASegment,
     NotFound,
-    NotKeyed,
     PermissionDenied,
     PermitError,
-    Poisoned,
     Reclaimed,
     Refused,
     Removed,
     RequestError,
     SegmentClosed,
     SegmentError,
-    TooManyParticipants,
     UnknownLimit,
     UnknownLimitWarning,
     UnknownName,
-    UnknownSet,
-    UnknownTier,
-    Untrusted,
 )
-from shmlimit._limits import Limits
-from shmlimit._native import (
-    Checked,
-    Forecast,
-    Permit,
-    Refusal,
-    Reservation,
-    Settlement,
-    Verdict,
-    __version__,
-    remove,
-)
+from shmlimit._native import Permit, Refusal, __version__, remove
 from shmlimit._pool import Pool
 from shmlimit._segment import Segment, open  # noqa: A004
+from shmlimit._set_handle import SetHandle
 
 __all__ = [
     "AcquireTimeout",
-    "Acquisition",
-    "AlreadyExists",
     "AlreadyReleased",
     "AlreadySettled",
     "BlockingAcquireWarning",
     "Budget",
     "Calls",
-    "CannotApply",
-    "Checked",
     "Concurrency",
     "ConfigMismatch",
     "CostRequired",
-    "Damaged",
     "DeclarationError",
     "Error",
-    "Forecast",
-    "ForeignNamespace",
     "InUse",
-    "Incompatible",
-    "InheritedPermit",
     "InvalidAmount",
     "InvalidKey",
-    "KeyRequired",
+    "InvalidSegment",
     "Keyed",
     "LimitSet",
-    "Limits",
     "LockStuck",
-    "LocksNotKept",
-    "MustBeHeld",
     "NeverAdmissible",
     "NoSpace",
-    "NotABudget",
-    "NotACheckpoint",
-    "NotASegment",
     "NotFound",
-    "NotKeyed",
     "PermissionDenied",
     "Permit",
     "PermitError",
-    "Poisoned",
     "Pool",
     "Rate",
     "Reclaimed",
@@ -124,22 +102,17 @@ __all__ = [
     "Refused",
     "Removed",
     "RequestError",
-    "Reservation",
     "Segment",
     "SegmentClosed",
     "SegmentError",
-    "Settlement",
+    "SetHandle",
     "Tier",
-    "TooManyParticipants",
     "UnknownLimit",
     "UnknownLimitWarning",
     "UnknownName",
-    "UnknownSet",
-    "UnknownTier",
-    "Untrusted",
-    "Verdict",
     "VirtualClock",
     "__version__",
     "open",
     "remove",
+    "results",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from shmlimit import _native
 from shmlimit._event_loops import WaitingRoom, current_task, waiting_room
@@ -45,6 +45,9 @@ class Acquisition:
                 stacklevel=2,
                 source=self,
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an acquisition stays in its process and does not pickle: pass the handle, and ask there")
 
     def __await__(self) -> Generator[Any, Any, _native.Permit]:
         return self._acquire().__await__()

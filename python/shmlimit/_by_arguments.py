@@ -15,7 +15,7 @@ from shmlimit._declaration import Amount
 Costs: TypeAlias = Mapping[str, Amount]
 """Amounts by limit name."""
 
-Capacities: TypeAlias = Mapping[str, Amount | None]
+Overrides: TypeAlias = Mapping[str, Amount | None]
 """A key's own capacities by limit name; None restores the declared capacity."""
 
 Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address | UUID
@@ -50,17 +50,19 @@ def check_timeout(timeout: float | timedelta | None) -> None:
         )
 
 
-def check_limits(limits: object) -> None:
+def check_overrides(overrides: object) -> None:
     """Rejects capacities that name no limits right away, for callers that use them only later.
 
     Args:
-        limits: The capacities; None is fine.
+        overrides: The capacities; None is fine.
 
     Raises:
         TypeError: They are not a mapping.
     """
-    if limits is not None and not hasattr(limits, "items"):
-        raise TypeError(f'{limits!r} names no limits: give a mapping of names to capacities, such as {{"tokens": 500}}')
+    if overrides is not None and not hasattr(overrides, "items"):
+        raise TypeError(
+            f'{overrides!r} names no limits: give a mapping of names to capacities, such as {{"tokens": 500}}'
+        )
 
 
 class Taken(NamedTuple):
@@ -69,7 +71,7 @@ class Taken(NamedTuple):
     costs: Costs | None
     key: Key | None
     tier: str | None
-    overrides: Capacities | None
+    overrides: Overrides | None
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class ByArguments:
     costs: Costs | Callable[..., Costs | Awaitable[Costs | None] | None] | None
     key: Key | Callable[..., Key | Awaitable[Key | None] | None] | None
     tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None
-    overrides: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None
+    overrides: Overrides | Callable[..., Overrides | Awaitable[Overrides | None] | None] | None = None
 
     def refuse_asynchronous(self) -> None:
         """Rejects asynchronous functions, for callers that only use `of`.

@@ -242,7 +242,7 @@ class Keyed(_Declared):
             that has used little of its limits, and never one that is limited, held or waited for; or `"evict_oldest"`,
             which evicts the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read. Use False if keys are secrets.
-        overrides: Whether single keys can have their own capacities, set by `Limits.override`. Each key's row then
+        overrides: Whether single keys can have their own capacities, set by `SetHandle.override`. Each key's row then
             grows by 8 bytes, and by 8 for each limit, rounded up to a multiple of 64. Not for sets with tiers.
     """
 
@@ -278,7 +278,7 @@ class LimitSet(_Declared):
         waiters: How many requests may wait in the queue; default 5,120. In a keyed set, how many in each shard of its
             table; default 512.
         holds: How many permits that must give something back may be out at once.
-        labels: Whether each hold keeps the label of its request (`Limits.labelled`), for every process to see in
+        labels: Whether each hold keeps the label of its request (`SetHandle.labelled`), for every process to see in
             snapshots and in `limitctl inspect`. Each hold then takes 72 more bytes.
         collect_within: How long a grant is kept for a waiter that does not collect it while others wait: from 0.1 s to
             an hour, default 1 s. A process that is stopped, or whose event loop is blocked, does not collect.

@@ -21,7 +21,7 @@ class DeclarationError(Error, ValueError):
 
 
 class ConfigMismatch(Error, ValueError):
-    """The segment exists with another declaration.
+    """The segment exists with another declaration, which cannot be changed in place or must not. Nothing was changed.
 
     Attributes:
         path: The file.
@@ -32,10 +32,6 @@ class ConfigMismatch(Error, ValueError):
     path: str
     differences: list[str]
     remedy: str = ""
-
-
-class CannotApply(ConfigMismatch):
-    """Some differences from the live segment cannot be changed in place. Nothing was changed."""
 
 
 class RequestError(Error, ValueError):
@@ -60,44 +56,24 @@ class InvalidAmount(RequestError):
     """An amount is not a whole number of the limit's units."""
 
 
-class KeyRequired(RequestError):
-    """The set is keyed, and the request names no key, or one that is not an address for a set that counts networks."""
-
-
-class NotKeyed(RequestError):
-    """The request names a key, and the set is not keyed."""
-
-
 class InvalidKey(RequestError):
-    """A key is empty or too long."""
+    """The request names a key that cannot be used, or none although the set is keyed.
 
-
-class MustBeHeld(RequestError):
-    """A concurrency limit needs a permit to hold, which a check does not give."""
+    Also if it names one and the set is not keyed. A key may be empty, too long, or no address although the set counts
+    networks.
+    """
 
 
 class UnknownName(Error, KeyError):
-    """There is nothing of that name."""
-
-
-class UnknownSet(UnknownName):
-    """The segment has no set of that name."""
+    """The segment has no set of that name, or the set no limit or tier."""
 
 
 class UnknownLimit(UnknownName):
     """The set has no limit of that name."""
 
 
-class UnknownTier(UnknownName):
-    """The set has no tier of that name."""
-
-
-class NotABudget(RequestError):
-    """Only a budget can be debited, and this limit is not one: settle the permit instead."""
-
-
 class PermitError(Error, RuntimeError):
-    """The permit cannot be used like this any more."""
+    """The permit cannot be used like this any more, or it belongs to the process that forked this one."""
 
 
 class AlreadySettled(PermitError):
@@ -112,12 +88,8 @@ class Reclaimed(PermitError):
     """The lease ran out, and there is nothing left to renew. Releasing such a permit raises nothing."""
 
 
-class InheritedPermit(PermitError):
-    """The permit belongs to the process that forked this one."""
-
-
 class SegmentError(Error, OSError):
-    """The segment's file cannot be used.
+    """The segment's file cannot be used, or not from here.
 
     Attributes:
         path: The file, if known.
@@ -135,49 +107,21 @@ class NotFound(SegmentError, FileNotFoundError):
 
 
 class PermissionDenied(SegmentError, PermissionError):
-    """The system does not let this process use the file, for example because it belongs to another user."""
+    """The system does not let this process use the file, or it is not trusted: someone else may have planted it."""
 
 
 class SegmentClosed(SegmentError, ValueError):
     """This segment object was closed."""
 
 
-class AlreadyExists(SegmentError, FileExistsError):
-    """A file already exists at the path."""
-
-
 class NoSpace(SegmentError):
     """The file system, the memory cgroup or the file size limit (`ulimit -f`) leaves no room. Nothing was created."""
 
 
-class NotACheckpoint(SegmentError):
-    """The file to write a checkpoint to, or to create a segment from, is not empty and not a checkpoint."""
+class InvalidSegment(SegmentError):
+    """The file is not a segment, or not a checkpoint, that this build can use.
 
-
-class NotASegment(SegmentError):
-    """The file is not a segment at all."""
-
-
-class Incompatible(SegmentError):
-    """The segment was made by a build whose layout differs."""
-
-
-class ForeignNamespace(SegmentError):
-    """The segment is in use in another PID or time namespace, or comes from another boot."""
-
-
-class Damaged(SegmentError):
-    """The file's contents are damaged."""
-
-
-class Untrusted(SegmentError, PermissionError):
-    """The file is not trusted: someone else may have planted it."""
-
-
-class LocksNotKept(SegmentError):
-    """The file system, such as an overlay, loses the lock by which a process shows that it is alive.
-
-    A container's own files are on an overlay: use `/dev/shm` or a volume.
+    It is another kind of file, has another layout, or is damaged beyond repair.
     """
 
 
@@ -222,22 +166,11 @@ class LockStuck(SegmentError):
     pid_namespace: int | None = None
 
 
-class Poisoned(SegmentError):
-    """A recovery found a set in a state that it could not repair."""
-
-
-class TooManyParticipants(SegmentError):
-    """All participant slots are taken by live processes. A process takes one, however often it opens the segment.
-
-    Declare more (`participants`) in a new segment, or end some processes.
-    """
-
-
 class Refused(Error):
     """A wait ended without a permit: the queue or the table is full, or the time was up.
 
     Attributes:
-        refusal: The refusal; None if the exception came from another process.
+        refusal: The refusal; None if a program raised this with a text of its own.
         set_name: The set.
         binding: The limit that refused; None if a table was full.
         reason: Why, in one word.
@@ -255,9 +188,7 @@ class Refused(Error):
         self.retry_after: float | None = described.retry_after if described is not None else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A refusal is bound to this process's segment, so it is not pickled.
-        state = {name: value for name, value in vars(self).items() if name != "refusal"}
-        return type(self), (str(self),), {**state, "refusal": None}
+        return type(self), (str(self),), vars(self)
 
 
 class AcquireTimeout(Refused, TimeoutError):

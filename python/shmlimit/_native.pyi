@@ -8,14 +8,13 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, final
 
 from typing_extensions import Self, disjoint_base
 
-from shmlimit._by_arguments import Capacities, Costs, Key
+from shmlimit._by_arguments import Costs, Key, Overrides
 from shmlimit._declaration import Amount
 
 __all__ = [
     "Checked",
     "Declaration",
     "Forecast",
-    "Limits",
     "Permit",
     "PolicyHeaders",
     "Pool",
@@ -23,6 +22,7 @@ __all__ = [
     "Refusal",
     "Reservation",
     "Segment",
+    "SetHandle",
     "Settlement",
     "Verdict",
     "VirtualClock",
@@ -181,6 +181,16 @@ class Permit:
 
 @final
 class Refusal:
+    def __new__(
+        cls,
+        set_name: str,
+        message: str,
+        binding: str | None,
+        reason: str,
+        retry_after: float | None,
+        remaining: int | Decimal | None,
+        verdicts: dict[str, Verdict],
+    ) -> Self: ...
     @property
     def binding(self) -> str | None: ...
     @property
@@ -240,8 +250,10 @@ class Reservation:
     def __bool__(self) -> Literal[True]: ...
 
 @disjoint_base
-class Limits:
-    def __new__(cls, source: Segment | Limits, name: str, *, strict: bool = True, label: str | None = None) -> Self: ...
+class SetHandle:
+    def __new__(
+        cls, source: Segment | SetHandle, name: str, *, strict: bool = True, label: str | None = None
+    ) -> Self: ...
     @property
     def name(self) -> str: ...
     @property
@@ -266,7 +278,8 @@ class Limits:
         key: Key | None = None,
         heartbeat: bool = False,
         tier: str | None = None,
-        limits: Capacities | None = None,
+        overrides: Overrides | None = None,
+        **named: Amount,
     ) -> Permit | Refusal: ...
     def acquire(
         self,
@@ -276,16 +289,18 @@ class Limits:
         timeout: _Span | None = None,
         heartbeat: bool = False,
         tier: str | None = None,
-        limits: Capacities | None = None,
+        overrides: Overrides | None = None,
+        **named: Amount,
     ) -> Permit: ...
     def _begin(
         self,
         costs: Costs | None,
+        named: dict[str, Amount] | None,
         key: Key | None,
         timeout: _Span | None,
         heartbeat: bool,
         tier: str | None,
-        limits: Capacities | None,
+        overrides: Overrides | None,
     ) -> Waiting: ...
     def reserve(
         self,
@@ -294,7 +309,8 @@ class Limits:
         key: Key | None = None,
         max_delay: _Span,
         tier: str | None = None,
-        limits: Capacities | None = None,
+        overrides: Overrides | None = None,
+        **named: Amount,
     ) -> Reservation | Refusal: ...
     def check(
         self,
@@ -302,7 +318,8 @@ class Limits:
         *,
         key: Key | None = None,
         tier: str | None = None,
-        limits: Capacities | None = None,
+        overrides: Overrides | None = None,
+        **named: Amount,
     ) -> Checked: ...
     def check_many(
         self,
@@ -310,9 +327,10 @@ class Limits:
         costs: Costs | None = None,
         *,
         tier: str | None = None,
-        limits: Capacities | None = None,
+        overrides: Overrides | None = None,
+        **named: Amount,
     ) -> list[Checked]: ...
-    def peek(self, costs: Costs | None = None, *, key: Key | None = None) -> dict[str, Verdict]: ...
+    def peek(self, costs: Costs | None = None, *, key: Key | None = None, **named: Amount) -> dict[str, Verdict]: ...
     def forecast(self, *, key: Key | None = None) -> dict[str, Forecast]: ...
     def debit(self, limit: str, used: Amount, *, key: Key | None = None) -> Checked: ...
     @property
@@ -332,7 +350,7 @@ class Limits:
 class PolicyHeaders:
     def __new__(
         cls,
-        limits: Limits,
+        limits: SetHandle,
         *,
         advertise: str = "always",
         quota_units: dict[str, str] | None = None,
@@ -350,18 +368,27 @@ class PolicyHeaders:
 class Pool:
     def __new__(
         cls,
-        members: Sequence[Limits],
+        members: Sequence[SetHandle],
         strategy: str = "round_robin",
         *,
         failover: bool = False,
         worker_index: int | None = None,
     ) -> Self: ...
     def __len__(self) -> int: ...
-    def try_acquire(self, costs: Costs | None = None, *, heartbeat: bool = False) -> Permit | Refusal: ...
+    def try_acquire(
+        self, costs: Costs | None = None, *, heartbeat: bool = False, **named: Amount
+    ) -> Permit | Refusal: ...
     def acquire(
-        self, costs: Costs | None = None, *, timeout: _Span | None = None, heartbeat: bool = False
+        self,
+        costs: Costs | None = None,
+        *,
+        timeout: _Span | None = None,
+        heartbeat: bool = False,
+        **named: Amount,
     ) -> Permit: ...
-    def _begin(self, costs: Costs | None, timeout: _Span | None, heartbeat: bool) -> Waiting: ...
+    def _begin(
+        self, costs: Costs | None, named: dict[str, Amount] | None, timeout: _Span | None, heartbeat: bool
+    ) -> Waiting: ...
 
 @disjoint_base
 class Segment:

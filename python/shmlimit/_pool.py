@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from shmlimit import _greenlets, _native
 from shmlimit._acquisition import Acquisition, acquire_in
 from shmlimit._by_arguments import Costs, check_costs, check_timeout
+from shmlimit._declaration import Amount
 
 if TYPE_CHECKING:
-    from shmlimit._limits import Limits
+    from shmlimit._set_handle import SetHandle
 
 
 class Pool(_native.Pool):
@@ -31,14 +32,14 @@ class Pool(_native.Pool):
 
     __slots__ = ("failover", "members", "strategy", "worker_index")
 
-    members: tuple[Limits, ...]
+    members: tuple[SetHandle, ...]
     strategy: str
     failover: bool
     worker_index: int | None
 
     def __init__(
         self,
-        members: Sequence[Limits],
+        members: Sequence[SetHandle],
         strategy: Literal["round_robin", "random", "least_loaded"] = "round_robin",
         *,
         failover: bool = False,
@@ -54,7 +55,7 @@ class Pool(_native.Pool):
         """Returns a pool of the same sets whose requests are labelled. Its turns start over.
 
         Args:
-            label: The label, as for `Limits.labelled`.
+            label: The label, as for `SetHandle.labelled`.
 
         Returns:
             The pool.
@@ -64,7 +65,12 @@ class Pool(_native.Pool):
         )
 
     def acquire_async(
-        self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
+        self,
+        costs: Costs | None = None,
+        *,
+        timeout: float | timedelta | None = None,
+        heartbeat: bool = False,
+        **named: Amount,
     ) -> Acquisition:
         """Acquires a permit in an asyncio or trio task.
 
@@ -72,6 +78,7 @@ class Pool(_native.Pool):
             costs: What to take of each limit.
             timeout: Seconds to wait at most, counted from when the result is awaited or entered.
             heartbeat: Whether the leases are renewed until the permit is released.
+            **named: Costs as keywords, as for `SetHandle.try_acquire`.
 
         Returns:
             An object to await for the permit, or to enter with `async with`.
@@ -79,14 +86,15 @@ class Pool(_native.Pool):
         Raises:
             AcquireTimeout: When awaited, as for `acquire`.
             Refused: When awaited, as for `acquire`.
-            TypeError: At once, if the costs are not a mapping.
+            TypeError: At once, if the costs are not a mapping; when awaited, if a keyword is neither a parameter nor a
+                limit.
             ValueError: At once, if the timeout is negative.
         """
         check_costs(costs)
         check_timeout(timeout)
-        return Acquisition(lambda: self._begin(costs, timeout, heartbeat))
+        return Acquisition(lambda: self._begin(costs, named, timeout, heartbeat))
 
-    def __getitem__(self, index: int) -> Limits:
+    def __getitem__(self, index: int) -> SetHandle:
         """Returns the set at an index; a negative index counts from the end.
 
         Args:
@@ -101,21 +109,26 @@ class Pool(_native.Pool):
         """
         return self.members[operator.index(index)]
 
-    def __iter__(self) -> Iterator[Limits]:
+    def __iter__(self) -> Iterator[SetHandle]:
         return iter(self.members)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_of, (self.members, self.strategy, self.failover, self.worker_index)
 
 
-def _made_of(members: Sequence[Limits], strategy: Any, failover: bool, worker_index: int | None) -> Pool:
+def _made_of(members: Sequence[SetHandle], strategy: Any, failover: bool, worker_index: int | None) -> Pool:
     return Pool(members, strategy, failover=failover, worker_index=worker_index)
 
 
 def _acquire(
-    self: Pool, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
+    self: Pool,
+    costs: Costs | None = None,
+    *,
+    timeout: float | timedelta | None = None,
+    heartbeat: bool = False,
+    **named: Amount,
 ) -> _native.Permit:
     room = _greenlets.hub_room()
     if room is None:
-        return _native.Pool.acquire(self, costs, timeout=timeout, heartbeat=heartbeat)
-    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, timeout, heartbeat)))
+        return _native.Pool.acquire(self, costs, timeout=timeout, heartbeat=heartbeat, **named)
+    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, named, timeout, heartbeat)))

@@ -16,7 +16,7 @@ from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
 from shmlimit._declaration import Config, Fleet, LockKind, declaration
 from shmlimit._errors import DeclarationError
-from shmlimit._limits import Limits, let_greenlets_wait
+from shmlimit._set_handle import SetHandle, let_greenlets_wait
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,7 +31,7 @@ OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
 _log = logging.getLogger("shmlimit")
 
 
-class Segment(_native.Segment, Mapping[str, Limits]):
+class Segment(_native.Segment, Mapping[str, SetHandle]):
     """A segment that this process is attached to: a mapping from the names of its sets to their handles.
 
     It may be used by any number of threads, and stays valid in forked children. As a context manager, it is closed at
@@ -42,7 +42,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
     _clock: VirtualClock | None
     _file: tuple[int, int] | None
-    _handles: weakref.WeakValueDictionary[str, Limits]
+    _handles: weakref.WeakValueDictionary[str, SetHandle]
     _options: OpeningOptions
     _successor: Segment | None
 
@@ -100,7 +100,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
     __hash__ = object.__hash__
 
-    def __getitem__(self, name: str) -> Limits:
+    def __getitem__(self, name: str) -> SetHandle:
         """Returns the set of that name.
 
         Args:
@@ -110,13 +110,13 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             A handle: the same one while anyone still has it. It keeps the segment open.
 
         Raises:
-            UnknownSet: There is no such set; the message lists those that exist.
+            UnknownName: There is no such set; the message lists those that exist.
             SegmentClosed: This object was closed.
         """
         let_greenlets_wait()
         handle = None if self.closed else self._handles.get(name)
         if handle is None:
-            handle = self._handles.setdefault(name, Limits(self, name))
+            handle = self._handles.setdefault(name, SetHandle(self, name))
         return handle
 
     def __iter__(self) -> Iterator[str]:
@@ -197,7 +197,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             Each change that was made, in words.
 
         Raises:
-            CannotApply: Something cannot be changed in place; nothing was changed.
+            ConfigMismatch: Something cannot be changed in place; nothing was changed.
         """
         return self._apply(declaration(config))
 

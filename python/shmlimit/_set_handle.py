@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _greenlets, _native
 from shmlimit._acquisition import Acquisition, acquire_in
-from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, check_costs, check_limits, check_timeout
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, check_costs, check_overrides, check_timeout
+from shmlimit._declaration import Amount
 from shmlimit._limited import P, R, runs_in_a_task, wrap
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from shmlimit._segment import Segment
 
 
-class Limits(_native.Limits):
-    """A set of limits that are taken together, all or nothing, and shared by all processes with the segment open.
+class SetHandle(_native.SetHandle):
+    """The handle of a set: limits that are taken together, and shared by all processes that have the segment open.
 
     A handle may be used by any number of threads, event loops and forked children. It pickles as the segment's path and
     the set's name; unpickling opens that segment.
@@ -37,7 +38,7 @@ class Limits(_native.Limits):
         self._segment = segment
         return self
 
-    def labelled(self, label: str) -> Limits:
+    def labelled(self, label: str) -> SetHandle:
         """Returns a handle of the same set whose requests are labelled with what they are for.
 
         The label appears in the events of `shmlimit.open(..., log_requests=True)`, truncated to 64 bytes. If the set is
@@ -50,7 +51,7 @@ class Limits(_native.Limits):
         Returns:
             The handle, which pickles with its label.
         """
-        labelled = _native.Limits.__new__(type(self), self, self.name, label=label)
+        labelled = _native.SetHandle.__new__(type(self), self, self.name, label=label)
         labelled._segment = self._segment
         return labelled
 
@@ -62,7 +63,8 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | None = None,
-        limits: Capacities | None = None,
+        overrides: Overrides | None = None,
+        **named: Amount,
     ) -> Acquisition:
         """Acquires a permit in an asyncio (also uvloop) or trio task, in the same queue as every other process.
 
@@ -73,7 +75,8 @@ class Limits(_native.Limits):
                 as long as it takes, provided there is room in the queue (the `waiters` of the set's declaration).
             heartbeat: Whether the leases are renewed until the permit is released, as for `acquire`.
             tier: The tier to put the key into, as for `acquire`.
-            limits: The key's own capacities, as for `acquire`.
+            overrides: The key's own capacities, as for `acquire`.
+            **named: Costs as keywords, as for `try_acquire`.
 
         Returns:
             An object to await for the permit, or to enter with `async with`, which releases the permit at the end.
@@ -82,13 +85,14 @@ class Limits(_native.Limits):
             AcquireTimeout: When awaited, as for `acquire`.
             Refused: When awaited, as for `acquire`.
             RequestError: When awaited, as for `acquire`.
-            TypeError: At once, if the costs or the limits are not a mapping.
+            TypeError: At once, if the costs or the overrides are not a mapping; when awaited, if a keyword is neither a
+                parameter nor a limit.
             ValueError: At once, if the timeout is negative.
         """
         check_costs(costs)
         check_timeout(timeout)
-        check_limits(limits)
-        return Acquisition(lambda: self._begin(costs, key, timeout, heartbeat, tier, limits))
+        check_overrides(overrides)
+        return Acquisition(lambda: self._begin(costs, named, key, timeout, heartbeat, tier, overrides))
 
     @overload
     def limited(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -104,7 +108,7 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None,
-        limits: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None,
+        overrides: Overrides | Callable[..., Overrides | Awaitable[Overrides | None] | None] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def limited(
@@ -117,7 +121,7 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | Callable[..., str | Awaitable[str | None] | None] | None = None,
-        limits: Capacities | Callable[..., Capacities | Awaitable[Capacities | None] | None] | None = None,
+        overrides: Overrides | Callable[..., Overrides | Awaitable[Overrides | None] | None] | None = None,
     ) -> Any:
         """Makes a function wait for a permit before it runs, and give it back when it ends.
 
@@ -135,13 +139,13 @@ class Limits(_native.Limits):
             timeout: Seconds to wait at most; by default as long as it takes.
             heartbeat: Whether the leases are renewed while the function runs, as for `acquire`.
             tier: The tier to put the key into, as for `acquire`, or a function of the call's arguments.
-            limits: The key's own capacities, as for `acquire`, or a function of the call's arguments.
+            overrides: The key's own capacities, as for `acquire`, or a function of the call's arguments.
 
         Returns:
             The limited function, or a decorator that makes one. When called, it raises what `acquire` raises.
 
         Raises:
-            TypeError: The costs or the limits are neither a mapping nor a function, or the decorated object is not a
+            TypeError: The costs or the overrides are neither a mapping nor a function, or the decorated object is not a
                 function.
             ValueError: The timeout is negative.
         """
@@ -149,19 +153,19 @@ class Limits(_native.Limits):
             raise TypeError(f'{function!r} is no function: name what to take, as in limited(costs={{"tokens": 1500}})')
         if not callable(costs):
             check_costs(costs)
-        if not callable(limits):
-            check_limits(limits)
+        if not callable(overrides):
+            check_overrides(overrides)
         check_timeout(timeout)
-        by_arguments = ByArguments(costs, key, tier, limits)
+        by_arguments = ByArguments(costs, key, tier, overrides)
 
         def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
-            costs, key, tier, limits = by_arguments.of(args, kwargs)
-            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits)
+            costs, key, tier, overrides = by_arguments.of(args, kwargs)
+            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, overrides=overrides)
 
         async def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
-            costs, key, tier, limits = await by_arguments.of_async(args, kwargs)
+            costs, key, tier, overrides = await by_arguments.of_async(args, kwargs)
             return await self.acquire_async(
-                costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits
+                costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, overrides=overrides
             )
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,14 +175,14 @@ class Limits(_native.Limits):
 
         return decorate if function is None else decorate(function)
 
-    def successor(self) -> Limits | None:
+    def successor(self) -> SetHandle | None:
         """If the segment was removed, returns the set of the same name in the segment that replaced it at the path.
 
         Returns:
             A handle, opened as `Segment.successor` describes; None if there is no such segment yet.
 
         Raises:
-            UnknownSet: The new segment has no set of this name.
+            UnknownName: The new segment has no set of this name.
             SegmentError: The new segment cannot be used.
         """
         if not self._has_successor():
@@ -192,28 +196,29 @@ class Limits(_native.Limits):
         return _labelled, (self._segment, self.name, self.label)
 
 
-def _labelled(segment: Segment, name: str, label: str) -> Limits:
+def _labelled(segment: Segment, name: str, label: str) -> SetHandle:
     return segment[name].labelled(label)
 
 
 def _acquire(
-    self: Limits,
+    self: SetHandle,
     costs: Costs | None = None,
     *,
     key: Key | None = None,
     timeout: float | timedelta | None = None,
     heartbeat: bool = False,
     tier: str | None = None,
-    limits: Capacities | None = None,
+    overrides: Overrides | None = None,
+    **named: Amount,
 ) -> _native.Permit:
     room = _greenlets.hub_room()
     if room is None:
-        return _native.Limits.acquire(
-            self, costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits
+        return _native.SetHandle.acquire(
+            self, costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, overrides=overrides, **named
         )
-    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, key, timeout, heartbeat, tier, limits)))
+    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, named, key, timeout, heartbeat, tier, overrides)))
 
 
 def let_greenlets_wait() -> None:
     """Makes `acquire` let a hub's other greenlets run while it waits, if this process uses gevent."""
-    _greenlets.let_wait(Limits, _acquire)
+    _greenlets.let_wait(SetHandle, _acquire)

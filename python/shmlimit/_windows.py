@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 import shmlimit
-from shmlimit import Keyed, Limits, LimitSet
+from shmlimit import Keyed, LimitSet, SetHandle
 from shmlimit._declaration import WhenFull
 
 _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]
@@ -44,12 +44,12 @@ _NEARLY_FULL = 0.8
 class Table:
     """The keyed set of one file, with an occasional look at how full it is."""
 
-    def __init__(self, limits: Limits, directory: WindowDirectory) -> None:
+    def __init__(self, limits: SetHandle, directory: WindowDirectory) -> None:
         self.limits = limits
         self._directory = directory
         self._uses_to_look = 1
 
-    def used(self) -> Limits:
+    def used(self) -> SetHandle:
         """Returns the set, for one use."""
         self._uses_to_look -= 1
         if self._uses_to_look <= 0:
@@ -105,7 +105,7 @@ class WindowDirectory:
         if self.path.exists():
             self._require_private()
 
-    def limits(self, kind: str, state_words: int, declare: _Declare) -> Limits:
+    def limits(self, kind: str, state_words: int, declare: _Declare) -> SetHandle:
         """Returns the set of a kind, for one use: already open, from its file, or from a new file.
 
         Args:
@@ -119,7 +119,7 @@ class WindowDirectory:
             opened = self._opened.setdefault(kind, Table(self._create(kind, state_words, declare), self))
         return opened.used()
 
-    def find(self, kind: str) -> Limits | None:
+    def find(self, kind: str) -> SetHandle | None:
         """Returns the set of a kind if any process has created it."""
         opened = self._opened.get(kind)
         if opened is None:
@@ -129,7 +129,7 @@ class WindowDirectory:
                 return None
         return opened.limits
 
-    def known(self, beginning: str) -> Iterator[Limits]:
+    def known(self, beginning: str) -> Iterator[SetHandle]:
         """The existing sets with these options whose kind begins with `beginning`."""
         ending = f".{self._shape}{_SUFFIX}"
         for name in sorted(os.listdir(self.path)) if self.path.exists() else ():
@@ -170,7 +170,7 @@ class WindowDirectory:
                 2 * rows,
             )
 
-    def _create(self, kind: str, state_words: int, declare: _Declare) -> Limits:
+    def _create(self, kind: str, state_words: int, declare: _Declare) -> SetHandle:
         path = self._file(kind)
         try:
             return shmlimit.open(path)[_SET]

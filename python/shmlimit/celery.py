@@ -29,8 +29,8 @@ from celery.exceptions import (  # type: ignore[import-untyped, import-not-found
     Retry,
 )
 
-from shmlimit import Limits, Permit, Refused, Removed
-from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
+from shmlimit import Permit, Refused, Removed, SetHandle
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken
 
 __all__ = ["LimitedTask", "limited"]
 
@@ -89,7 +89,7 @@ class _SentBack:
 class _Terms:
     """What a class of tasks takes, and what happens to a task that is refused."""
 
-    limits: Limits
+    limits: SetHandle
     takes: ByArguments
     timeout: float | timedelta | None
     when_refused: Literal["retry", "fail"]
@@ -101,13 +101,13 @@ class _Terms:
         costs, key, tier, overrides = taken
         limits = self.limits
         try:
-            return limits.acquire(costs, key=key, timeout=self.timeout, tier=tier, limits=overrides)
+            return limits.acquire(costs, key=key, timeout=self.timeout, tier=tier, overrides=overrides)
         except Removed:
             successor = limits.successor()
             if successor is None:
                 raise
         self.limits = successor
-        return successor.acquire(costs, key=key, timeout=self.timeout, tier=tier, limits=overrides)
+        return successor.acquire(costs, key=key, timeout=self.timeout, tier=tier, overrides=overrides)
 
 
 class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
@@ -174,7 +174,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
 
 
 def limited(
-    limits: Limits,
+    limits: SetHandle,
     costs: Costs | Callable[..., Costs | None] | None = None,
     *,
     key: Key | Callable[..., Key | None] | None = None,
@@ -183,7 +183,7 @@ def limited(
     max_refusals: int | None = None,
     retry_delay: float = 1.0,
     tier: str | Callable[..., str | None] | None = None,
-    overrides: Capacities | Callable[..., Capacities | None] | None = None,
+    overrides: Overrides | Callable[..., Overrides | None] | None = None,
     base: type[Any] = Task,
 ) -> type[LimitedTask]:
     """Makes a base class for tasks that run under a permit of `limits`.
@@ -208,9 +208,9 @@ def limited(
             `task_always_eager` it fails.
         max_refusals: How often a task may be sent back before it fails; `None` for no bound.
         retry_delay: The longest first countdown if there is no place, in seconds: about as long as a task runs.
-        tier: The tier to put the key into, as for `Limits.acquire`, or a function that returns it for the task's
+        tier: The tier to put the key into, as for `SetHandle.acquire`, or a function that returns it for the task's
             arguments.
-        overrides: The key's own capacities, as `limits` of `Limits.acquire`, or a function that returns them for the
+        overrides: The key's own capacities, as for `SetHandle.acquire`, or a function that returns them for the
             task's arguments.
         base: The task class to build on, if the application has one of its own.
 

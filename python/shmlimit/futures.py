@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from shmlimit import Limits, Permit
-from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
+from shmlimit import Permit, SetHandle
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken
 
 __all__ = ["LimitedExecutor", "current_permit"]
 
@@ -47,21 +47,21 @@ class LimitedExecutor(Executor):
         key: The key whose limits are used, or a function that returns it in the same way.
         timeout: How long a worker waits in the queue, in seconds; `None` for as long as it takes. After that the
             future ends with `AcquireTimeout`, and the function is not called.
-        tier: The tier to put the key into, as for `Limits.acquire`, or a function that returns it in the same way.
-        overrides: The key's own capacities, as `limits` of `Limits.acquire`, or a function that returns them in the
+        tier: The tier to put the key into, as for `SetHandle.acquire`, or a function that returns it in the same way.
+        overrides: The key's own capacities, as for `SetHandle.acquire`, or a function that returns them in the
             same way.
     """
 
     def __init__(
         self,
         executor: Executor,
-        limits: Limits,
+        limits: SetHandle,
         costs: Costs | Callable[..., Costs | None] | None = None,
         *,
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
         tier: str | Callable[..., str | None] | None = None,
-        overrides: Capacities | Callable[..., Capacities | None] | None = None,
+        overrides: Overrides | Callable[..., Overrides | None] | None = None,
     ) -> None:
         self._executor = executor
         self._limits = limits
@@ -87,7 +87,7 @@ class LimitedExecutor(Executor):
 
 
 def _call_under_permit(
-    limits: Limits,
+    limits: SetHandle,
     taken: Taken,
     timeout: float | timedelta | None,
     function: Callable[..., _Result],
@@ -95,7 +95,7 @@ def _call_under_permit(
     kwargs: dict[str, Any],
 ) -> _Result:
     costs, key, tier, overrides = taken
-    with limits.acquire(costs, key=key, timeout=timeout, tier=tier, limits=overrides) as permit:
+    with limits.acquire(costs, key=key, timeout=timeout, tier=tier, overrides=overrides) as permit:
         token = _permit.set(permit)
         try:
             return function(*args, **kwargs)

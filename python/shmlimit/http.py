@@ -20,16 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shmlimit import Checked, Error, Limits, Permit, Refusal, Refused, _native
+from shmlimit import Error, Permit, Refusal, Refused, SetHandle, _native
 from shmlimit._web.admission import Answer, answer_to
 from shmlimit._web.options import Advertise
+from shmlimit.results import Checked
 
 __all__ = ["Answer", "rate_limit_fields", "refusal_response"]
 
 
 def refusal_response(
     refused: Refusal | Checked | Error,
-    limits: Limits,
+    limits: SetHandle,
     *,
     advertise: Advertise = "always",
     quota_units: Mapping[str, str] | None = None,
@@ -39,7 +40,7 @@ def refusal_response(
 
     Args:
         refused: What the limits said: a refusal, or the error that was raised instead, such as `AcquireTimeout`,
-            `NeverAdmissible` or `KeyRequired`. Other errors are answered 500.
+            `NeverAdmissible` or `InvalidKey`. Other errors are answered 500.
         limits: The set that was asked.
         advertise: Whether it reports the state of the limits; `"never"` if not.
         quota_units: For each rate limit or budget, the unit in which clients know it. Others are left out.
@@ -50,19 +51,19 @@ def refusal_response(
         dictionary).
 
     Raises:
-        ValueError: It was admitted, or the error comes from another process and has lost its refusal.
+        ValueError: It was admitted, or it comes out of a pickle, which keeps only what it says.
     """
     headers = _headers(limits, advertise, quota_units, policy_prefix)
     if not isinstance(refused, Error):
         return Answer(*headers.refusal(refused))
     if isinstance(refused, Refused) and refused.refusal is None:
-        raise ValueError("the error comes from another process, where its refusal stayed: answer it there")
-    return answer_to(refused, headers)
+        raise ValueError("the error has no refusal: give the one that was raised by the limits")
+    return answer_to(refused, limits, headers)
 
 
 def rate_limit_fields(
     admitted: Permit | Checked,
-    limits: Limits,
+    limits: SetHandle,
     *,
     quota_units: Mapping[str, str] | None = None,
     policy_prefix: str = "",
@@ -85,6 +86,6 @@ def rate_limit_fields(
 
 
 def _headers(
-    limits: Limits, advertise: Advertise, quota_units: Mapping[str, str] | None, policy_prefix: str
+    limits: SetHandle, advertise: Advertise, quota_units: Mapping[str, str] | None, policy_prefix: str
 ) -> _native.PolicyHeaders:
     return _native.PolicyHeaders(limits, advertise=advertise, quota_units=dict(quota_units or {}), prefix=policy_prefix)

@@ -25,10 +25,11 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 
-from shmlimit import Calls, Checked, Limits, Permit, Refusal, Removed
+from shmlimit import Calls, Permit, Refusal, Removed, SetHandle
 from shmlimit._web.django_request import context_of
 from shmlimit._web.refused_inside import tell_outer
 from shmlimit._windows import WindowDirectory
+from shmlimit.results import Checked
 
 if TYPE_CHECKING:
     # Only for types: DRF's views import the throttles that the settings name, so this would be circular.
@@ -131,7 +132,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
                 self._answer = None
             permit.release()
 
-    def _ask(self, ask: Callable[[Limits, Key], Answer]) -> Answer:
+    def _ask(self, ask: Callable[[SetHandle, Key], Answer]) -> Answer:
         key = self.key if isinstance(self.key, (str, bytes)) else str(self.key)
         directory, _ = _directory()
         try:
@@ -141,7 +142,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
             directory.forget()
             return ask(self._limits(), key or _EMPTY_KEY)
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> SetHandle:
         directory, entries = _directory()
         count, duration = math.ceil(self.num_requests or 1), self.duration or 1
         entries = min(entries, count)

@@ -69,7 +69,7 @@ mod _native {
     #[pymodule_export]
     use crate::segments::segment::{Segment, remove};
     #[pymodule_export]
-    use crate::segments::set::Limits;
+    use crate::segments::set::SetHandle;
     #[pymodule_export]
     use crate::segments::waiting::Waiting;
     #[pymodule_export]

@@ -36,10 +36,10 @@ def segment_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
+def open_set(segment_path: Path) -> Callable[..., sl.SetHandle]:
     """Opens a segment of one set with the given limits, and gives the set."""
 
-    def open_set(*limits: object, strict: bool = True, **options: object) -> sl.Limits:
+    def open_set(*limits: object, strict: bool = True, **options: object) -> sl.SetHandle:
         return sl.open(segment_path, sl.LimitSet("set", limits, **options), strict=strict)["set"]
 
     return open_set
@@ -91,7 +91,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.001)
 
 
-def queued(limits: sl.Limits) -> int:
+def queued(limits: sl.SetHandle) -> int:
     """How many requests wait in the queue for a set."""
     (described,) = [each for each in sl.open(limits.path).snapshot()["sets"] if each["name"] == limits.name]
     return len(described["tickets"])

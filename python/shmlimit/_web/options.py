@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
-from shmlimit._by_arguments import Capacities, Costs
+from shmlimit._by_arguments import Costs, Overrides
 from shmlimit._web.head import Request
 from shmlimit._web.keys import KeyFinder
 
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
         By default, or if the result is None, the key stays in its tier.
         """
 
-        overrides: Capacities | Callable[[Request], Capacities | Awaitable[Capacities | None] | None] | None
-        """The own capacities of a request's key, as `limits` of `Limits.acquire`.
+        overrides: Overrides | Callable[[Request], Overrides | Awaitable[Overrides | None] | None] | None
+        """The own capacities of a request's key, as for `SetHandle.acquire`.
 
         Or a callable of the request that returns them. Limits that are not named keep the capacity they have.
         """

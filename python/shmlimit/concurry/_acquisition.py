@@ -204,7 +204,7 @@ class LimitSetAcquisition:
             }
             if usage:
                 permit.settle(usage)
-        except shmlimit.InheritedPermit:
+        except shmlimit.PermitError:
             # In a forked child: only the parent may release what it holds.
             return
         finally:

@@ -85,18 +85,18 @@ def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segm
     return shmlimit.open(path, declared, strict=False)
 
 
-def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.Limits:
+def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.SetHandle:
     """Opens the set in a segment that unrelated programs share by path; the first one creates it."""
     return _open(path, declared)[declared.name]
 
 
-def open_new(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.Limits]:
+def open_new(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.SetHandle]:
     """Creates a set in a file of its own, which the last process that has the set removes."""
     path = _unique_path()
     return path, _open_counted(owner, path, declared.name, declared)
 
 
-def attach(owner: object, path: str, name: str) -> shmlimit.Limits:
+def attach(owner: object, path: str, name: str) -> shmlimit.SetHandle:
     """Opens the set in an existing segment."""
     if os.path.basename(path).startswith(_PREFIX):
         return _open_counted(owner, path, name)
@@ -111,7 +111,7 @@ _counting = threading.RLock()
 os.register_at_fork(after_in_child=lambda: globals().update(_counting=threading.RLock()))
 
 
-def _open_counted(owner: object, path: str, name: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Limits:
+def _open_counted(owner: object, path: str, name: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.SetHandle:
     """Opens a set whose file is removed with the last set of the last process that has it."""
     use = path, next(_numbers)
     with _counting:

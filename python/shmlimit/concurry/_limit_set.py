@@ -86,7 +86,7 @@ class ShmLimitSet(BaseLimitSet):
         self.name = name
         self.path = None if path is None else os.path.abspath(path)
         note_making()
-        self._open: shmlimit.Limits | None = None
+        self._open: shmlimit.SetHandle | None = None
         self._check_mode()
         self._index()
         if not self.limits:
@@ -259,7 +259,7 @@ class ShmLimitSet(BaseLimitSet):
     def _declaration(self) -> shmlimit.LimitSet:
         return _home.declaration(self.name, self.limits)
 
-    def _handle(self) -> shmlimit.Limits:
+    def _handle(self) -> shmlimit.SetHandle:
         handle = self._open
         if handle is not None:
             return handle

@@ -12,9 +12,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 
-from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Removed, Verdict
+from shmlimit import Calls, Error, Rate, Refusal, Removed, SetHandle
 from shmlimit._declaration import WhenFull
 from shmlimit._windows import WindowDirectory
+from shmlimit.results import Checked, Verdict
 
 # The limit of fixed windows whose keys do not name one: more than anyone counts to.
 _UNREACHABLE = 2**62
@@ -246,7 +247,7 @@ class Counters:
             return None
         return wait
 
-    def _fixed(self, key: str, expiry: int) -> tuple[Limits, int]:
+    def _fixed(self, key: str, expiry: int) -> tuple[SetHandle, int]:
         """The set that counts a key in fixed windows, and its limit."""
         named = _named(key)
         limit = _UNREACHABLE if named is None or named[0] < 1 or named[1] != expiry else named[0]
@@ -257,7 +258,7 @@ class Counters:
         )
         return limits, limit
 
-    def _moving(self, limit: int, expiry: int) -> Limits:
+    def _moving(self, limit: int, expiry: int) -> SetHandle:
         entries = min(self._entries, limit)
         return self._directory.limits(
             f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries",
@@ -265,7 +266,7 @@ class Counters:
             lambda: [Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)],
         )
 
-    def _sliding(self, limit: int, expiry: int) -> Limits:
+    def _sliding(self, limit: int, expiry: int) -> SetHandle:
         # `limits` rounds the weighted sum down before comparing; the segment rounds it up to the next unit. With units
         # of a millionth, and a capacity of the limit plus all but one of them, both decide alike.
         def rate(name: str, capacity: str) -> Rate:
@@ -287,7 +288,7 @@ class Counters:
                 return verdict
         return None
 
-    def _sliding_files(self, key: str, expiry: int) -> Iterator[Limits]:
+    def _sliding_files(self, key: str, expiry: int) -> Iterator[SetHandle]:
         named = _named(key)
         likely = None if named is None else self._directory.find(_sliding_kind(named[0], expiry))
         every = self._directory.known(_SLIDING)
@@ -302,7 +303,7 @@ def _sliding_kind(limit: int, expiry: int) -> str:
     return f"{_SLIDING}{limit}-per-{expiry}s"
 
 
-def _each_once(likely: Limits | None, every: Iterator[Limits]) -> Iterator[Limits]:
+def _each_once(likely: SetHandle | None, every: Iterator[SetHandle]) -> Iterator[SetHandle]:
     """Yields the likely set first; the others are only opened if the caller goes on."""
     if likely is not None:
         yield likely

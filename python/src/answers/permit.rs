@@ -389,7 +389,7 @@ impl PermitMethods {
     /// Raises:
     ///     AlreadySettled: The permit was already settled.
     ///     AlreadyReleased: The permit was already released.
-    ///     InheritedPermit: The permit belongs to the process that forked this one.
+    ///     PermitError: The permit belongs to the process that forked this one.
     #[pyo3(signature = (actual=None, /, **named))]
     fn settle(
         this: &Bound<'_, Self>,
@@ -436,7 +436,7 @@ impl PermitMethods {
     ///
     /// Raises:
     ///     AlreadyReleased: The permit was already released: `throttle` of its set does the same without a permit.
-    ///     InheritedPermit: The permit belongs to the process that forked this one.
+    ///     PermitError: The permit belongs to the process that forked this one.
     fn throttled(this: &Bound<'_, Self>, retry_after: &Bound<'_, PyAny>) -> PyResult<()> {
         let retry_after = seconds::duration(retry_after)?;
         object::content::<Permit>(this)?.throttle(this.py(), retry_after)

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -10,18 +11,42 @@ use crate::handle::WithHandle;
 use crate::interpreter::error::exception_of;
 use crate::interpreter::object::{self, Class, Content};
 use crate::interpreter::seconds::seconds;
+use crate::interpreter::value::{self, Fields, Value, field};
 
 /// A refused request, which took nothing. Its attributes are computed when they are read.
 pub struct Refusal {
-    refusal: WithHandle<shmlimit::Refusal>,
+    answer: Answer,
+}
+
+/// The contents of a `Refusal`.
+enum Answer {
+    /// The library's own refusal: Python objects are only made for attributes that are read.
+    Given(WithHandle<shmlimit::Refusal>),
+    /// Restored from a pickle.
+    Restored(Restored),
+}
+
+/// The fields of a refusal.
+struct Restored {
+    set_name: String,
+    message: String,
+    binding: Option<String>,
+    reason: String,
+    retry_after: Option<f64>,
+    remaining: Option<Py<PyAny>>,
+    verdicts: Py<PyDict>,
 }
 
 impl Content for Refusal {
     type Methods = RefusalMethods;
     const NAME: &'static CStr = c"shmlimit._native.Refusal";
     const DOC: &'static CStr =
-        c"A request was refused: nothing was taken. It is false, and holds nothing. Entered as a \
+        c"Refusal(set_name, message, binding, reason, retry_after, remaining, verdicts)
+--
+
+A request was refused: nothing was taken. It is false, and holds nothing. Entered as a \
 context manager it raises `Refused`, so that the body of a `with` never runs without a permit.";
+    const CONSTRUCTOR: Option<&'static str> = Some("_restored");
 
     fn class() -> &'static Class {
         static CLASS: Class = Class::new();
@@ -34,7 +59,16 @@ context manager it raises `Refused`, so that the body of a `with` never runs wit
 
     #[inline]
     fn end(self, py: Python<'_>) {
-        self.refusal.end(py);
+        match self.answer {
+            Answer::Given(refusal) => refusal.end(py),
+            Answer::Restored(restored) => {
+                restored.verdicts.drop_ref(py);
+                restored
+                    .remaining
+                    .into_iter()
+                    .for_each(|object| object.drop_ref(py));
+            }
+        }
     }
 }
 
@@ -45,67 +79,149 @@ pub struct RefusalMethods;
 impl Refusal {
     #[inline]
     pub fn new(refusal: WithHandle<shmlimit::Refusal>) -> Self {
-        Self { refusal }
+        let answer = Answer::Given(refusal);
+        Self { answer }
     }
 
     /// The library's refusal in an object.
+    ///
+    /// # Errors
+    ///
+    /// `ValueError` if the object was unpickled: a pickle only keeps the refusal's attributes.
     pub fn of_object<'a>(object: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a shmlimit::Refusal> {
-        Ok(refusal(object)?.get())
+        match answer(object)? {
+            Answer::Given(refusal) => Ok(refusal.get()),
+            Answer::Restored(_) => Err(PyValueError::new_err(
+                "the refusal comes out of a pickle: use it where it was given",
+            )),
+        }
+    }
+}
+
+impl Value for RefusalMethods {
+    fn fields<'py>(this: &Bound<'py, Self>) -> PyResult<Fields<'py>> {
+        let py = this.py();
+        Ok(vec![
+            field(py, "set_name", Self::set_name(this)?)?,
+            field(py, "message", Self::__str__(this)?)?,
+            field(py, "binding", Self::binding(this)?)?,
+            field(py, "reason", Self::reason(this)?)?,
+            field(py, "retry_after", Self::retry_after(this)?)?,
+            field(py, "remaining", Self::remaining(this)?)?,
+            field(py, "verdicts", Self::verdicts(this)?)?,
+        ])
     }
 }
 
 #[pymethods]
 impl RefusalMethods {
+    /// Makes a refusal from its fields.
+    #[staticmethod]
+    #[pyo3(signature = (set_name, message, binding, reason, retry_after, remaining, verdicts))]
+    #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
+    fn _restored<'py>(
+        py: Python<'py>,
+        set_name: String,
+        message: String,
+        binding: Option<String>,
+        reason: String,
+        retry_after: Option<f64>,
+        remaining: Option<Py<PyAny>>,
+        verdicts: Py<PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let answer = Answer::Restored(Restored {
+            set_name,
+            message,
+            binding,
+            reason,
+            retry_after,
+            remaining,
+            verdicts,
+        });
+        object::make(py, Refusal { answer })
+    }
+
     /// The limit that refused; None if a full table or a throttle refused.
     #[getter]
     fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
-        Ok(refusal(this)?.get().binding())
+        Ok(match answer(this)? {
+            Answer::Given(refusal) => refusal.get().binding(),
+            Answer::Restored(restored) => restored.binding.as_deref(),
+        })
     }
 
     /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"` or
     /// `"lease"`.
     #[getter]
-    fn reason(this: &Bound<'_, Self>) -> PyResult<&'static str> {
-        Ok(refusal(this)?.get().reason().as_str())
+    fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
+        Ok(match answer(this)? {
+            Answer::Given(refusal) => refusal.get().reason().as_str(),
+            Answer::Restored(restored) => &restored.reason,
+        })
     }
 
     /// Seconds after which the request would be admitted if nobody else took anything; None if time alone does not
     /// help.
     #[getter]
     fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
-        Ok(refusal(this)?.get().retry_after().map(seconds))
+        Ok(match answer(this)? {
+            Answer::Given(refusal) => refusal.get().retry_after().map(seconds),
+            Answer::Restored(restored) => restored.retry_after,
+        })
     }
 
     /// What remained of the limit that refused.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let kept = refusal(this)?;
-        let refusal = kept.get();
-        verdict::remaining(this.py(), kept.handle(), refusal.binding(), refusal.verdicts())
+        let py = this.py();
+        match answer(this)? {
+            Answer::Given(given) => {
+                let refusal = given.get();
+                verdict::remaining(py, given.handle(), refusal.binding(), refusal.verdicts())
+            }
+            Answer::Restored(restored) => Ok(restored.remaining.as_ref().map(|it| it.bind(py).clone())),
+        }
     }
 
     /// The verdict of each limit.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let kept = refusal(this)?;
-        verdict::by_limit(this.py(), kept.handle(), kept.get().verdicts())
+        let py = this.py();
+        match answer(this)? {
+            Answer::Given(refusal) => verdict::by_limit(py, refusal.handle(), refusal.get().verdicts()),
+            Answer::Restored(restored) => Ok(restored.verdicts.bind(py).clone()),
+        }
     }
 
     /// The set that was asked.
     #[getter]
     fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
-        Ok(refusal(this)?.handle().set.name())
+        Ok(match answer(this)? {
+            Answer::Given(refusal) => refusal.handle().set.name(),
+            Answer::Restored(restored) => &restored.set_name,
+        })
     }
 
     /// Does nothing: a refusal holds nothing.
     fn release(&self) {}
 
     fn __str__(this: &Bound<'_, Self>) -> PyResult<String> {
-        Ok(refusal(this)?.get().to_string())
+        Ok(match answer(this)? {
+            Answer::Given(refusal) => refusal.get().to_string(),
+            Answer::Restored(restored) => restored.message.clone(),
+        })
     }
 
     fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
-        Ok(format!("<Refusal: {}>", refusal(this)?.get()))
+        Self::__str__(this).map(|message| format!("<Refusal: {message}>"))
+    }
+
+    fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        value::compare(this, other)
+    }
+
+    fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        value::reduce(this)
     }
 
     /// Raises `Refused`.
@@ -129,6 +245,6 @@ impl RefusalMethods {
     }
 }
 
-fn refusal<'a>(this: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a WithHandle<shmlimit::Refusal>> {
-    Ok(&object::content::<Refusal>(this)?.refusal)
+fn answer<'a>(this: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a Answer> {
+    Ok(&object::content::<Refusal>(this)?.answer)
 }

@@ -16,26 +16,85 @@ use crate::handle::Handle;
 use crate::interpreter::error::{OrRaise, exception};
 use crate::interpreter::log;
 
+/// What a call takes of limits: a mapping of names to amounts, keywords, or both.
+#[derive(Clone, Copy)]
+pub struct Costs<'a, 'py> {
+    pub mapping: Option<&'a Bound<'py, PyAny>>,
+    pub named: Option<&'a Bound<'py, PyDict>>,
+}
+
+impl<'a, 'py> Costs<'a, 'py> {
+    /// Those of a call whose other keywords name limits.
+    pub fn new(mapping: Option<&'a Bound<'py, PyAny>>, named: Option<&'a Bound<'py, PyDict>>) -> Self {
+        let named = named.filter(|named| !named.is_empty());
+        Self { mapping, named }
+    }
+
+    #[inline]
+    fn is_empty(self) -> bool {
+        self.mapping.is_none() && self.named.is_none()
+    }
+
+    /// Calls `visit` with each name and amount.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` if a keyword is none of the `known` limits, since it may be a misspelt parameter, or if a limit is
+    /// named twice.
+    pub fn for_each<'k>(
+        self,
+        set: impl Fn() -> String,
+        known: impl Fn() -> Vec<&'k str>,
+        mut visit: impl FnMut(&str, &Bound<'_, PyAny>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let Some(named) = self.named else {
+            return self.mapping.map_or(Ok(()), |mapping| for_each(mapping, visit));
+        };
+        let mut in_mapping = HashSet::new();
+        if let Some(mapping) = self.mapping {
+            for_each(mapping, |name, amount| {
+                in_mapping.insert(name.to_owned());
+                visit(name, amount)
+            })?;
+        }
+        for_each(named, |name, amount| {
+            if !known().contains(&name) {
+                return Err(PyTypeError::new_err(format!(
+                    "there is no parameter '{name}', and {} has no limit of that name: it has {}",
+                    set(),
+                    known().join(", ")
+                )));
+            }
+            if in_mapping.contains(name) {
+                return Err(PyTypeError::new_err(format!(
+                    "limit '{name}' is named twice, in the mapping and by a keyword"
+                )));
+            }
+            visit(name, amount)
+        })
+    }
+}
+
 /// Makes the request for costs by limit name, with the tier and the own capacities of its key, if given.
 #[inline]
 pub fn prepare_for_key<'a>(
     py: Python<'_>,
     handle: &'a Handle,
-    costs: Option<&Bound<'_, PyAny>>,
+    costs: Costs<'_, '_>,
     tier: Option<&str>,
-    limits: Option<&Bound<'_, PyAny>>,
+    overrides: Option<&Bound<'_, PyAny>>,
     made: &'a mut Option<Request>,
 ) -> PyResult<&'a Request> {
-    if tier.is_none() && limits.is_none() {
+    if tier.is_none() && overrides.is_none() {
         return prepare(handle, costs, made);
     }
     let request = made.insert(handle.default.clone());
-    costs.map_or(Ok(()), |costs| set_costs(handle, costs, request))?;
+    set_costs(handle, costs, request)?;
     if let Some(tier) = tier {
         request.set_tier(tier).or_raise(py)?;
     }
-    if let Some(limits) = limits {
-        for_each(limits, |name, capacity| {
+    if let Some(overrides) = overrides {
+        for_each(overrides, |name, capacity| {
             warn_of_unknown(handle, name, capacity)?;
             let own = match capacity.is_none() {
                 true => None,
@@ -51,23 +110,28 @@ pub fn prepare_for_key<'a>(
 #[inline]
 pub fn prepare<'a>(
     handle: &'a Handle,
-    costs: Option<&Bound<'_, PyAny>>,
+    costs: Costs<'_, '_>,
     made: &'a mut Option<Request>,
 ) -> PyResult<&'a Request> {
-    let Some(costs) = costs else {
+    if costs.is_empty() {
         return Ok(&handle.default);
-    };
+    }
     let request = made.insert(handle.default.clone());
     set_costs(handle, costs, request)?;
     Ok(request)
 }
 
-fn set_costs(handle: &Handle, costs: &Bound<'_, PyAny>, request: &mut Request) -> PyResult<()> {
-    for_each(costs, |name, amount| {
-        warn_of_unknown(handle, name, amount)?;
-        let units = units(handle, name, amount)?;
-        request.set_cost(name, units).or_raise(amount.py())
-    })
+fn set_costs(handle: &Handle, costs: Costs<'_, '_>, request: &mut Request) -> PyResult<()> {
+    let set = || format!("set `{}`", handle.set.name());
+    costs.for_each(
+        set,
+        || handle.set.limits().collect(),
+        |name, amount| {
+            warn_of_unknown(handle, name, amount)?;
+            let units = units(handle, name, amount)?;
+            request.set_cost(name, units).or_raise(amount.py())
+        },
+    )
 }
 
 /// Reads what was used by limit name, in units. Unknown names are kept: the library handles them.
@@ -126,14 +190,6 @@ pub fn units_used(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyR
     } else {
         covering
     })
-}
-
-/// Calls `visit` with each name and amount of a mapping.
-pub fn for_each_amount(
-    mapping: &Bound<'_, PyAny>,
-    mut visit: impl FnMut(&str, Amount) -> PyResult<()>,
-) -> PyResult<()> {
-    for_each(mapping, |name, amount| visit(name, Amount::from_object(amount)?))
 }
 
 /// Calls `visit` with each name and value of a mapping.

@@ -9,7 +9,7 @@ use std::ptr;
 use pyo3::exceptions::PyTypeError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use pyo3::{Borrowed, PyTypeInfo, ffi};
 
 /// A method of a class.
@@ -97,6 +97,9 @@ pub fn answer<'py>(
     ptr::null_mut()
 }
 
+/// Arguments in the order of the parameters, and the keywords that are no parameters.
+pub type Read<'a, 'py, const N: usize> = ([Option<Borrowed<'a, 'py, PyAny>>; N], Option<Bound<'py, PyDict>>);
+
 /// The arguments of a call.
 pub struct Arguments<'a, 'py> {
     py: Python<'py>,
@@ -124,6 +127,27 @@ impl<'a, 'py> Arguments<'a, 'py> {
         by_position: usize,
         parameters: [&Bound<'py, PyString>; N],
     ) -> PyResult<[Option<Borrowed<'a, 'py, PyAny>>; N]> {
+        let (read, others) = self.read_with_others(method, by_position, parameters)?;
+        let Some(others) = others else { return Ok(read) };
+        let name = others.keys().get_item(0)?;
+        Err(PyTypeError::new_err(format!(
+            "{method}() has no parameter '{name}'"
+        )))
+    }
+
+    /// The same, and the keywords that are no parameters, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` if an argument is given twice.
+    #[inline]
+    pub fn read_with_others<const N: usize>(
+        &self,
+        method: &str,
+        by_position: usize,
+        parameters: [&Bound<'py, PyString>; N],
+    ) -> PyResult<Read<'a, 'py, N>> {
+        let mut others: Option<Bound<'py, PyDict>> = None;
         let mut read = [None; N];
         if self.positional > by_position {
             return Err(PyTypeError::new_err(format!(
@@ -143,14 +167,16 @@ impl<'a, 'py> Arguments<'a, 'py> {
                     .iter()
                     .position(|parameter| parameter.as_any().eq(&name).unwrap_or(false)),
             };
-            let place = found
-                .and_then(|found| read.get_mut(found))
-                .ok_or_else(|| PyTypeError::new_err(format!("{method}() has no parameter '{}'", name)))?;
+            let Some(place) = found.and_then(|found| read.get_mut(found)) else {
+                let others = others.get_or_insert_with(|| PyDict::new(self.py));
+                others.set_item(name, self.at(self.positional + index))?;
+                continue;
+            };
             if place.replace(self.at(self.positional + index)).is_some() {
                 return Err(PyTypeError::new_err(format!("{method}() got '{}' twice", name)));
             }
         }
-        Ok(read.map(|given| given.filter(|given| !given.is_none())))
+        Ok((read.map(|given| given.filter(|given| !given.is_none())), others))
     }
 
     /// The argument at an index, which must be in range.

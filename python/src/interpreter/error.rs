@@ -56,6 +56,9 @@ pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
             Error::Request(RequestError::NeverAdmissible { limit, .. }) => {
                 value.setattr("limit", limit.as_str())?
             }
+            Error::Open(OpenError::AttachStuck { processes, .. }) if processes.len() == 1 => {
+                value.setattr("pid", processes.first().map(|process| process.pid))?;
+            }
             Error::Segment(SegmentError::LockStuck {
                 process: Some(process),
                 ..
@@ -123,6 +126,7 @@ fn errno(error: &Error) -> Option<i32> {
         Error::Open(
             OpenError::Io { source, .. }
             | OpenError::Denied { source, .. }
+            | OpenError::NoPlace { source, .. }
             | OpenError::Unsupported { source, .. },
         ) => {
             return source.raw_os_error();
@@ -159,7 +163,8 @@ fn path(error: &Error) -> Option<&Path> {
             | OpenError::LockedByReader { path, .. }
             | OpenError::TooManyParticipants { path, .. }
             | OpenError::InUse { path, .. }
-            | OpenError::AttachStuck { path }
+            | OpenError::AttachStuck { path, .. }
+            | OpenError::NoPlace { path, .. }
             | OpenError::ConfigMismatch { path, .. },
         )
         | Error::Change(ChangeError::CannotApply { path, .. })
@@ -174,49 +179,50 @@ fn path(error: &Error) -> Option<&Path> {
 fn class_name(error: &Error) -> &'static str {
     match error {
         Error::Open(OpenError::NotFound { .. }) => "NotFound",
-        Error::Open(OpenError::AlreadyExists { .. }) => "AlreadyExists",
         Error::Open(OpenError::NoSpace { .. }) => "NoSpace",
-        Error::Open(OpenError::NotASegment { .. }) => "NotASegment",
-        Error::Open(OpenError::NotACheckpoint { .. }) => "NotACheckpoint",
-        Error::Open(OpenError::Incompatible { .. }) => "Incompatible",
-        Error::Open(OpenError::ForeignNamespace { .. } | OpenError::ForeignBoot { .. }) => "ForeignNamespace",
-        Error::Open(OpenError::WrongSize { .. } | OpenError::Sparse { .. })
-        | Error::Segment(SegmentError::Damaged { .. }) => "Damaged",
-        Error::Open(OpenError::Untrusted { .. }) => "Untrusted",
-        Error::Open(OpenError::LocksNotKept { .. }) => "LocksNotKept",
+        Error::Open(
+            OpenError::NotASegment { .. }
+            | OpenError::NotACheckpoint { .. }
+            | OpenError::Incompatible { .. }
+            | OpenError::WrongSize { .. }
+            | OpenError::Sparse { .. },
+        )
+        | Error::Segment(
+            SegmentError::Damaged { .. } | SegmentError::LockLost { .. } | SegmentError::Poisoned { .. },
+        ) => "InvalidSegment",
+        Error::Open(OpenError::Denied { .. } | OpenError::Untrusted { .. }) => "PermissionDenied",
         Error::Open(OpenError::InUse { .. }) => "InUse",
-        Error::Open(OpenError::ConfigMismatch { .. }) => "ConfigMismatch",
-        Error::Change(ChangeError::CannotApply { .. }) => "CannotApply",
+        Error::Open(OpenError::ConfigMismatch { .. }) | Error::Change(ChangeError::CannotApply { .. }) => {
+            "ConfigMismatch"
+        }
         Error::Segment(SegmentError::Removed { .. }) => "Removed",
         Error::Segment(SegmentError::LockStuck { .. })
         | Error::Open(OpenError::AttachStuck { .. } | OpenError::LockedByReader { .. }) => "LockStuck",
-        Error::Segment(SegmentError::LockLost { .. } | SegmentError::Poisoned { .. }) => "Poisoned",
-        Error::Open(OpenError::TooManyParticipants { .. }) => "TooManyParticipants",
-        Error::Request(RequestError::UnknownSet { .. }) => "UnknownSet",
+        Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. }) => {
+            match source.kind() {
+                io::ErrorKind::NotFound => "NotFound",
+                io::ErrorKind::PermissionDenied => "PermissionDenied",
+                _ => "SegmentError",
+            }
+        }
+        Error::Request(RequestError::UnknownSet { .. } | RequestError::UnknownTier { .. }) => "UnknownName",
         Error::Request(RequestError::UnknownLimit { .. }) => "UnknownLimit",
-        Error::Request(RequestError::UnknownTier { .. }) => "UnknownTier",
         Error::Request(RequestError::CostRequired { .. }) => "CostRequired",
         Error::Request(RequestError::NeverAdmissible { .. }) => "NeverAdmissible",
         Error::Request(RequestError::InvalidAmount { .. }) => "InvalidAmount",
-        Error::Request(RequestError::KeyRequired { .. } | RequestError::AddressRequired { .. }) => {
-            "KeyRequired"
-        }
-        Error::Request(RequestError::NotKeyed { .. } | RequestError::NoPrefixes { .. }) => "NotKeyed",
-        Error::Request(RequestError::InvalidKey { .. }) => "InvalidKey",
-        Error::Request(RequestError::MustBeHeld { .. }) => "MustBeHeld",
-        Error::Request(RequestError::NotABudget { .. }) => "NotABudget",
+        Error::Request(
+            RequestError::KeyRequired { .. }
+            | RequestError::AddressRequired { .. }
+            | RequestError::NotKeyed { .. }
+            | RequestError::NoPrefixes { .. }
+            | RequestError::InvalidKey { .. },
+        ) => "InvalidKey",
         Error::Request(_) | Error::Change(_) => "RequestError",
         Error::Permit(PermitError::AlreadySettled { .. }) => "AlreadySettled",
         Error::Permit(PermitError::AlreadyReleased { .. }) => "AlreadyReleased",
         Error::Permit(PermitError::Reclaimed { .. }) => "Reclaimed",
-        Error::Permit(PermitError::Inherited { .. }) => "InheritedPermit",
+        Error::Permit(_) => "PermitError",
         Error::Declaration { .. } => "DeclarationError",
-        Error::Open(OpenError::Denied { .. }) => "PermissionDenied",
-        Error::Open(OpenError::Io { source, .. }) => match source.kind() {
-            io::ErrorKind::NotFound => "NotFound",
-            io::ErrorKind::PermissionDenied => "PermissionDenied",
-            _ => "SegmentError",
-        },
         _ => "SegmentError",
     }
 }

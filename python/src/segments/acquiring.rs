@@ -11,13 +11,13 @@ use shmlimit::{Error, Key, Outcome, Request};
 use crate::answers::check::Checked;
 use crate::answers::permit;
 use crate::arguments::key;
-use crate::arguments::request;
+use crate::arguments::request::{self, Costs};
 use crate::handle::{Handle, WithHandle};
 use crate::interpreter::call::{self, Arguments, Method};
 use crate::interpreter::error::OrRaise;
 use crate::interpreter::interruption::Interruption;
 use crate::interpreter::seconds;
-use crate::segments::set::Limits;
+use crate::segments::set::SetHandle;
 
 /// Adds these methods to the class.
 pub fn add_to_class(py: Python<'_>) -> PyResult<()> {
@@ -43,20 +43,13 @@ fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
 fn prepare<'a>(
     py: Python<'_>,
     handle: &'a Handle,
-    costs: &Given<'_, '_>,
+    costs: Costs<'_, '_>,
     tier: &Given<'_, '_>,
-    limits: &Given<'_, '_>,
+    overrides: &Given<'_, '_>,
     made: &'a mut Option<Request>,
 ) -> PyResult<&'a Request> {
     let tier = name_of_tier(tier)?;
-    request::prepare_for_key(
-        py,
-        handle,
-        costs.as_deref(),
-        tier.as_deref(),
-        limits.as_deref(),
-        made,
-    )
+    request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides.as_deref(), made)
 }
 
 /// Reads the name of a tier.
@@ -74,22 +67,24 @@ fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<std::borrow::Co
 struct TryAcquire;
 
 impl Method for TryAcquire {
-    type Of = Limits;
+    type Of = SetHandle;
     const NAME: &'static CStr = c"try_acquire";
     const DOC: &'static CStr =
-        c"try_acquire($self, costs=None, *, key=None, heartbeat=False, tier=None, limits=None)
+        c"try_acquire($self, costs=None, *, key=None, heartbeat=False, tier=None, overrides=None, **named)
 --
 
 Takes everything that the request names, or nothing, and answers at once.
 
 Args:
-    costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
-        names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    key: Who is limited, where the set is keyed: str, bytes, int or UUID.
+    costs: What to take of each limit, by name. Each calls or concurrency limit that is not named is taken once; 0 asks
+        without taking.
+    key: The key whose limits are used, if the set is keyed: str, bytes, int or UUID.
     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
-    tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-    limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
-        them. What it has already costs a look. Of those that it does not name, it keeps what it has.
+    tier: The tier to put the key into, where it stays; by default the key stays in its tier.
+    overrides: The key's own capacities, by limit name, with None for the declared one. The key keeps them; passing the
+        same ones again is cheap. Limits that are not named keep the capacity they have.
+    named: Costs as keywords: `tokens=10` is `{\"tokens\": 10}`. A limit with the name of a parameter, such as `key` or
+        `timeout`, can only be named in the mapping.
 
 Returns:
     A permit, which is true, or a refusal, which is false.
@@ -100,7 +95,7 @@ Raises:
 
     #[inline]
     fn call<'py>(
-        this: Borrowed<'_, 'py, Limits>,
+        this: Borrowed<'_, 'py, SetHandle>,
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, limits) = (this.py(), this.get());
@@ -114,12 +109,14 @@ Raises:
             intern!(py, "key"),
             intern!(py, "heartbeat"),
             intern!(py, "tier"),
-            intern!(py, "limits"),
+            intern!(py, "overrides"),
         ];
-        let [costs, key, heartbeat, tier, own] = arguments.read("try_acquire", 1, parameters)?;
+        let ([costs, key, heartbeat, tier, own], named) =
+            arguments.read_with_others("try_acquire", 1, parameters)?;
+        let costs = Costs::new(costs.as_deref(), named.as_ref());
         let heartbeat = switch("heartbeat", heartbeat)?;
         let mut made = None;
-        let request = prepare(py, limits.of_set(), &costs, &tier, &own, &mut made)?;
+        let request = prepare(py, limits.of_set(), costs, &tier, &own, &mut made)?;
         let of_key = |key: Key<'static>| key.try_acquire(request);
         let outcome = limits.ask(py, key.as_deref(), |set| set.try_acquire(request), of_key)?;
         permit::answer(py, outcome, heartbeat)
@@ -129,25 +126,26 @@ Raises:
 struct Acquire;
 
 impl Method for Acquire {
-    type Of = Limits;
+    type Of = SetHandle;
     const NAME: &'static CStr = c"acquire";
     const DOC: &'static CStr =
-        c"acquire($self, costs=None, *, key=None, timeout=None, heartbeat=False, tier=None, limits=None)
+        c"acquire($self, costs=None, *, key=None, timeout=None, heartbeat=False, tier=None, overrides=None, **named)
 --
 
 Takes everything that the request names, waiting in the queue for it, over all threads and processes.
 
 Args:
     costs: What to take of each limit; as for `try_acquire`.
-    key: Who is limited, where the set is keyed; each key has a queue of its own.
+    key: The key whose limits are used, if the set is keyed. Each key has a queue of its own.
     timeout: Seconds to wait at most, from 0, which does not wait; unless given, as long as it takes where there
         is room in the queue, which has the `waiters` of the set's declaration.
     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
         for work of unknown length. A holder that hangs keeps its place then, until its process ends.
-    tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-    limits: Which capacities the key has of its own, by the names of limits, None for what is declared. It gets
-        those that it does not have before it is decided on, and keeps them; of calls at the same time that say
-        different numbers, the last one wins. The set is declared with `keyed=Keyed(..., overrides=True)`.
+    tier: The tier to put the key into, where it stays; by default the key stays in its tier.
+    overrides: The key's own capacities, by limit name, with None for the declared one. The key gets them before the
+        decision, and keeps them; if calls at the same time disagree, the last one wins. The set must be declared with
+        `keyed=Keyed(..., overrides=True)`.
+    named: Costs as keywords, as for `try_acquire`.
 
 Returns:
     The permit.
@@ -160,7 +158,7 @@ Raises:
 
     #[inline]
     fn call<'py>(
-        this: Borrowed<'_, 'py, Limits>,
+        this: Borrowed<'_, 'py, SetHandle>,
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, limits) = (this.py(), this.get());
@@ -170,13 +168,15 @@ Raises:
             intern!(py, "timeout"),
             intern!(py, "heartbeat"),
             intern!(py, "tier"),
-            intern!(py, "limits"),
+            intern!(py, "overrides"),
         ];
-        let [costs, key, timeout, heartbeat, tier, own] = arguments.read("acquire", 1, parameters)?;
+        let ([costs, key, timeout, heartbeat, tier, own], named) =
+            arguments.read_with_others("acquire", 1, parameters)?;
+        let costs = Costs::new(costs.as_deref(), named.as_ref());
         let heartbeat = switch("heartbeat", heartbeat)?;
         let mut made = None;
         let handle = limits.of_set();
-        let request = prepare(py, handle, &costs, &tier, &own, &mut made)?;
+        let request = prepare(py, handle, costs, &tier, &own, &mut made)?;
         let timeout = seconds::timeout(timeout.as_deref())?;
         let key = key.as_deref().map(key::bytes).transpose()?;
         let mut interrupted = Ok(());
@@ -205,31 +205,33 @@ Raises:
 struct Check;
 
 impl Method for Check {
-    type Of = Limits;
+    type Of = SetHandle;
     const NAME: &'static CStr = c"check";
-    const DOC: &'static CStr = c"check($self, costs=None, *, key=None, tier=None, limits=None)
+    const DOC: &'static CStr = c"check($self, costs=None, *, key=None, tier=None, overrides=None, **named)
 --
 
 Takes everything that the request names for good, or nothing: for what is not held.
 
 Args:
-    costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
-        names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
-    key: Who is limited, where the set is keyed: str, bytes, int or UUID. An address, where the set counts networks.
-    tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
-    limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
-        them. What it has already costs a look. Of those that it does not name, it keeps what it has.
+    costs: What to take of each limit, by name. Each calls or concurrency limit that is not named is taken once; 0 asks
+        without taking.
+    key: The key whose limits are used, if the set is keyed: str, bytes, int or UUID. An address if the set counts
+        networks.
+    tier: The tier to put the key into, where it stays; by default the key stays in its tier.
+    overrides: The key's own capacities, by limit name, with None for the declared one. The key keeps them; passing the
+        same ones again is cheap. Limits that are not named keep the capacity they have.
+    named: Costs as keywords: `tokens=10` is `{\"tokens\": 10}`. A limit with the name of a parameter, such as `key` or
+        `timeout`, can only be named in the mapping.
 
 Returns:
     Whether it was taken, and what each limit said.
 
 Raises:
-    MustBeHeld: The request takes of a concurrency limit.
-    RequestError: The request can never be met.";
+    RequestError: The request takes of a concurrency limit, or can never be met.";
 
     #[inline]
     fn call<'py>(
-        this: Borrowed<'_, 'py, Limits>,
+        this: Borrowed<'_, 'py, SetHandle>,
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, limits) = (this.py(), this.get());
@@ -242,11 +244,12 @@ Raises:
             intern!(py, "costs"),
             intern!(py, "key"),
             intern!(py, "tier"),
-            intern!(py, "limits"),
+            intern!(py, "overrides"),
         ];
-        let [costs, key, tier, own] = arguments.read("check", 1, parameters)?;
+        let ([costs, key, tier, own], named) = arguments.read_with_others("check", 1, parameters)?;
+        let costs = Costs::new(costs.as_deref(), named.as_ref());
         let mut made = None;
-        let request = prepare(py, handle, &costs, &tier, &own, &mut made)?;
+        let request = prepare(py, handle, costs, &tier, &own, &mut made)?;
         let checked = match key.as_deref() {
             Some(key) if handle.is_by_address => {
                 let address = key::address(key)?;

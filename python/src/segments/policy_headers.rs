@@ -11,7 +11,7 @@ use crate::answers::check::{Checked, CheckedMethods};
 use crate::answers::permit::{Permit, PermitMethods};
 use crate::answers::refusal::{Refusal, RefusalMethods};
 use crate::interpreter::error::chosen;
-use crate::segments::set::Limits;
+use crate::segments::set::SetHandle;
 
 /// The header fields and problem details of responses to requests that a set of limits decides.
 ///
@@ -64,7 +64,7 @@ impl PolicyHeaders {
     #[new]
     #[pyo3(signature = (limits, *, advertise="always", quota_units=None, prefix=""))]
     fn new(
-        limits: &Bound<'_, Limits>,
+        limits: &Bound<'_, SetHandle>,
         advertise: &str,
         quota_units: Option<HashMap<String, String>>,
         prefix: &str,

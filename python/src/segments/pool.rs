@@ -1,18 +1,21 @@
 //! Pools in Python.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use shmlimit::pool::{Chosen, PoolRequest, PoolStrategy};
 use shmlimit::{Error, LimitPool, Outcome, RequestError};
 
 use crate::answers::permit;
-use crate::arguments::request;
+use crate::arguments::amount::Amount;
+use crate::arguments::request::Costs;
 use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::interpreter::error::{OrRaise, chosen, raised};
 use crate::interpreter::interruption::Interruption;
 use crate::interpreter::seconds;
-use crate::segments::set::Limits;
+use crate::segments::set::{Object, SetHandle};
 use crate::segments::waiting::{PoolFuture, Waiting};
 
 /// Chooses among several sets, separately in each process.
@@ -23,16 +26,20 @@ pub struct Pool {
 }
 
 impl Pool {
-    fn prepare(&self, costs: Option<&Bound<'_, PyAny>>) -> PyResult<PoolRequest> {
+    fn prepare(&self, costs: Object<'_, '_>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PoolRequest> {
         let mut prepared = self.default.clone();
-        if let Some(costs) = costs {
-            request::for_each_amount(costs, |name, amount| {
-                let text = amount.into_text();
-                let request = std::mem::replace(&mut prepared, self.default.clone());
-                prepared = request.with_decimal(name, &text).or_raise(costs.py())?;
-                Ok(())
-            })?;
-        }
+        let known = || {
+            let members = self.handle.members.iter();
+            let named: BTreeSet<&str> = members.flat_map(|member| member.get().set.limits()).collect();
+            named.into_iter().collect()
+        };
+        let pool = || "the pool".to_owned();
+        Costs::new(costs, named).for_each(pool, known, |name, amount| {
+            let text = Amount::from_object(amount)?.into_text();
+            let request = std::mem::replace(&mut prepared, self.default.clone());
+            prepared = request.with_decimal(name, &text).or_raise(amount.py())?;
+            Ok(())
+        })?;
         Ok(prepared)
     }
 
@@ -70,7 +77,7 @@ impl Pool {
     #[pyo3(signature = (members, strategy="round_robin", *, failover=false, worker_index=None))]
     fn new(
         py: Python<'_>,
-        members: Vec<PyRef<'_, Limits>>,
+        members: Vec<PyRef<'_, SetHandle>>,
         strategy: &str,
         failover: bool,
         worker_index: Option<usize>,
@@ -104,20 +111,22 @@ impl Pool {
     /// Args:
     ///     costs: What to take of each limit, by name. Each set counts in its own units.
     ///     heartbeat: Whether a thread of this process renews the leases until the permit is released.
+    ///     named: Costs as keywords, as for `SetHandle.try_acquire`.
     ///
     /// Returns:
     ///     A permit, which is truthy, or the refusal with the shortest wait, which is falsy.
     ///
     /// Raises:
     ///     RequestError: No set could ever admit it.
-    #[pyo3(signature = (costs=None, *, heartbeat=false))]
+    #[pyo3(signature = (costs=None, *, heartbeat=false, **named))]
     fn try_acquire<'py>(
         &self,
         py: Python<'py>,
-        costs: Option<&Bound<'_, PyAny>>,
+        costs: Object<'_, '_>,
         heartbeat: bool,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = self.prepare(costs)?;
+        let request = self.prepare(costs, named)?;
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
             pool.try_acquire(&request)
         });
@@ -130,6 +139,7 @@ impl Pool {
     ///     costs: What to take of each limit.
     ///     timeout: Seconds to wait at most, 0 for not at all; by default as long as it takes.
     ///     heartbeat: Whether the leases are renewed until the permit is released.
+    ///     named: Costs as keywords, as for `SetHandle.try_acquire`.
     ///
     /// Returns:
     ///     The permit.
@@ -139,15 +149,16 @@ impl Pool {
     ///     Refused: The queue is full.
     ///     RequestError: Waiting could not help.
     ///     ValueError: The timeout is negative.
-    #[pyo3(signature = (costs=None, *, timeout=None, heartbeat=false))]
+    #[pyo3(signature = (costs=None, *, timeout=None, heartbeat=false, **named))]
     fn acquire<'py>(
         &self,
         py: Python<'py>,
-        costs: Option<&Bound<'_, PyAny>>,
-        timeout: Option<&Bound<'_, PyAny>>,
+        costs: Object<'_, '_>,
+        timeout: Object<'_, '_>,
         heartbeat: bool,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = self.prepare(costs)?;
+        let request = self.prepare(costs, named)?;
         let timeout = seconds::timeout(timeout)?;
         let mut interrupted = Ok(());
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
@@ -165,15 +176,16 @@ impl Pool {
     }
 
     /// Begins a request of a task, which then polls it.
-    #[pyo3(signature = (costs, timeout, heartbeat))]
+    #[pyo3(signature = (costs, named, timeout, heartbeat))]
     fn _begin(
         &self,
         py: Python<'_>,
-        costs: Option<&Bound<'_, PyAny>>,
-        timeout: Option<&Bound<'_, PyAny>>,
+        costs: Object<'_, '_>,
+        named: Option<&Bound<'_, PyDict>>,
+        timeout: Object<'_, '_>,
         heartbeat: bool,
     ) -> PyResult<Waiting> {
-        let request = self.prepare(costs)?;
+        let request = self.prepare(costs, named)?;
         let timeout = seconds::timeout(timeout)?;
         let future = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
             Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture

@@ -105,7 +105,8 @@ impl Segment {
         let path = file_path(path)?;
         let mut options = OpenOptions::new()
             .trust_any_owner(trust_any_owner)
-            .on_mismatch(chosen("on_mismatch", on_mismatch)?);
+            .on_mismatch(chosen("on_mismatch", on_mismatch)?)
+            .on_wait(|what| Python::attach(|py| log::warning_while_waiting(py, what)));
         if let Some(timeout) = lock_timeout {
             options = options.lock_timeout(seconds::duration(timeout)?);
         }

@@ -13,7 +13,7 @@ use crate::answers::reservation;
 use crate::answers::verdict;
 use crate::arguments::amount::natural_of;
 use crate::arguments::key;
-use crate::arguments::request;
+use crate::arguments::request::{self, Costs};
 use crate::arguments::response;
 use crate::handle::{Handle, WithHandle};
 use crate::interpreter::error::{OrRaise, exception};
@@ -23,11 +23,11 @@ use crate::segments::waiting::Waiting;
 
 /// A set of limits that are taken together.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
-pub struct Limits {
+pub struct SetHandle {
     handle: Py<Handle>,
 }
 
-impl Limits {
+impl SetHandle {
     pub fn handle(&self) -> &Py<Handle> {
         &self.handle
     }
@@ -83,14 +83,14 @@ impl Limits {
 #[derive(FromPyObject)]
 enum Source<'py> {
     Segment(Bound<'py, Segment>),
-    Handle(Bound<'py, Limits>),
+    Handle(Bound<'py, SetHandle>),
 }
 
 /// An optional argument.
 pub type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 #[pymethods]
-impl Limits {
+impl SetHandle {
     #[new]
     #[pyo3(signature = (source, name, *, strict=true, label=None))]
     fn new(
@@ -178,19 +178,21 @@ impl Limits {
 
     /// Begins a request of a task, which then polls it.
     #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
-    #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
+    #[pyo3(signature = (costs, named, key, timeout, heartbeat, tier, overrides))]
     fn _begin(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
+        named: Option<&Bound<'_, PyDict>>,
         key: Object<'_, '_>,
         timeout: Object<'_, '_>,
         heartbeat: bool,
         tier: Option<PyBackedStr>,
-        limits: Object<'_, '_>,
+        overrides: Object<'_, '_>,
     ) -> PyResult<Waiting> {
         let (handle, mut made) = (self.of_set(), None);
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits, &mut made)?;
+        let costs = Costs::new(costs, named);
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides, &mut made)?;
         let timeout = seconds::timeout(timeout)?;
         let of_key = |key: Key<'static>| Ok(key.acquire_async(request, timeout));
         let future = self.ask(py, key, |set| Ok(set.acquire_async(request, timeout)), of_key)?;
@@ -206,15 +208,16 @@ impl Limits {
     ///     key: The key whose limits are used, if the set is keyed: str, bytes, int or UUID.
     ///     max_delay: The longest delay to accept, in seconds.
     ///     tier: The tier to put the key into, where it stays; by default the key stays in its tier.
-    ///     limits: The key's own capacities, by limit name, with None for the declared one. The key keeps them; passing
+    ///     overrides: The key's own capacities, by limit name, with None for the declared one. The key keeps them; passing
     ///         the same ones again is cheap. Limits that are not named keep the capacity they have.
+    ///     named: Costs as keywords, as for `try_acquire`.
     ///
     /// Returns:
     ///     A reservation, which is truthy, or a refusal, which is falsy and has changed nothing.
     ///
     /// Raises:
     ///     RequestError: The request includes a limit that cannot be reserved, or can never be met.
-    #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None, limits=None))]
+    #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None, overrides=None, **named))]
     fn reserve<'py>(
         &self,
         py: Python<'py>,
@@ -222,10 +225,12 @@ impl Limits {
         key: Object<'_, '_>,
         max_delay: &Bound<'_, PyAny>,
         tier: Option<PyBackedStr>,
-        limits: Object<'_, '_>,
+        overrides: Object<'_, '_>,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (handle, mut made) = (self.of_set(), None);
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits, &mut made)?;
+        let costs = Costs::new(costs, named);
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides, &mut made)?;
         let max_delay = seconds::duration(max_delay)?;
         let of_key = |key: Key<'static>| key.reserve(request, max_delay);
         let outcome = self.ask(py, key, |set| set.reserve(request, max_delay), of_key)?;
@@ -240,7 +245,8 @@ impl Limits {
     ///     keys: The keys. A key that is named twice is decided twice.
     ///     costs: What to take of each limit, for each key.
     ///     tier: The tier to put the keys into, as for `check`.
-    ///     limits: Each key's own capacities, as for `check`.
+    ///     overrides: Each key's own capacities, as for `check`.
+    ///     named: Costs as keywords, as for `check`.
     ///
     /// Returns:
     ///     The answers in the order of the keys.
@@ -248,17 +254,19 @@ impl Limits {
     /// Raises:
     ///     NeverAdmissible: No key can ever be admitted at that cost. None was charged.
     ///     RequestError: As for `check`. Some keys may already have been charged.
-    #[pyo3(signature = (keys, costs=None, *, tier=None, limits=None))]
+    #[pyo3(signature = (keys, costs=None, *, tier=None, overrides=None, **named))]
     fn check_many<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'_, PyAny>,
         costs: Object<'_, '_>,
         tier: Option<PyBackedStr>,
-        limits: Object<'_, '_>,
+        overrides: Object<'_, '_>,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (handle, mut made) = (self.of_set(), None);
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits, &mut made)?;
+        let costs = Costs::new(costs, named);
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides, &mut made)?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
         let answers: Result<WithHandle<Vec<LibraryChecked<'static>>>, Error> =
@@ -278,21 +286,23 @@ impl Limits {
     ///         one.
     ///     key: The key whose limits are used, if the set is keyed: str, bytes, int or UUID. An address if the set
     ///         counts networks.
+    ///     named: Costs as keywords, as for `check`.
     ///
     /// Returns:
     ///     The verdicts by limit name.
     ///
     /// Raises:
     ///     CostRequired: The set has a rate, and the request names no cost.
-    #[pyo3(signature = (costs=None, *, key=None))]
+    #[pyo3(signature = (costs=None, *, key=None, **named))]
     fn peek<'py>(
         &self,
         py: Python<'py>,
         costs: Object<'_, 'py>,
         key: Object<'_, 'py>,
+        named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (handle, mut made) = (self.of_set(), None);
-        let request = request::prepare(handle, costs, &mut made)?;
+        let request = request::prepare(handle, Costs::new(costs, named), &mut made)?;
         let set = &handle.set;
         let peek = || match key {
             None => set.peek(request).or_raise(py),
@@ -366,7 +376,7 @@ impl Limits {
     ///     tier: A tier that the set declares, or `default`.
     ///
     /// Raises:
-    ///     UnknownTier: There is no such tier.
+    ///     UnknownName: There is no such tier.
     ///     RequestError: The table of keys has no row for the key.
     fn assign(&self, py: Python<'_>, key: &Bound<'_, PyAny>, tier: PyBackedStr) -> PyResult<()> {
         let key = self.of_set().set.key(key::bytes(key)?).or_raise(py)?;
@@ -390,7 +400,7 @@ impl Limits {
     ///     key: The key to throttle, if the set is keyed. It has no effect if the table has no row for the key.
     ///
     /// Raises:
-    ///     KeyRequired: The set is keyed, and no key is named.
+    ///     InvalidKey: The set is keyed, and no key is named.
     #[pyo3(signature = (retry_after, *, key=None))]
     fn throttle(&self, py: Python<'_>, retry_after: &Bound<'_, PyAny>, key: Object<'_, '_>) -> PyResult<()> {
         self.throttle_for(py, seconds::duration(retry_after)?, key)
@@ -409,7 +419,7 @@ impl Limits {
     ///     Whether it throttled.
     ///
     /// Raises:
-    ///     KeyRequired: It would throttle, the set is keyed, and no key is named.
+    ///     InvalidKey: It would throttle, the set is keyed, and no key is named.
     #[pyo3(signature = (response, *, status=None, max_wait=None, key=None))]
     fn respect(
         &self,

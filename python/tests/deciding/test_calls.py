@@ -28,17 +28,17 @@ def segment(segment_path):
     )
 
 
-def leave(limits: sl.Limits) -> None:
+def leave(limits: sl.SetHandle) -> None:
     with limits.acquire():
         pass
 
 
-def leave_in_time(limits: sl.Limits) -> None:
+def leave_in_time(limits: sl.SetHandle) -> None:
     with limits.acquire(timeout=30):
         pass
 
 
-CALLS: list[tuple[str, Callable[[sl.Limits], object]]] = [
+CALLS: list[tuple[str, Callable[[sl.SetHandle], object]]] = [
     ("calls", lambda limits: limits.check()),
     ("calls", lambda limits: limits.try_acquire().release()),
     ("calls", lambda limits: limits.try_acquire({"calls": 1})),

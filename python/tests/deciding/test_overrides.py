@@ -25,13 +25,13 @@ def declared(keyed: sl.Keyed) -> sl.LimitSet:
     return sl.LimitSet("api", [requests, spent], keyed=keyed)
 
 
-def opened(path: Path) -> sl.Limits:
+def opened(path: Path) -> sl.SetHandle:
     return sl.open(path / "limits", declared(sl.Keyed(100, overrides=True)))["api"]
 
 
-def admitted(limits: sl.Limits, key: str, own: Mapping[str, Any] | None = None) -> int:
+def admitted(limits: sl.SetHandle, key: str, own: Mapping[str, Any] | None = None) -> int:
     count = 0
-    while limits.check({"spent": 0}, key=key, limits=own):
+    while limits.check({"spent": 0}, key=key, overrides=own):
         count += 1
     return count
 
@@ -76,7 +76,7 @@ def test_what_no_key_can_have_of_its_own_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(sl.RequestError, match="overrides = true"):
         without.override("a", "requests", 5)
     plain = sl.open(tmp_path / "plain", sl.LimitSet("api", [sl.Calls("requests", 2, DAY)]))["api"]
-    with pytest.raises(sl.NotKeyed):
+    with pytest.raises(sl.InvalidKey):
         plain.override("a", "requests", 5)
 
 
@@ -88,8 +88,8 @@ def test_a_set_has_tiers_or_overrides_and_never_both(tmp_path: Path) -> None:
         sl.open(tmp_path / "both", both)
     tiered = sl.open(tmp_path / "tiered", sl.LimitSet("api", [requests], keyed=100, tiers=[gold]))["api"]
     with pytest.raises(sl.RequestError, match="in place of tiers"):
-        tiered.check(key="a", limits={"requests": 5})
-    with pytest.raises(sl.UnknownTier, match="in place of tiers"):
+        tiered.check(key="a", overrides={"requests": 5})
+    with pytest.raises(sl.UnknownName, match="in place of tiers"):
         opened(tmp_path).check(SPENT, key="a", tier="gold")
 
 
@@ -114,40 +114,42 @@ FIVE = {"requests": 5}
 @pytest.mark.parametrize(
     "take",
     [
-        lambda limits: limits.try_acquire(SPENT, key="a", limits=FIVE),
-        lambda limits: limits.acquire(SPENT, key="a", timeout=0, limits=FIVE),
+        lambda limits: limits.try_acquire(SPENT, key="a", overrides=FIVE),
+        lambda limits: limits.acquire(SPENT, key="a", timeout=0, overrides=FIVE),
         lambda limits: asyncio.run(awaited(limits)),
         lambda limits: asyncio.run(entered(limits)),
-        lambda limits: limits.reserve(SPENT, key="a", max_delay=0, limits=FIVE),
-        lambda limits: limits.check_many(["a"], SPENT, limits=FIVE)[0],
-        lambda limits: limits.limited(costs=SPENT, key="a", timeout=0, limits=FIVE)(lambda: True)(),
-        lambda limits: limits.limited(costs=SPENT, key="a", timeout=0, limits=lambda: FIVE)(lambda: True)(),
+        lambda limits: limits.reserve(SPENT, key="a", max_delay=0, overrides=FIVE),
+        lambda limits: limits.check_many(["a"], SPENT, overrides=FIVE)[0],
+        lambda limits: limits.limited(costs=SPENT, key="a", timeout=0, overrides=FIVE)(lambda: True)(),
+        lambda limits: limits.limited(costs=SPENT, key="a", timeout=0, overrides=lambda: FIVE)(lambda: True)(),
         lambda limits: executed(limits),
     ],
     ids=["try", "acquire", "await", "async with", "reserve", "many", "limited", "by arguments", "executor"],
 )
-def test_every_call_that_takes_a_key_takes_its_capacities(tmp_path: Path, take: Callable[[sl.Limits], object]) -> None:
+def test_every_call_that_takes_a_key_takes_its_capacities(
+    tmp_path: Path, take: Callable[[sl.SetHandle], object]
+) -> None:
     limits = opened(tmp_path)
     assert [succeeds(take, limits) for _ in range(6)] == [True] * 5 + [False]
 
 
-def succeeds(take: Callable[[sl.Limits], object], limits: sl.Limits) -> bool:
+def succeeds(take: Callable[[sl.SetHandle], object], limits: sl.SetHandle) -> bool:
     try:
         return bool(take(limits))
     except sl.AcquireTimeout:
         return False
 
 
-async def awaited(limits: sl.Limits) -> sl.Permit:
-    return await limits.acquire_async(SPENT, key="a", timeout=0, limits=FIVE)
+async def awaited(limits: sl.SetHandle) -> sl.Permit:
+    return await limits.acquire_async(SPENT, key="a", timeout=0, overrides=FIVE)
 
 
-async def entered(limits: sl.Limits) -> bool:
-    async with limits.acquire_async(SPENT, key="a", timeout=0, limits=FIVE):
+async def entered(limits: sl.SetHandle) -> bool:
+    async with limits.acquire_async(SPENT, key="a", timeout=0, overrides=FIVE):
         return True
 
 
-def executed(limits: sl.Limits) -> bool:
+def executed(limits: sl.SetHandle) -> bool:
     threads = ThreadPoolExecutor(1)
     with LimitedExecutor(threads, limits, SPENT, key="a", timeout=0, overrides=lambda: FIVE) as executor:
         return executor.submit(lambda: True).result()
@@ -158,14 +160,14 @@ def take_in_turns(path: Path, capacity: int, turns: Any, results: Any) -> None:
     admissions = []
     for _ in range(200):
         turns.wait(timeout=60)
-        admissions.append(bool(limits.try_acquire(key="a", limits={"in_flight": capacity})))
+        admissions.append(bool(limits.try_acquire(key="a", overrides={"in_flight": capacity})))
     results.put((capacity, admissions))
 
 
 def test_processes_that_say_different_capacities_are_each_decided_by_their_own(tmp_path: Path) -> None:
     held = sl.LimitSet("held", [sl.Concurrency("in_flight", 1)], keyed=sl.Keyed(100, overrides=True), holds=64)
     limits = sl.open(tmp_path / "limits", held)["held"]
-    permits = [limits.try_acquire(key="a", limits={"in_flight": 4}) for _ in range(4)]
+    permits = [limits.try_acquire(key="a", overrides={"in_flight": 4}) for _ in range(4)]
     assert all(permits)
     spawn = multiprocessing.get_context("spawn")
     turns, results = spawn.Barrier(2), spawn.Queue()
@@ -189,7 +191,7 @@ def test_a_waiter_is_served_by_the_capacity_that_another_call_says(tmp_path: Pat
         with limits.acquire(key="a"):
             waiting = asyncio.ensure_future(limits.acquire_async(key="a", timeout=60))
             await asyncio.sleep(0)
-            assert limits.acquire(key="a", timeout=60, limits={"in_flight": 3})
+            assert limits.acquire(key="a", timeout=60, overrides={"in_flight": 3})
             assert await waiting
 
     asyncio.run(wait())
@@ -199,32 +201,32 @@ def test_a_call_that_names_what_no_key_can_have_is_an_error(tmp_path: Path) -> N
     limits = opened(tmp_path)
     for own in ({"requests": 0}, {"requests": -1}, {"requests": 2**64 - 1}, {"spent": Decimal("0.001")}):
         with pytest.raises(sl.RequestError):
-            limits.check(SPENT, key="a", limits=own)
+            limits.check(SPENT, key="a", overrides=own)
     with pytest.raises(sl.UnknownLimit):
-        limits.try_acquire(SPENT, key="a", limits={"typo": 5})
+        limits.try_acquire(SPENT, key="a", overrides={"typo": 5})
     with pytest.raises(sl.NeverAdmissible):
-        limits.check({"requests": 2, "spent": 0}, key="a", limits={"requests": 1})
+        limits.check({"requests": 2, "spent": 0}, key="a", overrides={"requests": 1})
     not_a_mapping: Any = 5
     for take in (limits.check, limits.acquire_async, limits.limited):
         with pytest.raises(TypeError, match="names no limits"):
-            take(key="a", limits=not_a_mapping)
+            take(key="a", overrides=not_a_mapping)
     assert limits.overrides("a") == {}
     without = sl.open(tmp_path / "without", declared(sl.Keyed(100)))["api"]
     with pytest.raises(sl.RequestError, match="overrides = true"):
-        without.check(SPENT, key="a", limits=FIVE)
-    assert without.check(SPENT, key="a", limits={"requests": None})
+        without.check(SPENT, key="a", overrides=FIVE)
+    assert without.check(SPENT, key="a", overrides={"requests": None})
     plain = sl.open(tmp_path / "plain", sl.LimitSet("api", [sl.Calls("requests", 2, DAY)]))["api"]
-    with pytest.raises(sl.NotKeyed):
-        plain.check(limits=FIVE)
-    with pytest.raises(sl.KeyRequired):
-        limits.check(SPENT, limits=FIVE)
+    with pytest.raises(sl.InvalidKey):
+        plain.check(overrides=FIVE)
+    with pytest.raises(sl.InvalidKey):
+        limits.check(SPENT, overrides=FIVE)
 
 
 def test_a_set_without_the_limit_skips_its_capacity_where_it_skips_names(tmp_path: Path) -> None:
     sl.open(tmp_path / "limits", declared(sl.Keyed(100, overrides=True)))
     lenient = sl.open(tmp_path / "limits", strict=False)["api"]
     with pytest.warns(sl.UnknownLimitWarning, match="typo"):
-        assert lenient.check(SPENT, key="a", limits={"typo": 5, "requests": 3})
+        assert lenient.check(SPENT, key="a", overrides={"typo": 5, "requests": 3})
     assert lenient.overrides("a") == {"requests": 3}
 
 

@@ -28,7 +28,7 @@ LONG = 10_000_000
 FORK = multiprocessing.get_context("fork")
 
 
-def serve(limits: sl.Limits, connection: Connection) -> None:
+def serve(limits: sl.SetHandle, connection: Connection) -> None:
     """What a worker does until it is killed: what it is told, answering each time."""
     permits: dict[int, sl.Permit] = {}
     while True:
@@ -70,7 +70,7 @@ class Hold:
 class Worker:
     """A forked process that has the set from its parent."""
 
-    def __init__(self, limits: sl.Limits) -> None:
+    def __init__(self, limits: sl.SetHandle) -> None:
         self.connection, there = FORK.Pipe()
         self.process: ForkProcess = FORK.Process(target=serve, args=(limits, there), daemon=True)
         self.process.start()

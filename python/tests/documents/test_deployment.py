@@ -149,7 +149,7 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
 """
     one, other, trusting = lines_of(script, directory / "x.limits")
     assert (one, trusting) == ("True", "True")
-    assert other.startswith("Untrusted: ")
+    assert other.startswith("PermissionDenied: ")
     assert f"its directory {directory} others may write: take group and others the right to write there" in other
     # As /dev/shm is, which no one should be advised to close.
     directory.chmod(0o1777)

@@ -104,7 +104,7 @@ def test_text_that_is_not_unicode_is_an_error_of_this_package(open_set, segment_
         limits.check(key="\ud800")
     with pytest.raises(sl.UnknownLimit):
         limits.check({"\ud800": 1}, key="ann")
-    with pytest.raises(sl.UnknownSet):
+    with pytest.raises(sl.UnknownName):
         sl.open(segment_path)["\ud800"]
     with pytest.raises(sl.DeclarationError):
         sl.open(segment_path, sl.LimitSet("\ud800", [NAMED]))

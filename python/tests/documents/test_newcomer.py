@@ -281,8 +281,8 @@ def test_wrong_values_say_what_is_wrong_and_what_to_write(run: Callable[..., str
         ("CostRequired", "tokens", "CostRequired: limit `tokens` of set `api` is a rate: the request must name a cost"),
         ("InvalidAmount", "-1", "ValueError: -1 is no amount: choose from 0 to 18446744073709551615"),
         ("NeverAdmissible", "can never be admitted", "the same"),
-        ("NotKeyed", "not keyed", "the same"),
-        ("UnknownSet", "apis", "the same"),
+        ("InvalidKey", "not keyed", "the same"),
+        ("UnknownName", "apis", "the same"),
         ("TypeError", 'set "api" / limits is Calls(', "TypeError: 'Calls' object is not iterable"),
         (
             "TypeError",

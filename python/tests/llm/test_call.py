@@ -21,13 +21,13 @@ from shmlimit import llm
 
 from .upstream import Upstream
 
-OpenSet = Callable[..., sl.Limits]
+OpenSet = Callable[..., sl.SetHandle]
 CHUNKS = [{"choices": [{"delta": {}}]}, {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 5}}]
 WHOLE = {"usage": {"prompt_tokens": 20, "completion_tokens": 5}}
 
 
 @pytest.fixture
-def limits(open_set: OpenSet) -> Iterator[sl.Limits]:
+def limits(open_set: OpenSet) -> Iterator[sl.SetHandle]:
     """Ten requests, a thousand tokens and four places, all of which are free in the end."""
     limits = open_set(
         sl.Calls("requests", 10, 3600, algorithm="sliding_window"),
@@ -38,13 +38,13 @@ def limits(open_set: OpenSet) -> Iterator[sl.Limits]:
     wait_until(lambda: left(limits)[2] == 4, "every place is given back")
 
 
-def left(limits: sl.Limits) -> tuple[int, ...]:
+def left(limits: sl.SetHandle) -> tuple[int, ...]:
     """What is left of requests, tokens and places."""
     verdicts = limits.peek({"tokens": 0})
     return tuple(int(verdicts[name].remaining) for name in ("requests", "tokens", "places"))
 
 
-def run(limits: sl.Limits, body: Callable[[llm.Call], Awaitable[Any]], **options: Any) -> BaseException | None:
+def run(limits: sl.SetHandle, body: Callable[[llm.Call], Awaitable[Any]], **options: Any) -> BaseException | None:
     """Runs a body under a call that reserves a hundred tokens; gives what it raised."""
 
     async def main() -> BaseException | None:
@@ -82,7 +82,7 @@ def answered(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPSt
     return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, headers=headers))
 
 
-def test_a_response_settles_what_it_used(limits: sl.Limits) -> None:
+def test_a_response_settles_what_it_used(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         call.note(WHOLE)
         assert call.usage == llm.Usage(20, 5)
@@ -91,7 +91,7 @@ def test_a_response_settles_what_it_used(limits: sl.Limits) -> None:
     assert left(limits) == (9, 975, 4)
 
 
-def test_a_stream_passes_unchanged_and_settles_when_it_has_ended(limits: sl.Limits) -> None:
+def test_a_stream_passes_unchanged_and_settles_when_it_has_ended(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         assert [part async for part in call.watch(stream())] == CHUNKS
         # Before the block ends, which may be later than whatever else holds the permit.
@@ -102,7 +102,7 @@ def test_a_stream_passes_unchanged_and_settles_when_it_has_ended(limits: sl.Limi
 
 
 @pytest.mark.parametrize("again", ["note", "watch", "watch_async"])
-def test_each_answer_takes_a_call_of_its_own(limits: sl.Limits, again: str) -> None:
+def test_each_answer_takes_a_call_of_its_own(limits: sl.SetHandle, again: str) -> None:
     async def body(call: llm.Call) -> None:
         call.note(WHOLE)
         if again == "note":
@@ -117,7 +117,9 @@ def test_each_answer_takes_a_call_of_its_own(limits: sl.Limits, again: str) -> N
     assert left(limits) == (9, 975, 4)
 
 
-def test_a_permit_that_was_released_too_early_is_reported(limits: sl.Limits, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_permit_that_was_released_too_early_is_reported(
+    limits: sl.SetHandle, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body(call: llm.Call) -> None:
         call.permit.release()
         call.note(WHOLE)
@@ -128,7 +130,7 @@ def test_a_permit_that_was_released_too_early_is_reported(limits: sl.Limits, cap
     assert left(limits) == (9, 900, 4)
 
 
-def test_what_is_over_the_reservation_is_charged(limits: sl.Limits) -> None:
+def test_what_is_over_the_reservation_is_charged(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         call.note({"usage": {"prompt_tokens": 100, "completion_tokens": 50}})
 
@@ -136,7 +138,7 @@ def test_what_is_over_the_reservation_is_charged(limits: sl.Limits) -> None:
     assert left(limits) == (9, 850, 4)
 
 
-def test_a_stream_left_after_its_last_report_is_settled(limits: sl.Limits) -> None:
+def test_a_stream_left_after_its_last_report_is_settled(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         async for part in call.watch(stream([*CHUNKS, "data: [DONE]"])):
             if part == CHUNKS[-1]:
@@ -146,7 +148,7 @@ def test_a_stream_left_after_its_last_report_is_settled(limits: sl.Limits) -> No
     assert left(limits) == (9, 975, 4)
 
 
-def test_a_stream_left_early_stays_charged(limits: sl.Limits) -> None:
+def test_a_stream_left_early_stays_charged(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         async for _ in call.watch(stream([{"usage": {"input_tokens": 20, "output_tokens": 1}}, *CHUNKS])):
             break
@@ -156,7 +158,7 @@ def test_a_stream_left_early_stays_charged(limits: sl.Limits) -> None:
 
 
 def test_an_answer_without_usage_stays_charged_and_is_reported_once(
-    limits: sl.Limits, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    limits: sl.SetHandle, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shmlimit.llm._call._warned", set())
 
@@ -200,7 +202,7 @@ async def _dollars_soon(usage: llm.Usage) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("costs", [lambda usage: {"tokens": usage.input_tokens, "requests": 0}, _dollars_soon])
-def test_a_function_says_what_a_usage_costs(limits: sl.Limits, costs: Any) -> None:
+def test_a_function_says_what_a_usage_costs(limits: sl.SetHandle, costs: Any) -> None:
     async def body(call: llm.Call) -> None:
         call.note(WHOLE)
 
@@ -208,7 +210,7 @@ def test_a_function_says_what_a_usage_costs(limits: sl.Limits, costs: Any) -> No
     assert left(limits) == (10, 980, 4)
 
 
-def test_a_function_of_costs_that_raises_keeps_no_place(limits: sl.Limits) -> None:
+def test_a_function_of_costs_that_raises_keeps_no_place(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         call.note(WHOLE)
 
@@ -253,13 +255,13 @@ CHARGED: dict[str, BaseException] = {
 
 
 @pytest.mark.parametrize("error", FREE)
-def test_what_cost_nothing_is_given_back(limits: sl.Limits, error: str) -> None:
+def test_what_cost_nothing_is_given_back(limits: sl.SetHandle, error: str) -> None:
     assert run(limits, raising(FREE[error])) is FREE[error]
     assert left(limits) == (10, 1000, 4)
 
 
 @pytest.mark.parametrize("error", CHARGED)
-def test_what_may_have_cost_stays_charged(limits: sl.Limits, error: str) -> None:
+def test_what_may_have_cost_stays_charged(limits: sl.SetHandle, error: str) -> None:
     assert run(limits, raising(CHARGED[error])) is CHARGED[error]
     assert left(limits) == (9, 900, 4)
     # And says nothing of the provider.
@@ -267,7 +269,7 @@ def test_what_may_have_cost_stays_charged(limits: sl.Limits, error: str) -> None
         pass
 
 
-def test_an_error_after_the_whole_answer_changes_nothing(limits: sl.Limits) -> None:
+def test_an_error_after_the_whole_answer_changes_nothing(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         call.note(WHOLE)
         raise KeyError
@@ -276,7 +278,7 @@ def test_an_error_after_the_whole_answer_changes_nothing(limits: sl.Limits) -> N
     assert left(limits) == (9, 975, 4)
 
 
-def test_the_caller_may_know_that_nothing_was_spent(limits: sl.Limits) -> None:
+def test_the_caller_may_know_that_nothing_was_spent(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         call.refund()
         call.refund()
@@ -287,7 +289,7 @@ def test_the_caller_may_know_that_nothing_was_spent(limits: sl.Limits) -> None:
     assert left(limits) == (10, 1000, 4)
 
 
-def test_the_caller_may_settle_by_itself(limits: sl.Limits) -> None:
+def test_the_caller_may_settle_by_itself(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         call.permit.settle(tokens=7)
         call.note(WHOLE)
@@ -298,7 +300,7 @@ def test_the_caller_may_settle_by_itself(limits: sl.Limits) -> None:
 
 @pytest.mark.parametrize("status", [429, 529])
 @pytest.mark.parametrize("said", ["raised", "noted", "noted and raised", "raised by a library"])
-def test_a_provider_that_is_overloaded_holds_everybody_back(limits: sl.Limits, status: int, said: str) -> None:
+def test_a_provider_that_is_overloaded_holds_everybody_back(limits: sl.SetHandle, status: int, said: str) -> None:
     error = answered(status, {"retry-after": "30"})
 
     async def body(call: llm.Call) -> None:
@@ -328,7 +330,7 @@ def test_a_provider_that_is_overloaded_holds_everybody_back(limits: sl.Limits, s
     ],
     ids=str,
 )
-def test_a_stream_that_fails_for_load_holds_everybody_back_and_stays_charged(limits: sl.Limits, event: Any) -> None:
+def test_a_stream_that_fails_for_load_holds_everybody_back_and_stays_charged(limits: sl.SetHandle, event: Any) -> None:
     async def body(call: llm.Call) -> None:
         async for _ in call.watch(stream([CHUNKS[0], event])):
             pass
@@ -338,7 +340,7 @@ def test_a_stream_that_fails_for_load_holds_everybody_back_and_stays_charged(lim
     assert left(limits) == (9, 900, 4)
 
 
-def test_a_cancelled_call_leaves_the_queue_and_takes_nothing(limits: sl.Limits) -> None:
+def test_a_cancelled_call_leaves_the_queue_and_takes_nothing(limits: sl.SetHandle) -> None:
     async def main() -> None:
         held = [limits.try_acquire({"tokens": 0}) for _ in range(4)]
 
@@ -362,7 +364,7 @@ def test_a_cancelled_call_leaves_the_queue_and_takes_nothing(limits: sl.Limits) 
     assert left(limits) == (6, 1000, 4)
 
 
-def test_a_call_that_is_cancelled_in_its_stream_gives_its_place_back(limits: sl.Limits) -> None:
+def test_a_call_that_is_cancelled_in_its_stream_gives_its_place_back(limits: sl.SetHandle) -> None:
     async def main() -> None:
         begun = asyncio.Event()
 
@@ -385,7 +387,7 @@ def test_a_call_that_is_cancelled_in_its_stream_gives_its_place_back(limits: sl.
     assert left(limits) == (9, 900, 4)
 
 
-def test_a_refused_call_takes_nothing(limits: sl.Limits) -> None:
+def test_a_refused_call_takes_nothing(limits: sl.SetHandle) -> None:
     async def main() -> None:
         async with llm.Call(limits.acquire_async({"tokens": 900}, timeout=0)):
             with pytest.raises(sl.AcquireTimeout):
@@ -396,7 +398,7 @@ def test_a_refused_call_takes_nothing(limits: sl.Limits) -> None:
     assert left(limits) == (9, 100, 4)
 
 
-def test_a_permit_without_a_task_is_held_by_a_plain_block(limits: sl.Limits) -> None:
+def test_a_permit_without_a_task_is_held_by_a_plain_block(limits: sl.SetHandle) -> None:
     with llm.Call(limits.acquire({"tokens": 100})) as call:
         assert list(call.watch(CHUNKS)) == CHUNKS
     assert left(limits) == (9, 975, 4)

@@ -22,7 +22,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def try_and_hold(limits: sl.Limits, line: Connection) -> None:
+def try_and_hold(limits: sl.SetHandle, line: Connection) -> None:
     """Try once, say whether it was admitted, and hold until told to go."""
     result = limits.try_acquire()
     line.send((os.getpid(), bool(result)))
@@ -30,7 +30,7 @@ def try_and_hold(limits: sl.Limits, line: Connection) -> None:
     result.release()
 
 
-def wait_and_hold(limits: sl.Limits, line: Connection) -> None:
+def wait_and_hold(limits: sl.SetHandle, line: Connection) -> None:
     """Wait in the queue for as long as it takes, say so, and hold until told to go."""
     line.send(os.getpid())
     with limits.acquire():

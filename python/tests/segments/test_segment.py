@@ -160,7 +160,7 @@ def test_limits_change_in_place_and_other_things_do_not(segment_path):
     changes = segment.apply(sl.LimitSet("set", [sl.Calls("c", 8, 3600)]))
     assert any("capacity" in change for change in changes)
     assert segment.declaration()["set"][0]["limit"][0]["capacity"] == 8
-    with pytest.raises(sl.CannotApply) as raised:
+    with pytest.raises(sl.ConfigMismatch) as raised:
         segment.apply(sl.LimitSet("set", [sl.Concurrency("c", 8)]))
     assert raised.value.differences
 
@@ -181,7 +181,7 @@ def test_a_snapshot_is_plain_data(segment_path):
     ("make", "expected"),
     [
         (lambda path: None, (sl.NotFound, FileNotFoundError)),
-        (lambda path: path.write_bytes(b"x" * 8192), (sl.NotASegment, OSError)),
+        (lambda path: path.write_bytes(b"x" * 8192), (sl.InvalidSegment, OSError)),
         (lambda path: path.write_bytes(b""), (sl.SegmentError, OSError)),
         (lambda path: path.symlink_to("/dev/null"), (sl.SegmentError, OSError)),
     ],
@@ -246,7 +246,7 @@ def test_however_many_handles_arrive_they_are_one_participant(segment_path, stri
 def test_a_pickle_opens_as_its_handle_was_opened(segment_path):
     sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
     segment_path.chmod(0o666)
-    with pytest.raises(sl.Untrusted) as raised:
+    with pytest.raises(sl.PermissionDenied) as raised:
         sl.open(segment_path)
     assert raised.value.path == str(segment_path)
     limits = sl.open(segment_path, trust_any_owner=True)["set"]
@@ -395,7 +395,7 @@ def test_a_file_of_another_user_in_a_directory_of_the_group_names_the_option_tha
     os.chown(path, 12345, 12345)
     os.chown(shared, 0, 12345)
     shared.chmod(0o2770)
-    with pytest.raises(sl.Untrusted, match=r"chmod 2750.*trust_any_owner"):
+    with pytest.raises(sl.PermissionDenied, match=r"chmod 2750.*trust_any_owner"):
         sl.open(path)
     assert "set" in sl.open(path, trust_any_owner=True)
     shared.chmod(0o2750)
@@ -422,5 +422,5 @@ def test_a_segment_that_is_gone_is_created_as_its_checkpoint_has_it(segment_path
         assert not segment["set"].check()
         file = tmp_path / "text"
         file.write_text("something else")
-        with pytest.raises(sl.NotACheckpoint, match="no checkpoint"):
+        with pytest.raises(sl.InvalidSegment, match="no checkpoint"):
             segment.checkpoint(file)

@@ -328,7 +328,7 @@ def stopped_at(event: str) -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def wait_in_a_task(limits: sl.Limits | sl.Pool) -> None:
+def wait_in_a_task(limits: sl.SetHandle | sl.Pool) -> None:
     """Waits in a task of a loop of its own."""
 
     async def wait() -> None:
@@ -509,7 +509,7 @@ def test_what_is_closed_and_let_go_of_has_logged_everything(shmlimit_segment: Op
     assert [each["label"] for each in logged()] == ["last"]
 
 
-def label_of(limits: sl.Limits, line: Any) -> None:
+def label_of(limits: sl.SetHandle, line: Any) -> None:
     """In a process of its own: say what is logged of a request that is refused."""
     records: list[logging.LogRecord] = []
 
@@ -530,7 +530,7 @@ def test_a_labelled_handle_travels_with_its_label(shmlimit_segment: OpenSegment,
     assert (mail.label, mail.name, mail.strict, segment["mail"].label) == ("nightly-import", "mail", True, None)
     assert "nightly-import" in repr(mail)
     for again in (copy.copy(mail), pickle.loads(pickle.dumps(mail)), mail.labelled("other").labelled("nightly-import")):
-        assert (type(again), again.label, again.path) == (sl.Limits, "nightly-import", mail.path)
+        assert (type(again), again.label, again.path) == (sl.SetHandle, "nightly-import", mail.path)
     pool = pickle.loads(pickle.dumps(sl.Pool([mail]).labelled("pooled")))
     assert [member.label for member in pool] == ["pooled"]
     assert pickle.loads(pickle.dumps(segment["mail"])).label is None
@@ -557,7 +557,7 @@ def test_the_successor_of_a_removed_segment_logs_and_labels_as_well(
     other["mail"].check()
     with pytest.raises(sl.Removed):
         mail.check()
-    found: list[sl.Limits] = []
+    found: list[sl.SetHandle] = []
     until(lambda: (successor := mail.successor()) is not None and not found.append(successor), "the successor")
     logged()
     assert not found[0].check()

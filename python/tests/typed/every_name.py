@@ -23,45 +23,28 @@ IN_FLIGHT = sl.Concurrency("in_flight", 16, lease="30s")
 GOLD = sl.Tier("gold", {"requests": {"capacity": 5000}})
 
 ERRORS: dict[type[sl.Error], str] = {
-    sl.AlreadyExists: "made twice",
     sl.AlreadyReleased: "released before",
     sl.AlreadySettled: "settled before",
-    sl.CannotApply: "cannot change in place",
     sl.ConfigMismatch: "declared otherwise",
     sl.CostRequired: "a rate without a cost",
-    sl.Damaged: "the file is damaged",
     sl.DeclarationError: "declared wrongly",
-    sl.ForeignNamespace: "of other containers",
     sl.InUse: "others use it",
-    sl.Incompatible: "of another version",
-    sl.InheritedPermit: "of the parent",
     sl.InvalidAmount: "no amount",
     sl.InvalidKey: "no key",
-    sl.KeyRequired: "no key given",
-    sl.LocksNotKept: "on an overlay",
+    sl.InvalidSegment: "another file",
     sl.LockStuck: "a process is stopped",
-    sl.MustBeHeld: "cannot be checked",
     sl.NeverAdmissible: "more than there is",
     sl.NoSpace: "no room",
-    sl.NotACheckpoint: "another file",
-    sl.NotASegment: "another file",
     sl.NotFound: "no file",
-    sl.NotKeyed: "not keyed",
     sl.PermissionDenied: "of another user",
     sl.PermitError: "of permits",
-    sl.Poisoned: "to be repaired",
-    sl.NotABudget: "only a budget can be debited",
     sl.Reclaimed: "the lease ran out",
     sl.Removed: "removed",
     sl.RequestError: "of requests",
     sl.SegmentClosed: "closed",
     sl.SegmentError: "of files",
-    sl.TooManyParticipants: "too many processes",
     sl.UnknownLimit: "no such limit",
     sl.UnknownName: "no such name",
-    sl.UnknownSet: "no such set",
-    sl.UnknownTier: "no such tier",
-    sl.Untrusted: "not to be trusted",
 }
 
 
@@ -80,20 +63,20 @@ def declare(directory: Path) -> sl.Segment:
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
 
 
-def change(partners: sl.Limits) -> None:
+def change(partners: sl.SetHandle) -> None:
     partners.override("acme", "requests", 500)
     assert_type(partners.overrides("acme"), dict[str, int | Decimal])
     partners.override("acme", "requests", None)
 
 
-def take(limits: sl.Limits) -> None:
+def take(limits: sl.SetHandle) -> None:
     result = limits.try_acquire({"tokens": 1500})
     assert_type(result, sl.Permit | sl.Refusal)
     if result:
         # A permit is true and a refusal false, which narrows the type.
         assert_type(result, sl.Permit)
         settlement = result.settle(tokens=900)
-        assert_type(settlement, sl.Settlement)
+        assert_type(settlement, sl.results.Settlement)
         result.heartbeat()
         result.release()
     else:
@@ -102,12 +85,13 @@ def take(limits: sl.Limits) -> None:
     with limits.acquire({"tokens": 10}, timeout=5) as permit:
         assert_type(permit, sl.Permit)
         permit.settle({"tokens": 5})
-    with limits.try_acquire({"tokens": 10}) as permit:
+    with limits.try_acquire(tokens=10) as permit:
         permit.settle(tokens=10)
+    assert_type(limits.acquire(tokens=1, timeout=5), sl.Permit).release()
     verdicts = limits.peek({"tokens": 1})
-    assert_type(verdicts, dict[str, sl.Verdict])
+    assert_type(verdicts, dict[str, sl.results.Verdict])
     forecasts = limits.forecast()
-    assert_type(forecasts, dict[str, sl.Forecast])
+    assert_type(forecasts, dict[str, sl.results.Forecast])
     try:
         limits.acquire({"tokens": 10**9})
     except sl.NeverAdmissible as error:
@@ -126,7 +110,7 @@ def refuse(directory: Path) -> None:
     sl.remove(limits.path, force=True)
 
 
-def hold_back(limits: sl.Limits) -> None:
+def hold_back(limits: sl.SetHandle) -> None:
     permit = limits.acquire({"tokens": 10})
     assert_type(permit.respect({"Retry-After": "30"}, status=200, max_wait=60), bool)
     permit.throttled(retry_after=0)
@@ -134,23 +118,23 @@ def hold_back(limits: sl.Limits) -> None:
     assert_type(limits.respect({"Retry-After": "0"}, status=429, max_wait=timedelta(minutes=1)), bool)
 
 
-def count(tenants: sl.Limits) -> None:
+def count(tenants: sl.SetHandle) -> None:
     checked = tenants.check(key="acme")
-    assert_type(checked, sl.Checked)
-    assert_type(tenants.check_many(["acme", b"globex", 7]), list[sl.Checked])
+    assert_type(checked, sl.results.Checked)
+    assert_type(tenants.check_many(["acme", b"globex", 7]), list[sl.results.Checked])
     tenants.debit("spent", "1.25", key="acme")
     tenants.reset("requests", key="acme")
     tenants.throttle(0, key="acme")
     tenants.respect({}, status=200, key="acme")
 
 
-def sort_into_tiers(tenants: sl.Limits) -> None:
-    @tenants.limited(key=lambda tenant: tenant, tier=lambda tenant: "gold", limits=lambda tenant: None)
+def sort_into_tiers(tenants: sl.SetHandle) -> None:
+    @tenants.limited(key=lambda tenant: tenant, tier=lambda tenant: "gold", overrides=lambda tenant: None)
     def work(tenant: str) -> str:
         return tenants.tier(tenant)
 
     assert work("acme") == "gold"
-    assert_type(tenants.check(key="acme", limits={"requests": None}).verdicts["requests"].tier, str)
+    assert_type(tenants.check(key="acme", overrides={"requests": None}).verdicts["requests"].tier, str)
 
 
 def reserve(directory: Path) -> None:
@@ -159,12 +143,12 @@ def reserve(directory: Path) -> None:
     ]
     reserved = paced.reserve(max_delay=60, tier=None)
     if reserved:
-        assert_type(reserved, sl.Reservation)
+        assert_type(reserved, sl.results.Reservation)
         assert_type(reserved.delay, float)
         reserved.cancel()
 
 
-def decorate(limits: sl.Limits) -> None:
+def decorate(limits: sl.SetHandle) -> None:
     @limits.limited(costs={"tokens": 1}, timeout=5)
     def length(text: str) -> int:
         return len(text)
@@ -177,9 +161,9 @@ def decorate(limits: sl.Limits) -> None:
     assert list(each(["a", "b"])) == ["a", "b"]
 
 
-async def wait(limits: sl.Limits) -> None:
+async def wait(limits: sl.SetHandle) -> None:
     acquisition = limits.acquire_async({"tokens": 1}, timeout=5)
-    assert_type(acquisition, sl.Acquisition)
+    assert_type(acquisition, sl.results.Acquisition)
     permit = await acquisition
     assert_type(permit, sl.Permit)
     async with permit:
@@ -194,14 +178,14 @@ def watch(directory: Path) -> None:
     declared = sl.LimitSet("watched", [sl.Calls("c", 1, "1h")])
     with sl.open(directory / "watched.limits", declared, log_requests=True) as segment:
         limits = segment["watched"].labelled("nightly-import")
-        assert_type(limits, sl.Limits)
+        assert_type(limits, sl.SetHandle)
         assert_type(limits.label, str | None)
         assert_type(sl.Pool([limits]).labelled("nightly-export"), sl.Pool)
         assert limits.check()
         assert not limits.check()
 
 
-def choose(limits: sl.Limits) -> None:
+def choose(limits: sl.SetHandle) -> None:
     pool = sl.Pool([limits], "least_loaded", failover=True)
     with pool.acquire({"tokens": 1}) as permit:
         print(permit.metadata["region"])
@@ -219,7 +203,7 @@ def main(directory: Path) -> None:
     warnings.simplefilter("error", sl.UnknownLimitWarning)
     warnings.simplefilter("error", sl.BlockingAcquireWarning)
     segment = declare(directory)
-    assert_type(segment["openai"], sl.Limits)
+    assert_type(segment["openai"], sl.SetHandle)
     take(segment["openai"])
     hold_back(segment["openai"])
     change(segment["partners"])

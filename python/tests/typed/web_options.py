@@ -11,7 +11,7 @@ import shmlimit as sl
 from shmlimit import asgi, wsgi
 
 
-def of_asgi(app: asgi.Application, limits: sl.Limits) -> None:
+def of_asgi(app: asgi.Application, limits: sl.SetHandle) -> None:
     asgi.LimitMiddleware(
         app,
         limits,
@@ -34,7 +34,7 @@ def of_asgi(app: asgi.Application, limits: sl.Limits) -> None:
     asgi.LimitMiddleware(app, limits, advertise="sometimes")  # type: ignore[arg-type]
 
 
-def of_wsgi(app: WSGIApplication, limits: sl.Limits) -> None:
+def of_wsgi(app: WSGIApplication, limits: sl.SetHandle) -> None:
     wsgi.LimitMiddleware(app, limits, key=lambda environ: str(environ["REMOTE_USER"]), costs={"tokens": 1})
     # The environment is no object with a path.
     wsgi.LimitMiddleware(app, limits, exempt=lambda environ: bool(environ.path))  # type: ignore[attr-defined]

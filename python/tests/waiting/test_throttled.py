@@ -142,9 +142,9 @@ def test_one_key_is_throttled_and_the_others_are_not(
     assert [limits.check(key=key).reason for key in ("a", "b", "c")] == ["throttled", "throttled", None]
     shmlimit_clock.advance(10)
     assert [limits.check(key=key).reason for key in ("a", "b", "c")] == ["throttled", None, None]
-    with pytest.raises(sl.KeyRequired):
+    with pytest.raises(sl.InvalidKey):
         limits.throttle(10)
-    with pytest.raises(sl.KeyRequired):
+    with pytest.raises(sl.InvalidKey):
         limits.respect({}, status=429)
 
 

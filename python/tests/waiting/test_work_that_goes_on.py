@@ -18,16 +18,16 @@ import shmlimit as sl
 
 
 @pytest.fixture
-def limits(open_set: Callable[..., sl.Limits]) -> sl.Limits:
+def limits(open_set: Callable[..., sl.SetHandle]) -> sl.SetHandle:
     """One place."""
     return open_set(sl.Concurrency("places", 1))
 
 
-def _is_held(limits: sl.Limits) -> bool:
+def _is_held(limits: sl.SetHandle) -> bool:
     return limits.peek()["places"].remaining == 0
 
 
-async def _held_while(limits: sl.Limits, begin: Callable[[Any], Any]) -> None:
+async def _held_while(limits: sl.SetHandle, begin: Callable[[Any], Any]) -> None:
     """Begins work that waits for an event, and sees that the place is taken until it has ended."""
     goes_on = asyncio.Event()
 
@@ -45,7 +45,7 @@ async def _held_while(limits: sl.Limits, begin: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize("begin", [asyncio.ensure_future, asyncio.gather, asyncio.shield])
 def test_a_function_that_returns_a_task_or_a_future_holds_its_permit_until_that_is_done(
-    limits: sl.Limits, begin: Callable[[Any], Any]
+    limits: sl.SetHandle, begin: Callable[[Any], Any]
 ) -> None:
     async def scenario() -> None:
         await asyncio.wait_for(_held_while(limits, begin), TIMEOUT)
@@ -55,7 +55,7 @@ def test_a_function_that_returns_a_task_or_a_future_holds_its_permit_until_that_
 
 
 @pytest.mark.parametrize("ending", ["result", "error", "cancelled"])
-def test_a_task_gives_the_permit_back_however_it_ends(limits: sl.Limits, ending: str) -> None:
+def test_a_task_gives_the_permit_back_however_it_ends(limits: sl.SetHandle, ending: str) -> None:
     async def scenario() -> None:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         assert limits.limited(lambda: future)() is future
@@ -74,7 +74,7 @@ def test_a_task_gives_the_permit_back_however_it_ends(limits: sl.Limits, ending:
     asyncio.run(scenario())
 
 
-def test_a_function_that_submits_work_to_a_pool_holds_its_permit_until_that_is_done(limits: sl.Limits) -> None:
+def test_a_function_that_submits_work_to_a_pool_holds_its_permit_until_that_is_done(limits: sl.SetHandle) -> None:
     goes_on = Event()
     with ThreadPoolExecutor(1) as pool:
         future: Future[bool] = limits.limited(lambda: pool.submit(goes_on.wait, TIMEOUT))()
@@ -84,17 +84,17 @@ def test_a_function_that_submits_work_to_a_pool_holds_its_permit_until_that_is_d
     wait_until(lambda: not _is_held(limits), "the place to be given back")
 
 
-def _parts(limits: sl.Limits) -> Any:
+def _parts(limits: sl.SetHandle) -> Any:
     yield _is_held(limits)
     yield _is_held(limits)
 
 
-async def _parts_async(limits: sl.Limits) -> Any:
+async def _parts_async(limits: sl.SetHandle) -> Any:
     yield _is_held(limits)
     yield _is_held(limits)
 
 
-def test_a_function_that_returns_a_generator_holds_its_permit_until_that_ends(limits: sl.Limits) -> None:
+def test_a_function_that_returns_a_generator_holds_its_permit_until_that_ends(limits: sl.SetHandle) -> None:
     parts = limits.limited(_parts.__call__)
     for make in (limits.limited(lambda: _parts(limits)), functools.partial(parts, limits)):
         assert [*make()] == [True, True]
@@ -110,7 +110,9 @@ def test_a_function_that_returns_a_generator_holds_its_permit_until_that_ends(li
     assert not _is_held(limits)
 
 
-def test_a_function_that_returns_an_asynchronous_generator_holds_its_permit_until_that_ends(limits: sl.Limits) -> None:
+def test_a_function_that_returns_an_asynchronous_generator_holds_its_permit_until_that_ends(
+    limits: sl.SetHandle,
+) -> None:
     @limits.limited
     async def ask() -> Any:
         return _parts_async(limits)
@@ -189,7 +191,7 @@ async def _coroutine() -> None: ...
 )
 @pytest.mark.parametrize("is_asynchronous", [False, True])
 def test_where_no_one_can_tell_when_the_work_ends_it_is_a_type_error_and_nothing_stays_held(
-    limits: sl.Limits, returned: Callable[[], Any], is_asynchronous: bool
+    limits: sl.SetHandle, returned: Callable[[], Any], is_asynchronous: bool
 ) -> None:
     async def asynchronously() -> Any:
         return returned()
@@ -205,7 +207,7 @@ def test_where_no_one_can_tell_when_the_work_ends_it_is_a_type_error_and_nothing
     assert not _is_held(limits)
 
 
-def test_what_is_whole_when_it_is_returned_is_returned_as_it_is(limits: sl.Limits) -> None:
+def test_what_is_whole_when_it_is_returned_is_returned_as_it_is(limits: sl.SetHandle) -> None:
     for whole in (None, 1, "text", [1], {"a": 1}, io.BytesIO(b"text"), iter([1, 2]), range(3)):
         assert limits.limited(lambda whole=whole: whole)() is whole
         assert not _is_held(limits)

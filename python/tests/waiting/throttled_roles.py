@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 import shmlimit as sl
 
 
-def ask_a_server(limits: sl.Limits, url: str, line: Connection) -> None:
+def ask_a_server(limits: sl.SetHandle, url: str, line: Connection) -> None:
     """Ask under a permit, and do as the server says; say whether that throttled."""
     with limits.acquire() as permit:
         try:
@@ -19,7 +19,7 @@ def ask_a_server(limits: sl.Limits, url: str, line: Connection) -> None:
             refused.close()
 
 
-def try_when_told(limits: sl.Limits, line: Connection) -> None:
+def try_when_told(limits: sl.SetHandle, line: Connection) -> None:
     """Say that it is there, and for each word that comes why a request is refused, if it is."""
     line.send("there")
     while line.recv() != "end":

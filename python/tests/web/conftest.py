@@ -77,7 +77,7 @@ class Server:
 
 
 Serve = Callable[..., Server]
-Declare = Callable[..., sl.Limits]
+Declare = Callable[..., sl.SetHandle]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -98,10 +98,10 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def declare(directory: Path) -> Callable[..., sl.Limits]:
+def declare(directory: Path) -> Callable[..., sl.SetHandle]:
     """Makes a set of limits."""
 
-    def make(*limits: Any, **options: Any) -> sl.Limits:
+    def make(*limits: Any, **options: Any) -> sl.SetHandle:
         return sl.open(directory / "segment", sl.LimitSet("api", limits, **options))["api"]
 
     return make

@@ -34,7 +34,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def _declared(declare: Declare, option: str) -> sl.Limits:
+def _declared(declare: Declare, option: str) -> sl.SetHandle:
     """Four calls a minute of which each test takes what it says: of a key, where the option is about keys."""
     of_keys: dict[str, Any] = {
         "key": {"keyed": 10},
@@ -78,11 +78,11 @@ async def _done(_: Request) -> PlainTextResponse:
     return PlainTextResponse("done")
 
 
-def _under_middleware(limits: sl.Limits, options: dict[str, Any]) -> Any:
+def _under_middleware(limits: sl.SetHandle, options: dict[str, Any]) -> Any:
     return asgi.LimitMiddleware(Starlette(routes=[Route("/", _done)]), limits, **options)
 
 
-def _under_dependency(limits: sl.Limits, options: dict[str, Any]) -> Any:
+def _under_dependency(limits: sl.SetHandle, options: dict[str, Any]) -> Any:
     app = FastAPI()
     app.get("/", dependencies=[Depends(Limited(limits, **options))])(lambda: "done")
     return app

@@ -19,7 +19,7 @@ SERVERS = [("gunicorn", "plain:wsgi_app"), ("uvicorn", "plain:asgi_app")]
 KILLS = 100 if os.environ.get("SHMLIMIT_THOROUGH") == "1" else 25
 
 
-def _one_at_a_time(directory: Path) -> sl.Limits:
+def _one_at_a_time(directory: Path) -> sl.SetHandle:
     return sl.open(directory / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
 
 

@@ -11,7 +11,7 @@ import shmlimit as sl
 from shmlimit._native import PolicyHeaders
 
 
-def limits_of(path: Path, limit: sl.Calls | sl.Concurrency) -> sl.Limits:
+def limits_of(path: Path, limit: sl.Calls | sl.Concurrency) -> sl.SetHandle:
     return sl.open(path, sl.LimitSet("api", [limit]))["api"]
 
 

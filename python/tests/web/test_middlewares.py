@@ -42,7 +42,7 @@ def _plain_wsgi(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     return [b"done"]
 
 
-def _asgi_getter(limits: sl.Limits, **options: Any) -> Get:
+def _asgi_getter(limits: sl.SetHandle, **options: Any) -> Get:
     app = asgi.LimitMiddleware(Starlette(routes=[Route("/{path:path}", _starlette)]), limits, **options)
 
     def get(path: str = "/", method: str = "GET", **request: Any) -> httpx.Response:
@@ -56,7 +56,7 @@ def _asgi_getter(limits: sl.Limits, **options: Any) -> Get:
     return get
 
 
-def _wsgi_getter(limits: sl.Limits, **options: Any) -> Get:
+def _wsgi_getter(limits: sl.SetHandle, **options: Any) -> Get:
     app = wsgi.LimitMiddleware(_plain_wsgi, limits, **options)
 
     def get(path: str = "/", method: str = "GET", **request: Any) -> httpx.Response:

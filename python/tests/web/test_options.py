@@ -54,5 +54,5 @@ def test_what_is_no_option_is_refused(integration: Callable[..., Any], directory
 @pytest.mark.parametrize("integration", [AsgiMiddleware, WsgiMiddleware, Limited])
 def test_types_are_found_at_run_time_by_frameworks_that_look_at_them(integration: Callable[..., Any]) -> None:
     hints = get_type_hints(integration.__init__)  # type: ignore[misc]
-    assert hints["limits"] is sl.Limits
+    assert hints["limits"] is sl.SetHandle
     assert {*OPTIONS, "fails_with", "refund_when"} < {*hints}

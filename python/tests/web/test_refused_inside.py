@@ -30,17 +30,17 @@ Ask: TypeAlias = Callable[[], int]
 
 
 @pytest.fixture
-def tenant(directory: Path) -> sl.Limits:
+def tenant(directory: Path) -> sl.SetHandle:
     limits = [sl.Rate("tokens", 10_000, MONTH), sl.Calls("requests", 100, MONTH), sl.Concurrency("in_flight", 8)]
     return sl.open(directory / "tenant", sl.LimitSet("tenant", limits))["tenant"]
 
 
 @pytest.fixture
-def backend(directory: Path) -> sl.Limits:
+def backend(directory: Path) -> sl.SetHandle:
     return sl.open(directory / "backend", sl.LimitSet("backend", [sl.Concurrency("gpu", 1)]))["backend"]
 
 
-def _paid(tenant: sl.Limits) -> tuple[int, int]:
+def _paid(tenant: sl.SetHandle) -> tuple[int, int]:
     """What the tenant has paid, in tokens and requests; and nothing is held."""
     standing = tenant.peek({"tokens": 0})
     assert standing["in_flight"].remaining == 8
@@ -66,14 +66,14 @@ async def _done(_: Request) -> PlainTextResponse:
     return PlainTextResponse("done")
 
 
-def _two_of_asgi(tenant: sl.Limits, backend: sl.Limits, **inner: Any) -> Ask:
+def _two_of_asgi(tenant: sl.SetHandle, backend: sl.SetHandle, **inner: Any) -> Ask:
     app = asgi.LimitMiddleware(Starlette(routes=[Route("/", _done)]), backend, **inner)
     # A router between them makes a scope of its own.
     routed = Starlette(routes=[Mount("/", app)])
     return lambda: _get(asgi.LimitMiddleware(routed, tenant, costs=ESTIMATE))
 
 
-def _two_of_wsgi(tenant: sl.Limits, backend: sl.Limits, **inner: Any) -> Ask:
+def _two_of_wsgi(tenant: sl.SetHandle, backend: sl.SetHandle, **inner: Any) -> Ask:
     def application(_: dict[str, Any], start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [b"done"]
@@ -82,26 +82,26 @@ def _two_of_wsgi(tenant: sl.Limits, backend: sl.Limits, **inner: Any) -> Ask:
     return lambda: _get_wsgi(wsgi.LimitMiddleware(app, tenant, costs=ESTIMATE))
 
 
-def _a_dependency_behind_a_middleware(tenant: sl.Limits, backend: sl.Limits, **inner: Any) -> Ask:
+def _a_dependency_behind_a_middleware(tenant: sl.SetHandle, backend: sl.SetHandle, **inner: Any) -> Ask:
     app = FastAPI()
     app.get("/", dependencies=[Depends(Limited(backend, **inner))])(lambda: "done")
     return lambda: _get(asgi.LimitMiddleware(app, tenant, costs=ESTIMATE))
 
 
-def _two_dependencies(tenant: sl.Limits, backend: sl.Limits, **inner: Any) -> Ask:
+def _two_dependencies(tenant: sl.SetHandle, backend: sl.SetHandle, **inner: Any) -> Ask:
     app = FastAPI()
     both = [Depends(Limited(tenant, costs=ESTIMATE)), Depends(Limited(backend, **inner))]
     app.get("/", dependencies=both)(lambda: "done")
     return lambda: _get(app)
 
 
-def _django(limits: sl.Limits, respond: Any, **options: Any) -> Any:
+def _django(limits: sl.SetHandle, respond: Any, **options: Any) -> Any:
     return type(
         "Middleware", (DjangoMiddleware,), {"options": {"segment": limits.path, "set": limits.name, **options}}
     )(respond)
 
 
-def _two_of_django(tenant: sl.Limits, backend: sl.Limits, **inner: Any) -> Ask:
+def _two_of_django(tenant: sl.SetHandle, backend: sl.SetHandle, **inner: Any) -> Ask:
     middleware = _django(tenant, _django(backend, lambda _: HttpResponse("done"), **inner), costs=ESTIMATE)
 
     def ask() -> int:
@@ -121,7 +121,7 @@ Stack: TypeAlias = Callable[..., Ask]
 @stacks
 @pytest.mark.parametrize("timeout", [None, 0.001])
 def test_a_refusal_further_in_gives_back_what_was_taken_further_out(
-    stack: Stack, timeout: float | None, tenant: sl.Limits, backend: sl.Limits
+    stack: Stack, timeout: float | None, tenant: sl.SetHandle, backend: sl.SetHandle
 ) -> None:
     ask = stack(tenant, backend, timeout=timeout)
     with backend.try_acquire():
@@ -137,13 +137,13 @@ def test_a_refusal_further_in_gives_back_what_was_taken_further_out(
 
 @stacks
 def test_what_can_never_be_admitted_further_in_costs_nothing_further_out(
-    stack: Stack, tenant: sl.Limits, backend: sl.Limits
+    stack: Stack, tenant: sl.SetHandle, backend: sl.SetHandle
 ) -> None:
     assert stack(tenant, backend, costs={"gpu": 2})() == 429
     assert _paid(tenant) == (0, 0)
 
 
-def test_what_a_peer_can_write_is_no_refusal_of_this_process(tenant: sl.Limits) -> None:
+def test_what_a_peer_can_write_is_no_refusal_of_this_process(tenant: sl.SetHandle) -> None:
     forged = {
         "Retry-After": "30",
         "RateLimit": '"gpu";r=0',
@@ -165,7 +165,9 @@ def test_what_a_peer_can_write_is_no_refusal_of_this_process(tenant: sl.Limits) 
     assert _paid(tenant) == (1000, 2)
 
 
-def test_an_application_that_serves_a_request_all_the_same_has_it_paid(tenant: sl.Limits, backend: sl.Limits) -> None:
+def test_an_application_that_serves_a_request_all_the_same_has_it_paid(
+    tenant: sl.SetHandle, backend: sl.SetHandle
+) -> None:
     inner = asgi.LimitMiddleware(Starlette(routes=[Route("/", _done)]), backend)
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -181,7 +183,7 @@ def test_an_application_that_serves_a_request_all_the_same_has_it_paid(tenant: s
 
 
 def test_a_websocket_that_is_refused_further_in_costs_nothing_further_out(
-    tenant: sl.Limits, backend: sl.Limits
+    tenant: sl.SetHandle, backend: sl.SetHandle
 ) -> None:
     async def unreached(_scope: Any, _receive: Any, _send: Any) -> None:
         raise AssertionError("it is refused before")
@@ -203,7 +205,7 @@ def test_a_websocket_that_is_refused_further_in_costs_nothing_further_out(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_statuses_that_are_named_give_back_as_well(asynchronous: bool, tenant: sl.Limits) -> None:
+def test_statuses_that_are_named_give_back_as_well(asynchronous: bool, tenant: sl.SetHandle) -> None:
     async def unreachable(status: int) -> bool:
         return status == 502
 
@@ -218,7 +220,7 @@ def test_statuses_that_are_named_give_back_as_well(asynchronous: bool, tenant: s
     assert [(_get(app), _paid(tenant)) for _ in range(3)] == [(502, (0, 0)), (500, (500, 1)), (429, (1000, 2))]
 
 
-def test_nothing_comes_back_where_that_is_said(tenant: sl.Limits, backend: sl.Limits) -> None:
+def test_nothing_comes_back_where_that_is_said(tenant: sl.SetHandle, backend: sl.SetHandle) -> None:
     app = asgi.LimitMiddleware(Starlette(routes=[Route("/", _done)]), backend)
     with backend.try_acquire():
         assert _get(asgi.LimitMiddleware(app, tenant, costs=ESTIMATE, refund_when=None)) == 429
@@ -226,7 +228,7 @@ def test_nothing_comes_back_where_that_is_said(tenant: sl.Limits, backend: sl.Li
 
 
 def test_an_adaptive_limit_learns_nothing_from_a_request_that_never_happened(
-    directory: Path, backend: sl.Limits
+    directory: Path, backend: sl.SetHandle
 ) -> None:
     limits = [sl.Concurrency("places", 8, adaptive="aimd", ceiling=8)]
     outer = sl.open(directory / "outer", sl.LimitSet("outer", limits))["outer"]
@@ -236,7 +238,7 @@ def test_an_adaptive_limit_learns_nothing_from_a_request_that_never_happened(
     assert outer.peek()["places"].remaining == 8
 
 
-def test_a_permit_is_cancelled_once_and_for_all(tenant: sl.Limits) -> None:
+def test_a_permit_is_cancelled_once_and_for_all(tenant: sl.SetHandle) -> None:
     with tenant.acquire(ESTIMATE) as permit:
         permit.cancel()
         permit.cancel()

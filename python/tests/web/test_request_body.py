@@ -39,11 +39,11 @@ async def echo(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> Non
     await send({"type": "http.response.body", "body": body})
 
 
-def under_middleware(limits: sl.Limits, timeout: float | None) -> Any:
+def under_middleware(limits: sl.SetHandle, timeout: float | None) -> Any:
     return asgi.LimitMiddleware(echo, limits, costs=costs_by_scope, timeout=timeout)
 
 
-def under_dependency(limits: sl.Limits, timeout: float | None) -> Any:
+def under_dependency(limits: sl.SetHandle, timeout: float | None) -> Any:
     app = FastAPI()
 
     @app.post("/")
@@ -57,7 +57,7 @@ def under_dependency(limits: sl.Limits, timeout: float | None) -> Any:
     return app
 
 
-Make = Callable[[sl.Limits, float | None], Any]
+Make = Callable[[sl.SetHandle, float | None], Any]
 
 
 @pytest.mark.parametrize("make", [under_middleware, under_dependency])

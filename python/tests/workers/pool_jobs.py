@@ -10,10 +10,10 @@ from pathlib import Path
 import shmlimit as sl
 from shmlimit.futures import current_permit
 
-limits_of_this_process: sl.Limits
+limits_of_this_process: sl.SetHandle
 
 
-def remember(limits: sl.Limits) -> None:
+def remember(limits: sl.SetHandle) -> None:
     """An initializer: keep the handle."""
     global limits_of_this_process
     limits_of_this_process = limits
@@ -24,12 +24,12 @@ def check_by_initializer(_turn: int) -> bool:
     return bool(limits_of_this_process.check())
 
 
-def check_by_argument(limits: sl.Limits, _turn: int) -> bool:
+def check_by_argument(limits: sl.SetHandle, _turn: int) -> bool:
     """Take one, by a handle that came with the call."""
     return bool(limits.check())
 
 
-def work_under_a_permit(limits: sl.Limits, number: int) -> tuple[int, int]:
+def work_under_a_permit(limits: sl.SetHandle, number: int) -> tuple[int, int]:
     """A section that needs a place, in whichever process."""
     with limits.acquire():
         return number * number, os.getpid()

@@ -24,7 +24,7 @@ TASKS_A_SECOND = 10
 class Worker:
     """Runs one task again and again as a worker would, and reads when Celery was told to bring it back."""
 
-    def __init__(self, limits: sl.Limits, **options: Any) -> None:
+    def __init__(self, limits: sl.SetHandle, **options: Any) -> None:
         application = celery.Celery("countdowns", broker="memory://", set_as_current=False)
         application.conf.update(task_ignore_result=True)
 
@@ -54,14 +54,14 @@ def clock() -> sl.VirtualClock:
 
 
 @pytest.fixture
-def opened(segment_path: Path, clock: sl.VirtualClock) -> Callable[..., sl.Limits]:
+def opened(segment_path: Path, clock: sl.VirtualClock) -> Callable[..., sl.SetHandle]:
     """Opens a set that follows the clock."""
     return lambda *limits, **options: sl.open(segment_path, sl.LimitSet("jobs", limits, **options), clock=clock)["jobs"]
 
 
 @pytest.mark.parametrize("algorithm", ["gcra", "token_bucket", "sliding_window", "fixed_window"])
 def test_tasks_of_a_rate_end_within_a_tenth_of_the_ideal_and_not_all_at_one_instant(
-    opened: Callable[..., sl.Limits], clock: sl.VirtualClock, algorithm: str
+    opened: Callable[..., sl.SetHandle], clock: sl.VirtualClock, algorithm: str
 ) -> None:
     random.seed(37)
     burst = {"burst": 1} if algorithm in ("gcra", "token_bucket") else {}
@@ -86,7 +86,7 @@ def test_tasks_of_a_rate_end_within_a_tenth_of_the_ideal_and_not_all_at_one_inst
 
 
 def test_only_refusals_in_a_row_for_want_of_a_place_make_the_delay_longer(
-    opened: Callable[..., sl.Limits], clock: sl.VirtualClock, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., sl.SetHandle], clock: sl.VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda _shortest, longest: longest)
     limits = opened(sl.Concurrency("running", 1), sl.Calls("started", 1, "10s", algorithm="gcra", burst=1))
@@ -114,7 +114,7 @@ def test_only_refusals_in_a_row_for_want_of_a_place_make_the_delay_longer(
     assert [refused_for_want_of_a_place() for _ in range(2)] == [1, 2]
 
 
-def test_tasks_refused_for_want_of_a_place_come_back_one_by_one(opened: Callable[..., sl.Limits]) -> None:
+def test_tasks_refused_for_want_of_a_place_come_back_one_by_one(opened: Callable[..., sl.SetHandle]) -> None:
     random.seed(37)
     limits = opened(sl.Concurrency("running", 1))
     worker = Worker(limits)
@@ -124,7 +124,7 @@ def test_tasks_refused_for_want_of_a_place_come_back_one_by_one(opened: Callable
     assert min(countdowns) < RETRY_DELAY / 2 < max(countdowns) <= RETRY_DELAY
 
 
-def test_a_throttle_holds_tasks_until_it_ends(opened: Callable[..., sl.Limits]) -> None:
+def test_a_throttle_holds_tasks_until_it_ends(opened: Callable[..., sl.SetHandle]) -> None:
     limits = opened(sl.Calls("started", 100, "1s"))
     limits.throttle(30)
     sent_back = Worker(limits).run({})
@@ -132,7 +132,7 @@ def test_a_throttle_holds_tasks_until_it_ends(opened: Callable[..., sl.Limits]) 
     assert 30 <= sent_back[0] <= 33.1
 
 
-def test_refusals_of_every_kind_count_towards_the_most_that_a_task_bears(opened: Callable[..., sl.Limits]) -> None:
+def test_refusals_of_every_kind_count_towards_the_most_that_a_task_bears(opened: Callable[..., sl.SetHandle]) -> None:
     limits = opened(sl.Calls("started", 1, "1h"), sl.Concurrency("running", 1))
     worker = Worker(limits, max_refusals=2)
     with limits.acquire(timeout=0):

@@ -59,7 +59,7 @@ def test_a_pool_that_is_terminated_in_its_calls_leaves_no_place_taken(segment: s
         assert not segment["places"].try_acquire()
 
 
-def hold_a_place_for_ever(limits: sl.Limits) -> None:
+def hold_a_place_for_ever(limits: sl.SetHandle) -> None:
     with limits.acquire():
         signal.pause()
 
@@ -83,7 +83,7 @@ def ray() -> Iterator[Any]:
 
 def test_ray_tasks_and_actors_share_the_places(segment: sl.Segment, ray: Any) -> None:
     class Worker:
-        def __init__(self, limits: sl.Limits) -> None:
+        def __init__(self, limits: sl.SetHandle) -> None:
             self.limits = limits
 
         def work(self) -> int:
@@ -102,7 +102,7 @@ def test_ray_tasks_and_actors_share_the_places(segment: sl.Segment, ray: Any) ->
 
 def test_a_ray_actor_that_is_killed_gives_its_place_back(segment: sl.Segment, ray: Any) -> None:
     class Holder:
-        def hold(self, limits: sl.Limits) -> None:
+        def hold(self, limits: sl.SetHandle) -> None:
             with limits.acquire():
                 time.sleep(DEADLINE)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import shmlimit
 
-VALUES = re.compile(r"\b(Costs|Capacities|Key|Amount|Iterable|object|_Span|timedelta)\b")
+VALUES = re.compile(r"\b(Costs|Overrides|Key|Amount|Iterable|object|_Span|timedelta)\b")
 """Types of arguments of which a program may give a class of its own: mappings, iterables, numbers."""
 
 SPECIAL = ("__init__", "__call__")

@@ -65,15 +65,15 @@ class Places:
         )
 
     @property
-    def keyed(self) -> sl.Limits:
+    def keyed(self) -> sl.SetHandle:
         return self.segment["keyed"]
 
     @property
-    def plain(self) -> sl.Limits:
+    def plain(self) -> sl.SetHandle:
         return self.segment["plain"]
 
     @property
-    def spent(self) -> sl.Limits:
+    def spent(self) -> sl.SetHandle:
         return self.segment["spent"]
 
     def assert_nothing_is_taken(self) -> None:

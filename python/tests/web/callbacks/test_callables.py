@@ -22,6 +22,7 @@ import shmlimit.fastapi
 import shmlimit.futures
 import shmlimit.llm
 import shmlimit.wsgi
+from shmlimit.results import Acquisition
 
 from .public_arguments import callables
 from .raising import KINDS, Places, Raises, raises, raises_when_awaited
@@ -53,7 +54,7 @@ def the_key(*_args: object) -> str:
 @case("Acquisition.__init__(begin)")
 def _(places: Places, raising: Raises) -> None:
     async def acquire() -> None:
-        async with sl.Acquisition(raising):
+        async with Acquisition(raising):
             pass
 
     asyncio.run(acquire())
@@ -102,13 +103,13 @@ def _run(kind_of_function: str, function: Callable[..., Any]) -> None:
 
 
 def _add_limited(kind_of_function: str) -> None:
-    @case(f"Limits.limited(function):{kind_of_function}")
+    @case(f"SetHandle.limited(function):{kind_of_function}")
     def _(places: Places, raising: Raises) -> None:
         _run(kind_of_function, places.plain.limited(_limited(kind_of_function, raising)))
 
-    for option in ("costs", "key", "tier", "limits"):
+    for option in ("costs", "key", "tier", "overrides"):
 
-        @case(f"Limits.limited({option}):{kind_of_function}")
+        @case(f"SetHandle.limited({option}):{kind_of_function}")
         def _(places: Places, raising: Raises, option: str = option) -> None:
             options: dict[str, Any] = {"key": the_key, option: raising}
             _run(kind_of_function, places.keyed.limited(**options)(_limited(kind_of_function)))
@@ -147,7 +148,7 @@ def _(places: Places, raising: Raises) -> None:
         executor.submit(raising).result()
 
 
-def _celery(limits: sl.Limits, raising: Raises | None = None, **options: Any) -> None:
+def _celery(limits: sl.SetHandle, raising: Raises | None = None, **options: Any) -> None:
     app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
 
     def work() -> None:
@@ -220,7 +221,7 @@ async def answer(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _asgi(limits: sl.Limits, app: Any = answer, **options: Any) -> Any:
+def _asgi(limits: sl.SetHandle, app: Any = answer, **options: Any) -> Any:
     return shmlimit.asgi.LimitMiddleware(app, limits, **options)
 
 
@@ -275,7 +276,7 @@ def answer_wsgi(_environ: Any, start_response: Any) -> list[bytes]:
     return [b"part"]
 
 
-def _wsgi(limits: sl.Limits, app: Any = answer_wsgi, **options: Any) -> Any:
+def _wsgi(limits: sl.SetHandle, app: Any = answer_wsgi, **options: Any) -> Any:
     return shmlimit.wsgi.LimitMiddleware(app, limits, **options)
 
 
@@ -313,7 +314,7 @@ def _(places: Places, raising: Raises) -> None:
     ask_wsgi(_wsgi(places.plain), raising)
 
 
-def _fastapi(limits: sl.Limits, status: int = 200, **options: Any) -> FastAPI:
+def _fastapi(limits: sl.SetHandle, status: int = 200, **options: Any) -> FastAPI:
     app = FastAPI()
 
     @app.get("/", dependencies=[Depends(shmlimit.fastapi.Limited(limits, **options))])
@@ -325,7 +326,7 @@ def _fastapi(limits: sl.Limits, status: int = 200, **options: Any) -> FastAPI:
     return app
 
 
-def _django(limits: sl.Limits, get_response: Any, **options: Any) -> Any:
+def _django(limits: sl.SetHandle, get_response: Any, **options: Any) -> Any:
     middleware = type(
         "Middleware",
         (shmlimit.django.LimitMiddleware,),

@@ -25,23 +25,23 @@ from .raising import (
 ONE = {"key": "k"}
 
 VERBS: dict[str, dict[str, Any]] = {
-    "Limits.acquire": ONE,
-    "Limits.acquire_async": ONE,
-    "Limits.assign": {**ONE, "tier": "large"},
-    "Limits.check": {**ONE, "costs": {"tokens": 1}},
-    "Limits.check_many": {"keys": ["k"], "costs": {"tokens": 1}},
-    "Limits.debit": {**ONE, "limit": "budget", "used": 1},
-    "Limits.forecast": ONE,
-    "Limits.limited": {},
-    "Limits.override": {**ONE, "limit": "places", "capacity": 1},
-    "Limits.overrides": ONE,
-    "Limits.peek": ONE,
-    "Limits.reserve": {**ONE, "costs": {"tokens": 1}, "max_delay": 0},
-    "Limits.reset": ONE,
-    "Limits.respect": {**ONE, "response": {"retry-after": "0.001"}, "status": 429},
-    "Limits.throttle": {**ONE, "retry_after": 0.001},
-    "Limits.tier": ONE,
-    "Limits.try_acquire": ONE,
+    "SetHandle.acquire": ONE,
+    "SetHandle.acquire_async": ONE,
+    "SetHandle.assign": {**ONE, "tier": "large"},
+    "SetHandle.check": {**ONE, "costs": {"tokens": 1}},
+    "SetHandle.check_many": {"keys": ["k"], "costs": {"tokens": 1}},
+    "SetHandle.debit": {**ONE, "limit": "budget", "used": 1},
+    "SetHandle.forecast": ONE,
+    "SetHandle.limited": {},
+    "SetHandle.override": {**ONE, "limit": "places", "capacity": 1},
+    "SetHandle.overrides": ONE,
+    "SetHandle.peek": ONE,
+    "SetHandle.reserve": {**ONE, "costs": {"tokens": 1}, "max_delay": 0},
+    "SetHandle.reset": ONE,
+    "SetHandle.respect": {**ONE, "response": {"retry-after": "0.001"}, "status": 429},
+    "SetHandle.throttle": {**ONE, "retry_after": 0.001},
+    "SetHandle.tier": ONE,
+    "SetHandle.try_acquire": ONE,
     "Permit.debit": {"limit": "budget", "used": 1},
     "Permit.respect": {"response": {"retry-after": "0.001"}, "status": 429},
     "Permit.settle": {},
@@ -62,9 +62,9 @@ VALUES: dict[str, list[Callable[[type[BaseException]], Any]]] = {
     "costs": MAPPINGS,
     "key": [RaisingNumber],
     "keys": [raising_keys, lambda kind: ["k", RaisingNumber(kind)]],
-    "limits": MAPPINGS,
     "max_delay": [RaisingNumber],
     "max_wait": [RaisingNumber],
+    "overrides": MAPPINGS,
     "response": [RaisingResponse],
     "retry_after": [RaisingNumber],
     "timeout": [RaisingNumber],
@@ -74,7 +74,7 @@ VALUES: dict[str, list[Callable[[type[BaseException]], Any]]] = {
 
 
 def test_every_verb_that_reads_a_value_is_called() -> None:
-    found = {name.partition("(")[0] for name in values("Limits", "Pool", "Permit", "Reservation")}
+    found = {name.partition("(")[0] for name in values("SetHandle", "Pool", "Permit", "Reservation")}
     assert found == set(VERBS)
 
 
@@ -84,13 +84,17 @@ def places(segment_path: Path) -> Places:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", sorted(values("Limits", "Pool", "Permit", "Reservation")))
+@pytest.mark.parametrize("name", sorted(values("SetHandle", "Pool", "Permit", "Reservation")))
 def test_a_value_that_raises_leaves_nothing_taken(name: str, kind: type[BaseException], places: Places) -> None:
     verb, argument = name.removesuffix(")").split("(")
     # Kept, as by a task or a log: their tracebacks keep everything that was in the frames.
     kept = []
     for value in VALUES["used" if argument == "named" else argument]:
-        given = {**VERBS[verb], **({"tokens": value(kind)} if argument == "named" else {argument: value(kind)})}
+        if argument == "named":
+            limit = "tokens" if verb.partition(".")[2] in OF_SPENT else "places"
+            given = {name: each for name, each in VERBS[verb].items() if name != "costs"} | {limit: value(kind)}
+        else:
+            given = {**VERBS[verb], argument: value(kind)}
         with pytest.raises(kind) as raised:
             _call(places, verb, given)
         kept.append(raised.value)
@@ -111,12 +115,12 @@ def _call(places: Places, verb: str, given: dict[str, Any]) -> None:
         answer = getattr(sl.Pool([places.plain]), method)(**given)
     else:
         answer = getattr(places.spent if method in OF_SPENT else places.keyed, method)(**given)
-    if isinstance(answer, sl.Acquisition):
+    if isinstance(answer, sl.results.Acquisition):
         asyncio.run(_awaited(answer))
     elif inspect.isfunction(answer):
         answer(lambda: None)(key="k")
 
 
-async def _awaited(acquisition: sl.Acquisition) -> None:
+async def _awaited(acquisition: sl.results.Acquisition) -> None:
     async with acquisition:
         pass

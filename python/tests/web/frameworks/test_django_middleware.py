@@ -39,7 +39,7 @@ def _middleware(
         return LimitMiddleware(get_response)
 
 
-def _limits(directory: Path) -> sl.Limits:
+def _limits(directory: Path) -> sl.SetHandle:
     return sl.open(directory / "segment")["site"]
 
 

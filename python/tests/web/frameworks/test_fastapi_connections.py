@@ -20,7 +20,7 @@ from shmlimit.fastapi import Limited
 from ..conftest import DEADLINE, Declare, Serve, wait_until
 
 
-def _served(serve: Serve, directory: Path) -> tuple[Any, sl.Limits, sl.Segment]:
+def _served(serve: Serve, directory: Path) -> tuple[Any, sl.SetHandle, sl.Segment]:
     declared = [
         sl.LimitSet("api", [sl.Concurrency("in_flight", 1)]),
         sl.LimitSet("handlers", [sl.Calls("runs", 9, "1h")]),
