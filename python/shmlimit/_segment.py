@@ -410,6 +410,34 @@ def reopen(
     return segment
 
 
+def open_as(segment: Segment, path: str | os.PathLike[str], clock: VirtualClock | None) -> Segment:
+    """Creates another segment with the declaration of an open one, whose use it does not share.
+
+    Args:
+        segment: The segment.
+        path: The file of the other one.
+        clock: The clock that the other one follows; None for real time.
+
+    Returns:
+        The other one, opened with the same options. It neither asks a store nor writes checkpoints.
+    """
+    declared = segment.declaration()
+    declared["segment"] = {
+        name: each for name, each in declared["segment"].items() if name not in ("path", "checkpoint", "version")
+    }
+    strict, lock_timeout, trust_any_owner, log_requests, _ = segment._options
+    return Segment(
+        path,
+        declaration(declared),
+        strict=strict,
+        lock_timeout=lock_timeout,
+        trust_any_owner=trust_any_owner,
+        clock=clock,
+        log_requests=log_requests,
+        ask_store=False,
+    )
+
+
 def _file_at(path: str) -> tuple[int, int] | None:
     """The identity of the file at a path: the segment may have been removed, and another be in its place."""
     try:

@@ -19,8 +19,21 @@ def test_the_second_call_of_an_hour_is_refused(shmlimit_segment, shmlimit_clock)
 ```
 
 While a test uses `shmlimit_clock`, every segment opened in this process follows it: those that the test opens, that an
-application which it creates opens, or that the `limits` storage opens. A segment opened earlier, such as by a module on
-import, follows real time: open it in a function that the test calls.
+application which it creates opens, or that the `limits` storage opens. For sets that were opened earlier, such as by a
+module on import, fresh ones stand in, with the same declaration and in a file of this test, and follow the clock, too.
+
+`shmlimit_fresh` does the latter in real time: whatever set this process asks, a fresh one stands in for it, so that no
+test finds what another has counted, in this run or an earlier one, and workers of `pytest-xdist` do not share limits. A
+suite uses it for all of its tests by
+
+```python
+@pytest.fixture(autouse=True)
+def fresh_limits(shmlimit_fresh):
+    pass
+```
+
+Forked children use the stand-ins as well. Processes that are started otherwise, and handles that they unpickle, use the
+files themselves.
 """
 
 from __future__ import annotations
@@ -28,6 +41,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,8 +49,9 @@ import pytest
 
 import shmlimit
 from shmlimit import LimitSet, Segment, VirtualClock
+from shmlimit._stand_ins import StandIns
 
-__all__ = ["OpenSegment", "shmlimit_clock", "shmlimit_segment"]
+__all__ = ["OpenSegment", "shmlimit_clock", "shmlimit_fresh", "shmlimit_segment"]
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -53,25 +68,41 @@ class OpenSegment(Protocol):
         """
 
 
+@contextmanager
+def _own_directory() -> Iterator[Path]:
+    """A directory for segments of one test, removed with what it contains."""
+    directory = tempfile.mkdtemp(prefix="shmlimit-test-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None)
+    try:
+        yield Path(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 @pytest.fixture
 def shmlimit_clock() -> Iterator[VirtualClock]:
-    """The clock of every segment that the test opens. It starts at the beginning of 2000, UTC."""
-    with VirtualClock() as clock:
+    """The clock of every segment that the test opens or asks. It starts at the beginning of 2000, UTC."""
+    with _own_directory() as directory, VirtualClock() as clock, StandIns(directory, clock).asked():
         yield clock
+
+
+@pytest.fixture
+def shmlimit_fresh() -> Iterator[None]:
+    """Makes every set that the test asks a fresh one, with the same declaration, that no other test or process uses."""
+    with _own_directory() as directory, StandIns(directory, None).asked():
+        yield
 
 
 @pytest.fixture
 def shmlimit_segment() -> Iterator[OpenSegment]:
     """Creates segments of the given sets. No other test sees them, and they are removed after the test."""
-    directory = tempfile.mkdtemp(prefix="shmlimit-test-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None)
     made: list[Segment] = []
+    with _own_directory() as directory:
 
-    def open_segment(*sets: LimitSet, **options: Any) -> Segment:
-        segment = shmlimit.open(Path(directory) / f"{len(made)}.limits", sets, **options)
-        made.append(segment)
-        return segment
+        def open_segment(*sets: LimitSet, **options: Any) -> Segment:
+            segment = shmlimit.open(directory / f"{len(made)}.limits", sets, **options)
+            made.append(segment)
+            return segment
 
-    yield open_segment
-    for segment in made:
-        segment.close()
-    shutil.rmtree(directory, ignore_errors=True)
+        yield open_segment
+        for segment in made:
+            segment.close()

@@ -218,6 +218,7 @@ impl SetHandle {
     /// Raises:
     ///     RequestError: The request includes a limit that cannot be reserved, or can never be met.
     #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None, overrides=None, **named))]
+    #[expect(clippy::too_many_arguments, reason = "they are named")]
     fn reserve<'py>(
         &self,
         py: Python<'py>,

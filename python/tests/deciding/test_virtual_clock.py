@@ -118,8 +118,10 @@ def test_a_pickle_finds_the_segment_that_goes_by_the_real_time(segment_path):
 
 
 def test_the_fixtures_work_in_a_suite_that_asks_for_them(tmp_path):
-    conftest, example = re.findall(r"```python\n(.*?)```", shmlimit.testing.__doc__ or "", flags=re.DOTALL)
-    (tmp_path / "conftest.py").write_text(conftest)
+    conftest, example, of_all_tests = re.findall(
+        r"```python\n(.*?)```", shmlimit.testing.__doc__ or "", flags=re.DOTALL
+    )
+    (tmp_path / "conftest.py").write_text(f"import pytest\n\n{conftest}\n{of_all_tests}")
     (tmp_path / "test_example.py").write_text(example)
     before = set(os.listdir("/dev/shm"))
     command = [

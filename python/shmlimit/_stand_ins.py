@@ -1,0 +1,104 @@
+"""Stand-ins for sets that were opened before a test: fresh ones with the same declaration, for that test alone."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shmlimit import _native
+from shmlimit._clock import VirtualClock
+from shmlimit._pool import Pool
+from shmlimit._segment import Segment, open_as, reopen
+from shmlimit._set_handle import SetHandle
+
+
+class StandIns:
+    """Sets in a directory of a test, each standing in for one that was opened elsewhere."""
+
+    def __init__(self, directory: Path, clock: VirtualClock | None) -> None:
+        """Makes none yet: each is made when it is first asked.
+
+        Args:
+            directory: Where they are.
+            clock: The clock that they follow; None for real time.
+        """
+        self._directory = directory
+        self._clock = clock
+        self._segments: dict[object, Segment] = {}
+        self._pools: dict[int, tuple[Pool, Pool]] = {}
+        self._making = threading.Lock()
+
+    def of_set(self, limits: SetHandle) -> SetHandle:
+        """The set that stands in for another; those of the test itself, and those that follow a clock, are their own.
+
+        Args:
+            limits: The set.
+        """
+        segment = limits._segment
+        if segment._clock is not None or Path(limits.path).parent == self._directory:
+            return limits
+        key = limits.path, segment._options
+        with self._making:
+            stand_in = self._segments.get(key)
+            if stand_in is None:
+                path = self._directory / f"stand-in-{len(self._segments)}.limits"
+                # Handles outlive the segment objects that gave them.
+                source = reopen(limits.path, *segment._options) if segment.closed else segment
+                stand_in = self._segments[key] = open_as(source, path, self._clock)
+        found = stand_in[limits.name]
+        return found if limits.label is None else found.labelled(limits.label)
+
+    def of_pool(self, pool: Pool) -> Pool:
+        """The pool of the sets that stand in for those of another.
+
+        Args:
+            pool: The pool.
+        """
+        known = self._pools.get(id(pool))
+        if known is None:
+            members = [self.of_set(member) for member in pool.members]
+            if all(one is other for one, other in zip(members, pool.members, strict=True)):
+                return pool
+            made = Pool(members, pool.strategy, failover=pool.failover, worker_index=pool.worker_index)  # type: ignore[arg-type]
+            # With the pool, so that no other gets its number meanwhile.
+            known = self._pools[id(pool)] = pool, made
+        return known[1]
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """While it is entered, whoever asks a set in this process asks its stand-in."""
+        before = [(owner, name, vars(owner).get(name)) for owner in (SetHandle, Pool) for name in _asking(owner)]
+        for owner, name, _ in before:
+            find = self.of_set if owner is SetHandle else self.of_pool
+            setattr(owner, name, _diverted(getattr(owner, name), find))
+        try:
+            yield
+        finally:
+            for owner, name, own in before:
+                if own is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, own)
+            for segment in self._segments.values():
+                segment.close()
+
+
+def _asking(owner: type) -> Iterator[str]:
+    """The methods of a native class that ask or change limits."""
+    for base in owner.__mro__:
+        if base.__module__ == _native.__name__:
+            for name, member in vars(base).items():
+                if callable(member) and (not name.startswith("_") or name == "_begin"):
+                    yield name
+
+
+def _diverted(method: Callable[..., Any], find: Callable[[Any], Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def divert(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(find(self), *args, **kwargs)
+
+    return divert
