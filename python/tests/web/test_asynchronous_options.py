@@ -162,15 +162,13 @@ def test_where_calls_are_made_by_threads_an_asynchronous_option_is_refused(
         celery.limited(limits, **options)
 
 
-@pytest.mark.parametrize("option", ["costs", "key", "tier", "limits"])
+@pytest.mark.parametrize("option", ["costs", "key", "tier", "overrides"])
 @pytest.mark.parametrize("make", [_plainly, _asynchronously, _by_an_object])
 def test_a_limited_coroutine_function_awaits_what_a_plain_one_refuses(
     make: Callable[[Any], Callable[..., Any]], option: str, declare: Declare
 ) -> None:
-    name = "overrides" if option == "limits" else option
-    limits = _declared(declare, name)
-    options = _options(name, make(ANSWERS[name]))
-    options[option] = options.pop(name)
+    limits = _declared(declare, option)
+    options = _options(option, make(ANSWERS[option]))
     limited = limits.limited(timeout=0, **options)
 
     async def work(_: object) -> int:
@@ -185,8 +183,7 @@ def test_a_limited_coroutine_function_awaits_what_a_plain_one_refuses(
             done += part
         return done
 
-    if option == "key" or name in ("costs", "tier", "overrides"):
-        assert asyncio.run(total()) == 2
+    assert asyncio.run(total()) == 2
     if make is not _plainly:
         with pytest.raises(TypeError):
             limited(lambda _: None)

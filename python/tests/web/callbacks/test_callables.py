@@ -51,7 +51,7 @@ def the_key(*_args: object) -> str:
 # Functions under a permit.
 
 
-@case("Acquisition.__init__(begin)")
+@case("results.Acquisition.__init__(begin)")
 def _(places: Places, raising: Raises) -> None:
     async def acquire() -> None:
         async with Acquisition(raising):
