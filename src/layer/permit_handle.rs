@@ -69,8 +69,8 @@ impl PermitHandle {
     /// stays settled. What other layers took is cancelled by their own handles:
     ///
     /// ```
-    /// # use shmlimit::Error;
     /// # use shmlimit::layer::Permits;
+    /// # use shmlimit::Error;
     /// # fn turn_away(permits: &Permits) -> Result<(), Error> {
     /// for permit in permits.iter() {
     ///     permit.cancel()?;

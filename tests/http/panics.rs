@@ -194,7 +194,10 @@ fn a_program_that_panics_under_the_layer_leaves_nothing_taken() {
                 if may_wait {
                     layer = layer.wait(TIMEOUT);
                 }
-                run(place, is_taken, may_wait, ask(layer.layer(program(status))));
+                let service = layer.layer(program(status));
+                // Only what the request holds of the layer's closures is left then.
+                drop(layer);
+                run(place, is_taken, may_wait, ask(service));
             });
         }
     }
@@ -216,7 +219,10 @@ fn a_client_that_panics_under_the_layer_leaves_nothing_taken() {
                 if may_wait {
                     layer = layer.wait(TIMEOUT);
                 }
-                run(place, is_taken, may_wait, ask(layer.layer(program(status))));
+                let service = layer.layer(program(status));
+                // Only what the request holds of the layer's closures is left then.
+                drop(layer);
+                run(place, is_taken, may_wait, ask(service));
             });
         }
     }

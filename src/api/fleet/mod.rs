@@ -9,8 +9,8 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use shmlimit::Segment;
 //! use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
+//! use shmlimit::Segment;
 //!
 //! fn send(request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
 //!     # let _ = request;
