@@ -6,6 +6,7 @@ import collections
 import json
 import logging
 import os
+import stat
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -36,12 +37,15 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
 
     It may be used by any number of threads, and stays valid in forked children. As a context manager, it is closed at
     the end. The process stays attached until the last object, handle and permit is gone.
+
+    If it is a directory with a file for each set, it has the sets that it was opened with, and any other that is there
+    is opened when it is asked for.
     """
 
     __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_options", "_successor")
 
     _clock: VirtualClock | None
-    _file: tuple[int, int] | None
+    _file: tuple[tuple[int, int], ...] | None
     _handles: weakref.WeakValueDictionary[str, SetHandle]
     _options: OpeningOptions
     _successor: Segment | None
@@ -126,7 +130,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         return len(self.set_names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.set_names
+        return name in self.set_names or (isinstance(name, str) and self.get(name) is not None)
 
     def __repr__(self) -> str:
         holds = "(closed)" if self.closed else f"of {', '.join(self)}"
@@ -191,7 +195,8 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         declaration keep it, unless their declaration has a higher version.
 
         Args:
-            config: The whole declaration to put into force.
+            config: The whole declaration to put into force. In a directory, sets that it has besides are created, and those
+                that it does not have stay as they are.
 
         Returns:
             Each change that was made, in words.
@@ -305,7 +310,10 @@ def open(  # noqa: A001
     """Opens a segment; with a declaration, creates it if it does not exist yet.
 
     Args:
-        path: The file, usually in /dev/shm; defaults to the path in the declaration.
+        path: The file, usually in /dev/shm; defaults to the path in the declaration. A path that ends in `/` or `.d`, or
+            where a directory is, is that of a directory with a file for each set (`"/dev/shm/app.limits.d/"`): sets are
+            then added to the declaration and left out of it without ending a process. Its parent must exist. A set that
+            is left out keeps its file, which `limitctl list` names until it is removed.
         config: The declaration: the path of a TOML file, one or more `LimitSet`s, or a mapping with the TOML's fields.
         mode: The file's permissions, such as 0o660 or `"0660"`; default 0o600. Only with `LimitSet`s. An existing file
             keeps its own mode: the difference is in `mismatches` and logged, with the command that changes it.
@@ -438,10 +446,14 @@ def open_as(segment: Segment, path: str | os.PathLike[str], clock: VirtualClock 
     )
 
 
-def _file_at(path: str) -> tuple[int, int] | None:
-    """The identity of the file at a path: the segment may have been removed, and another be in its place."""
+def _file_at(path: str) -> tuple[tuple[int, int], ...] | None:
+    """The identity of the file at a path, or of all files of a directory with one for each set: the segment or a set of
+    it may have been removed, and another be in its place."""
     try:
         status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            return ((status.st_dev, status.st_ino),)
+        with os.scandir(path) as files:
+            return tuple(sorted((status.st_dev, file.inode()) for file in files if not file.name.startswith(".")))
     except OSError:
         return None
-    return status.st_dev, status.st_ino

@@ -11,7 +11,7 @@ use crate::shm::layout::records::{ALIGNMENT, HoldLabel};
 use crate::units::BUCKET_TAG_WORDS;
 
 /// How much memory a segment takes: the size of its file, which never changes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SegmentMemory {
     /// Bytes of the file. What the sets do not take is for the header, 384 bytes for each process that can be
@@ -30,6 +30,12 @@ impl SegmentMemory {
         });
         let sets = sets.collect();
         Self { bytes, sets }
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        self.bytes += other.bytes;
+        self.sets.extend(other.sets);
+        self
     }
 }
 
@@ -94,7 +100,7 @@ impl SetMemory {
 }
 
 /// A new segment: the text that defines each set, and where everything lies.
-pub(super) struct SegmentPlan {
+pub(in crate::api) struct SegmentPlan {
     pub(super) definitions: Vec<String>,
     pub(super) geometry: Geometry,
 }
@@ -135,7 +141,8 @@ fn definition_room(text: &str) -> u64 {
 impl Declaration {
     /// How much memory a segment takes that is created as declared. Nothing is created.
     ///
-    /// A container's `/dev/shm` has 64 MB unless it is given more.
+    /// A container's `/dev/shm` has 64 MB unless it is given more. In a [directory](crate::Segment#a-file-for-each-set),
+    /// each set takes the header and the records of processes for itself.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -160,7 +167,7 @@ impl Declaration {
 }
 
 impl SegmentReader {
-    /// How much memory the segment takes.
+    /// How much memory the segment takes; of a [directory](crate::Segment#a-file-for-each-set), all its files.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -178,7 +185,8 @@ impl SegmentReader {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory(&self) -> SegmentMemory {
-        SegmentMemory::of(self.set_geometries())
+        let files = self.files().map(|file| SegmentMemory::of(file.set_geometries()));
+        files.fold(SegmentMemory::default(), SegmentMemory::and)
     }
 }
 

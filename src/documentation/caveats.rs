@@ -99,6 +99,15 @@
 //! something, and while it waits. A process that is attached and does nothing does not. If a segment may rest for longer than such
 //! a program allows, exclude it (`x /dev/shm/api.limits` in `tmpfiles.d`).
 //!
+//! # Directories
+//!
+//! If the path of a segment is [a directory](crate::Segment#a-file-for-each-set), each set is a file of its own, with locks, holds,
+//! waiters and participants of its own. So a change of several sets is not one step: others may see one changed and the other not
+//! yet, and a process that dies on the way leaves those that it had created. Each set costs a process a mapping and a file
+//! descriptor. What is no file of a set is left alone, but a segment whose name is that of another set is
+//! [`OpenError::Misplaced`](crate::OpenError::Misplaced) for whoever opens the directory as a whole. A directory that everyone may
+//! write is refused unless it is sticky, and files of others in it are, as anywhere.
+//!
 //! # Who may only read
 //!
 //! Mode 0644 or 0640 lets others look: monitors, exporters. They cannot change a word, but whoever may read a file can put read

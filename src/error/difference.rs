@@ -55,6 +55,18 @@ impl Difference {
         Self::new(path, None, None).with_note(note)
     }
 
+    /// A set that is declared and not there.
+    pub(crate) fn of_new_set(set: &str) -> Self {
+        Self::new(format!("set {set:?}"), Some("present".to_owned()), None)
+    }
+
+    /// Whether a whole set is only declared, or only in the segment.
+    pub(crate) fn is_of_sets(&self) -> bool {
+        self.path.starts_with("set ")
+            && !self.path.contains(" / ")
+            && self.declared.is_some() != self.in_segment.is_some()
+    }
+
     /// A difference in the version of a set.
     pub(crate) fn of_versions(set: &str, declared: Option<u64>, in_segment: Option<u64>) -> Self {
         Self {

@@ -80,6 +80,24 @@ pub enum OpenError {
         /// The requested path.
         path: PathBuf,
     },
+    /// The path ends like that of a directory that holds a file for each set, in `/` or `.d`, and something else is there.
+    #[error(
+        "{} is a file, and a path that ends in `/` or `.d` is that of a directory with a file for each set: give another path, or \
+         remove the file with `limitctl remove` after its processes have ended",
+        path.display()
+    )]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file in a directory with a file for each set is not what its name says.
+    #[error("{} does not belong where it is: {why}", path.display())]
+    Misplaced {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
     /// The file system has no room for the segment, or this process may not use that much: its memory cgroup or its
     /// maximum file size (`ulimit -f`) is in the way. Nothing was created.
     #[error("no room for {bytes} bytes at {}: {why}", path.display())]

@@ -5,6 +5,7 @@ mod checkpoints;
 mod cold_start;
 mod creation_race;
 mod damaged_files;
+mod directories;
 mod fencing_numbers;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;

@@ -133,6 +133,7 @@ fn errno(error: &Error) -> Option<i32> {
         }
         Error::Open(OpenError::NotFound { .. }) => Errno::ENOENT,
         Error::Open(OpenError::AlreadyExists { .. }) => Errno::EEXIST,
+        Error::Open(OpenError::NotADirectory { .. }) => Errno::ENOTDIR,
         Error::Open(OpenError::NoSpace { .. }) => Errno::ENOSPC,
         Error::Open(OpenError::Untrusted { .. }) => Errno::EACCES,
         _ => return None,
@@ -148,6 +149,8 @@ fn path(error: &Error) -> Option<&Path> {
             | OpenError::Denied { path, .. }
             | OpenError::NotFound { path }
             | OpenError::AlreadyExists { path }
+            | OpenError::NotADirectory { path }
+            | OpenError::Misplaced { path, .. }
             | OpenError::NoSpace { path, .. }
             | OpenError::NotASegment { path, .. }
             | OpenError::NotACheckpoint { path, .. }
@@ -185,7 +188,8 @@ fn class_name(error: &Error) -> &'static str {
             | OpenError::NotACheckpoint { .. }
             | OpenError::Incompatible { .. }
             | OpenError::WrongSize { .. }
-            | OpenError::Sparse { .. },
+            | OpenError::Sparse { .. }
+            | OpenError::Misplaced { .. },
         )
         | Error::Segment(
             SegmentError::Damaged { .. } | SegmentError::LockLost { .. } | SegmentError::Poisoned { .. },

@@ -4,6 +4,7 @@ mod canonical;
 mod changes;
 mod comparison;
 mod compile;
+mod file_of_set;
 mod limit;
 mod options;
 mod place;

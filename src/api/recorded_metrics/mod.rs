@@ -5,6 +5,7 @@ mod totals;
 use metrics::{Key, Label, counter, gauge};
 
 use super::snapshot::{SegmentSnapshot, SetSnapshot};
+use totals::Count;
 
 impl SegmentSnapshot {
     /// Passes counters and gauges to the recorder that the program has installed for the crate `metrics`. Does
@@ -41,9 +42,9 @@ impl SegmentSnapshot {
             set.count(labels, &mut counts);
         }
         totals::accumulate(self, &mut counts);
-        for (key, total) in counts {
-            let (name, labels) = key.into_parts();
-            counter!(name, labels).absolute(total);
+        for total in counts {
+            let (name, labels) = total.key.into_parts();
+            counter!(name, labels).absolute(total.number);
         }
     }
 }
@@ -79,9 +80,13 @@ impl SetSnapshot {
         gauge!("shmlimit_queued", labels.and(&[])).set(self.queued() as f64);
     }
 
-    fn count(&self, labels: Labels<'_>, counts: &mut Vec<(Key, u64)>) {
+    fn count(&self, labels: Labels<'_>, counts: &mut Vec<Count>) {
         let mut add = |name: &'static str, more: &[(&'static str, &str)], number: u64| {
-            counts.push((Key::from_parts(name, labels.and(more)), number));
+            counts.push(Count {
+                key: Key::from_parts(name, labels.and(more)),
+                created: self.created,
+                number,
+            });
         };
         for (result, number) in [
             ("admitted", self.counts.admitted),

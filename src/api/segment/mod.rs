@@ -2,44 +2,31 @@
 
 mod checkpoint;
 pub(crate) mod definitions;
+mod directory;
 pub(crate) mod mismatch;
 pub(crate) mod open_options;
+mod opening;
 pub(crate) mod recovery;
 pub(crate) mod shared_segment;
 pub(crate) mod successor;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use once_cell::race::OnceBox;
-
 use super::declaration::Declaration;
-use super::request_events::{Observer, RequestEvents};
-use super::segment_memory::SegmentPlan;
 use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
-use super::wait::unused_batches::note_handle;
-use crate::engine::{EngineOptions, LockWait, SegmentEngine};
-use crate::error::{Difference, Error, OpenError, RemovalCause, RequestError, SegmentError};
-use crate::shm::file::attach::{Admission, attach};
-use crate::shm::file::creation::create::{Blueprint, create, ensure_free};
-use crate::shm::file::remove::{finish_removal, remove};
-use crate::shm::file::verified::Verified;
-use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
-use crate::shm::process::fork_identity::ProcessMutex;
-use crate::shm::time::segment_clock::SegmentClock;
+use crate::error::{Error, RequestError};
+use crate::shm::file::remove::remove;
+use crate::shm::file::set_directory::named_directory;
 use crate::words::words;
-use checkpoint::{replace_by_checkpoint, restored_from_checkpoint};
-use definitions::bring_into_force::{bring_into_force, stored_declaration};
-use definitions::compiled_definitions::{compile_definitions, compile_one, read_definitions};
-use mismatch::{Author, Mismatch, needs_another_file};
+use directory::SegmentDirectory;
+use mismatch::Mismatch;
 use open_options::OpenOptions;
+use opening::absolute;
 use shared_segment::SharedSegment;
-
-/// How often an attempt to open may find the segment created and removed again by others.
-const OPENING_ATTEMPTS: usize = 100;
 
 /// A segment that this process is attached to.
 ///
@@ -68,9 +55,47 @@ const OPENING_ATTEMPTS: usize = 100;
 /// drop(permit); // gives the concurrency back
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # A file for each set
+///
+/// If the path is that of a directory, each set has a file of its own in it, which every process opens that declares
+/// the set. So sets come and go with deployments: a process that declares another set creates its file, and those that
+/// do not know it go on; nothing is lost and nothing restarts. A path names a directory if it ends in `/` or in `.d`,
+/// or if a directory is there.
+///
+/// ```
+/// # use std::time::Duration;
+/// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+///
+/// # let root = tempfile::tempdir()?;
+/// # let path = root.path().join("app.limits.d/");
+/// let per_second = |set| SetDeclaration::new(set).add_limit(Limit::calls("requests", 100, Duration::from_secs(1)));
+/// let former = Segment::open_or_create(&path, &Declaration::new().add_set(per_second("search")))?;
+/// let both = Declaration::new().add_set(per_second("search")).add_set(per_second("mail"));
+/// let segment = Segment::open_or_create(&path, &both)?; // a worker of the next release
+/// assert_eq!(segment.sets().count(), 2);
+/// assert!(former.set("mail").is_ok()); // opened as it is asked for
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// - A file is called like its set, percent-encoded as in URLs (`openai%2Fgpt-4o`), and is a segment with that one set:
+///   whatever works with segments works with it by its own path, too.
+/// - The directory is created if its parent exists. Only its owner may write it; a group that the declared
+///   [mode](Declaration::mode) admits may enter it, and use the sets that the owner or root has created.
+/// - A set that no process declares any more keeps its file until that is [removed](OpenOptions::remove).
+/// - A handle has the sets that it was opened with. [`set`](Self::set) opens any other that is there.
+/// - Sets are opened, created, changed and removed one after the other, not in one step.
+/// - Limits of a [fleet](Declaration::fleet_url) cannot be in a directory.
 #[derive(Clone)]
 pub struct Segment {
-    shared: Arc<SharedSegment>,
+    form: Form,
+}
+
+/// One file, or a directory with a file for each set.
+#[derive(Clone)]
+enum Form {
+    File(Arc<SharedSegment>),
+    Directory(Arc<SegmentDirectory>),
 }
 
 impl OpenOptions {
@@ -81,21 +106,10 @@ impl OpenOptions {
     /// [`OpenError::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
-        let mut answer = self.open_absolute(&path, None);
-        for _ in 1..OPENING_ATTEMPTS {
-            // The file was deleted between finding and opening it: look at the path again.
-            if !matches!(
-                answer,
-                Err(Error::Segment(SegmentError::Removed {
-                    cause: RemovalCause::Deleted,
-                    ..
-                }))
-            ) {
-                break;
-            }
-            answer = self.open_absolute(&path, None);
+        match named_directory(&path)? {
+            Some(directory) => self.open_directory(&directory).map(Segment::of_directory),
+            None => self.open_file(&path).map(Segment::of),
         }
-        answer
     }
 
     /// Creates a segment and opens it. Its space is allocated in full.
@@ -105,10 +119,12 @@ impl OpenOptions {
     /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and other errors of the system.
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
-        self.create_file(&path, declaration)?;
-        let segment = self.open_absolute(&path, None)?;
-        checkpoint::start(&segment.shared, declaration);
-        Ok(segment)
+        match named_directory(&path)? {
+            Some(directory) => self
+                .create_in_directory(&directory, declaration)
+                .map(Segment::of_directory),
+            None => self.create_and_open_file(&path, declaration).map(Segment::of),
+        }
     }
 
     /// Opens the segment, or creates it. Any number of processes may do so at once. A [retired](Segment::retire)
@@ -127,56 +143,11 @@ impl OpenOptions {
     ) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         declaration.validate()?;
-        let mut last = Error::Open(OpenError::NotFound { path: path.clone() });
-        for _ in 0..OPENING_ATTEMPTS {
-            match self.open_absolute(&path, Some(declaration)) {
-                Ok(segment) => {
-                    checkpoint::start(&segment.shared, declaration);
-                    return Ok(segment);
-                }
-                Err(Error::Open(OpenError::NotFound { .. })) => {}
-                Err(Error::Segment(SegmentError::Removed { .. })) => {
-                    match finish_removal(&path, self.trust_any_owner) {
-                        Ok(()) | Err(Error::Open(OpenError::NotFound { .. })) => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Err(
-                    error @ (Error::Segment(SegmentError::Damaged { .. })
-                    | Error::Open(OpenError::WrongSize { .. })),
-                ) => match replace_by_checkpoint(&path, declaration, self) {
-                    Ok(true) => {
-                        last = error;
-                        continue;
-                    }
-                    // It may be sound in a moment.
-                    Err(
-                        stuck @ Error::Open(
-                            OpenError::AttachStuck { .. }
-                            | OpenError::LockedByReader { .. }
-                            | OpenError::LocksNotKept { .. },
-                        ),
-                    ) => return Err(stuck),
-                    // The damage is more informative than why the file could not be replaced.
-                    Ok(false) | Err(_) => return Err(error),
-                },
-                Err(error) => return Err(error),
-            }
-            match self.create_file(&path, declaration) {
-                Ok(()) | Err(Error::Open(OpenError::AlreadyExists { .. })) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(last)
-    }
-
-    /// Creates the file, from its checkpoint if there is one, and does not open it.
-    fn create_file(&self, path: &Path, declaration: &Declaration) -> Result<(), Error> {
-        declaration.validate()?;
-        ensure_free(path)?;
-        match restored_from_checkpoint(path, declaration, self)? {
-            Some(restored) => restored.publish(path),
-            None => create_file(path, declaration),
+        match named_directory(&path)? {
+            Some(directory) => self
+                .open_or_create_directory(&directory, declaration)
+                .map(Segment::of_directory),
+            None => self.open_or_create_file(&path, declaration).map(Segment::of),
         }
     }
 
@@ -184,7 +155,8 @@ impl OpenOptions {
     ///
     /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`] from then on; what they
     /// hold is given back as usual. A segment that is retired already is removed even if processes are attached,
-    /// because none of them can use it any more.
+    /// because none of them can use it any more. Of a directory all sets are removed, or none if one of them is in use;
+    /// the path of a file in it removes a single set.
     ///
     /// # Errors
     ///
@@ -192,92 +164,11 @@ impl OpenOptions {
     /// [`open`](Self::open). A file that is not a segment is never removed.
     pub fn remove(&self, path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
         let forced = removal == Removal::Forced;
-        remove(&absolute(path.as_ref())?, self.trust_any_owner, forced)
-    }
-
-    /// Opens the segment. With `declared`, only under that declaration or whatever `on_mismatch` makes of it.
-    fn open_absolute(&self, path: &Path, declared: Option<&Declaration>) -> Result<Segment, Error> {
-        let understand = |verified: &Verified| compile_definitions(verified, path);
-        let mut mode = None;
-        let tell = |what: &str| {
-            if let Some(observer) = &self.wait_observer {
-                (observer.0)(what);
-            }
-        };
-        let (attached, (stored, plans)) =
-            attach(path, self.trust_any_owner, &tell, understand, |candidate| {
-                let Some(declared) = declared else {
-                    return Ok(Admission::Join);
-                };
-                mode = Some(candidate.mode()?);
-                let definitions = candidate.definitions()?;
-                let stored = read_definitions(&definitions, candidate.creation_options(), path)?;
-                self.on_mismatch
-                    .admission(path, &stored, declared, || candidate.other_processes())
-            })?;
-        let options = EngineOptions {
-            lock_timeout: self.lock_timeout,
-            clock: match &self.virtual_clock {
-                Some(clock) => SegmentClock::Virtual(clock.clone()),
-                None if attached.verified.creation_options.uses_system_clock => SegmentClock::System,
-                None => SegmentClock::fastest(),
-            },
-            compile: compile_one,
-        };
-        let engine = SegmentEngine::new(path, attached, plans, options)?;
-        for shard in engine.shards().filter(|_| self.reclaim) {
-            // A set that cannot be locked now will say so when it is used.
-            let _ = engine.reclaim(shard, LockWait::Briefly);
+        let path = absolute(path.as_ref())?;
+        match named_directory(&path)? {
+            Some(directory) => self.remove_directory(&directory, forced),
+            None => remove(&path, self.trust_any_owner, forced),
         }
-        let (declaration, mismatches) = match declared {
-            None => (stored.to_declaration(), Vec::new()),
-            Some(declared) => {
-                let (declaration, mut mismatches) = self.reconcile(&engine, declared)?;
-                let mode = declared.segment().declared_mode().zip(mode);
-                mismatches
-                    .extend(mode.and_then(|(declared, found)| Mismatch::of_modes(path, declared, found)));
-                (declaration, mismatches)
-            }
-        };
-        for mismatch in &mismatches {
-            mismatch.report(path);
-        }
-        let sets = engine.sets().len();
-        let events = |observer: &Observer| RequestEvents::new(observer.clone(), sets);
-        let shared = Arc::new(SharedSegment {
-            number: SharedSegment::next_number(),
-            request_events: self.observer.as_ref().map(events),
-            engine,
-            declaration,
-            options: self.clone(),
-            mismatches,
-            warned: ProcessMutex::default(),
-            checkpoint_failure: ProcessMutex::default(),
-            checkpoints: OnceBox::new(),
-        });
-        note_handle(&shared);
-        Ok(Segment { shared })
-    }
-
-    /// Puts the declaration into force as far as allowed. Returns what is in force afterwards, and how the two
-    /// differed.
-    fn reconcile(
-        &self,
-        engine: &SegmentEngine,
-        declared: &Declaration,
-    ) -> Result<(Declaration, Vec<Mismatch>), Error> {
-        let refused = |immutable: Vec<Difference>| match stored_declaration(engine) {
-            Ok(stored) => needs_another_file(engine.path(), &stored, declared, &immutable),
-            Err(error) => error,
-        };
-        let mismatches = bring_into_force(
-            engine,
-            declared,
-            Author::Program,
-            |step| self.on_mismatch.permits(step),
-            refused,
-        )?;
-        Ok((stored_declaration(engine)?.to_declaration(), mismatches))
     }
 }
 
@@ -306,12 +197,32 @@ impl fmt::Debug for Segment {
 }
 
 impl Segment {
-    pub(crate) fn of(shared: Arc<SharedSegment>) -> Self {
-        Self { shared }
+    pub(crate) fn of(file: Arc<SharedSegment>) -> Self {
+        Self {
+            form: Form::File(file),
+        }
     }
 
+    fn of_directory(directory: SegmentDirectory) -> Self {
+        Self {
+            form: Form::Directory(Arc::new(directory)),
+        }
+    }
+
+    /// The file, or the first of a directory.
     pub(crate) fn shared(&self) -> &Arc<SharedSegment> {
-        &self.shared
+        match &self.form {
+            Form::File(file) => file,
+            Form::Directory(directory) => directory.first(),
+        }
+    }
+
+    /// Every file that this handle has open.
+    fn files(&self) -> Vec<Arc<SharedSegment>> {
+        match &self.form {
+            Form::File(file) => vec![Arc::clone(file)],
+            Form::Directory(directory) => directory.files(),
+        }
     }
 
     /// Opens an existing segment: [`OpenOptions::open`] with the defaults.
@@ -341,14 +252,20 @@ impl Segment {
         OpenOptions::new().open_or_create(path, declaration)
     }
 
-    /// The set of that name.
+    /// The set of that name. In a [directory](Self#a-file-for-each-set), a set that this handle was not opened with is
+    /// opened now if it is there, as it is in force: which processes use it is decided by those that ask for it.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSet`], which names the sets there are.
+    /// [`RequestError::UnknownSet`], which names the sets there are. In a directory also the errors of
+    /// [`OpenOptions::open`].
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
-        let position = self.shared.engine.sets().iter().position(|set| set.name == name);
-        let set = position.and_then(|position| LimitSet::new(Arc::clone(&self.shared), position));
+        let file = match &self.form {
+            Form::File(file) => Arc::clone(file),
+            Form::Directory(directory) => directory.file_with(name)?,
+        };
+        let position = file.engine.sets().iter().position(|set| set.name == name);
+        let set = position.and_then(|position| LimitSet::new(file, position));
         set.ok_or_else(|| {
             Error::Request(RequestError::UnknownSet {
                 name: name.to_owned(),
@@ -357,48 +274,50 @@ impl Segment {
         })
     }
 
-    /// Every set, in the order of the declaration.
+    /// Every set, in the order of the declaration. In a directory, those that this handle has opened.
     pub fn sets(&self) -> impl Iterator<Item = LimitSet> + '_ {
-        let positions = 0..self.shared.engine.sets().len();
-        positions.filter_map(|position| LimitSet::new(Arc::clone(&self.shared), position))
+        self.files().into_iter().flat_map(|file| {
+            let positions = 0..file.engine.sets().len();
+            positions.filter_map(move |position| LimitSet::new(Arc::clone(&file), position))
+        })
     }
 
     /// The declaration in force when this process opened the segment, without path and mode. See
     /// [`declaration_in_force`](Self::declaration_in_force) for the current one.
     pub fn declaration(&self) -> &Declaration {
-        &self.shared.declaration
+        match &self.form {
+            Form::File(file) => &file.declaration,
+            Form::Directory(directory) => directory.declaration(),
+        }
     }
 
     /// How the segment differed from the declaration that it was opened with, and what was done about it: see
     /// [`OpenOptions::on_mismatch`].
     pub fn mismatches(&self) -> &[Mismatch] {
-        &self.shared.mismatches
+        match &self.form {
+            Form::File(file) => &file.mismatches,
+            Form::Directory(directory) => directory.mismatches(),
+        }
     }
 
-    /// The path of the file, made absolute.
+    /// The path of the file or the directory, made absolute.
     pub fn path(&self) -> &Path {
-        self.shared.engine.path()
+        match &self.form {
+            Form::File(file) => file.engine.path(),
+            Form::Directory(directory) => directory.path(),
+        }
     }
 
-    /// A copy of everything, taken without a lock.
+    /// A copy of everything, taken without a lock. Of a directory, of the sets that this handle has opened.
     ///
     /// # Errors
     ///
     /// [`OpenError::Io`] if there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
-        let engine = &self.shared.engine;
-        SnapshotSource {
-            path: engine.path(),
-            region: engine.region(),
-            sets: engine.sets(),
-            definitions: engine.definitions(),
-            declaration: &self.shared.declaration,
-            table: engine.membership.table(),
-            owners: Owners::new(&|id| engine.membership.is_alive(id)),
-            now: engine.read_clocks(true),
-            same_place: true,
+        match &self.form {
+            Form::File(file) => file.snapshot(),
+            Form::Directory(directory) => directory.snapshot(),
         }
-        .take()
     }
 
     /// Calls `visit` for each key of a set that has a row, in no particular order. Takes no lock, and uses no more
@@ -408,7 +327,7 @@ impl Segment {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`].
     pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        self.with_keys(|keys| keys.visit(set, visit))
+        self.with_keys(set, |keys| keys.visit(set, visit))
     }
 
     /// One key of a set, read without a lock; `None` if it has no row, which is as if it had never been used.
@@ -418,7 +337,7 @@ impl Segment {
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`],
     /// [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
-        self.with_keys(|keys| keys.find(set, key.as_ref()))
+        self.with_keys(set, |keys| keys.find(set, key.as_ref()))
     }
 
     /// The networks that contain an address: see
@@ -428,11 +347,19 @@ impl Segment {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NoPrefixes`].
     pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        self.with_keys(|keys| keys.find_networks(set, address))
+        self.with_keys(set, |keys| keys.find_networks(set, address))
     }
 
-    fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let engine = &self.shared.engine;
+    fn with_keys<T>(
+        &self,
+        set: &str,
+        look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let file = match &self.form {
+            Form::File(file) => Arc::clone(file),
+            Form::Directory(directory) => directory.file_with(set)?,
+        };
+        let engine = &file.engine;
         look(&KeySource {
             sets: engine.sets(),
             definitions: engine.definitions(),
@@ -442,50 +369,29 @@ impl Segment {
     }
 
     /// Marks the segment as no longer usable: from now on any request in any process returns
-    /// [`SegmentError::Removed`]. What permits hold can still be settled and given back. The file stays.
+    /// [`SegmentError::Removed`]. What permits hold can still be settled and given back. The file stays. Of a directory,
+    /// the sets that this handle has opened.
     pub fn retire(&self) {
-        self.shared.engine.retire();
+        for file in self.files() {
+            file.engine.retire();
+        }
     }
 }
 
 impl SharedSegment {
-    /// Opens what is at the path now, with the same options.
-    pub(crate) fn open_path_again(&self) -> Result<Segment, Error> {
-        self.options.open_absolute(self.engine.path(), None)
+    fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
+        let engine = &self.engine;
+        SnapshotSource {
+            path: engine.path(),
+            region: engine.region(),
+            sets: engine.sets(),
+            definitions: engine.definitions(),
+            declaration: &self.declaration,
+            table: engine.membership.table(),
+            owners: Owners::new(&|id| engine.membership.is_alive(id)),
+            now: engine.read_clocks(true),
+            same_place: true,
+        }
+        .take()
     }
-}
-
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|source| {
-        Error::Open(OpenError::Io {
-            action: "find",
-            path: path.to_owned(),
-            source,
-        })
-    })
-}
-
-/// Creates the file as declared, and does not open it.
-fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
-    let plan = SegmentPlan::of(declaration)?;
-    let options = declaration.segment().creation_options();
-    create(
-        path,
-        &Blueprint {
-            geometry: &plan.geometry,
-            definitions: &plan.definitions,
-            mode: declaration.segment().mode(),
-            incompatible_features: if declaration.fleet_options().is_some() {
-                LEASES
-            } else {
-                0
-            },
-            features: if options.uses_system_clock {
-                SYSTEM_CLOCK
-            } else {
-                0
-            },
-            lock_kind: options.lock_kind,
-        },
-    )
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Segment;
+use super::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::{Repairs, ResetScope};
 use crate::error::{Error, SegmentError};
@@ -44,8 +45,20 @@ impl Segment {
     }
 
     fn set_right(&self, rebuilds: bool) -> Result<RecoveryReport, Error> {
-        let engine = &self.shared().engine;
-        let mut sets = Vec::new();
+        let mut report = RecoveryReport {
+            sets: Vec::new(),
+            freed_participants: 0,
+        };
+        for file in self.files() {
+            file.set_right(rebuilds, &mut report)?;
+        }
+        Ok(report)
+    }
+}
+
+impl SharedSegment {
+    fn set_right(&self, rebuilds: bool, report: &mut RecoveryReport) -> Result<(), Error> {
+        let engine = &self.engine;
         for set in engine.sets() {
             let mut recovery = SetRecovery {
                 set: set.name.to_string(),
@@ -69,13 +82,10 @@ impl Segment {
                     }
                 }
             }
-            sets.push(recovery);
+            report.sets.push(recovery);
         }
-        let freed_participants = engine.membership.free_dead_participants();
-        Ok(RecoveryReport {
-            sets,
-            freed_participants,
-        })
+        report.freed_participants += engine.membership.free_dead_participants();
+        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::Segment;
 use super::shared_segment::SharedSegment;
+use super::{Form, Segment};
 use crate::api::set::limit_set::LimitSet;
 use crate::api::wait::waiters::lock;
 use crate::error::{Error, RemovalCause};
@@ -27,7 +27,7 @@ enum Successor {
     },
     /// A thread is opening it, which may take long.
     BeingOpened,
-    Open(Segment),
+    Open(Arc<SharedSegment>),
 }
 
 /// By the number of the removed segment. An entry lives as long as that segment.
@@ -42,7 +42,7 @@ static SUCCESSORS: PerProcess<Successors> = PerProcess::new();
 impl Segment {
     /// How the segment was removed, as far as an operation of this process has found out; `None` while it is in use.
     pub fn removal(&self) -> Option<RemovalCause> {
-        self.shared().engine.removal()
+        self.files().iter().find_map(|file| file.engine.removal())
     }
 
     /// The segment that took the place of this one, if this one was [removed](crate::SegmentError::Removed) and
@@ -54,7 +54,8 @@ impl Segment {
     /// opens the successor, which may take ten seconds if another process is attaching, the others get `None`. It
     /// never creates a segment.
     ///
-    /// `None` until an operation has met the error.
+    /// `None` until an operation has met the error. In a [directory](Self#a-file-for-each-set), each set has a successor of
+    /// its own: the segment returned has those that there are, and the other sets as they are.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -76,14 +77,24 @@ impl Segment {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn successor(&self) -> Option<Self> {
-        self.shared().engine.removal()?;
+        match &self.form {
+            Form::File(file) => file.successor().map(Self::of),
+            Form::Directory(directory) => directory.successor().map(Self::of_directory),
+        }
+    }
+}
+
+impl SharedSegment {
+    /// See [`Segment::successor`].
+    pub(super) fn successor(&self) -> Option<Arc<Self>> {
+        self.engine.removal()?;
         let successors = SUCCESSORS.get().ok()?;
-        let removed = self.shared().number;
+        let removed = self.number;
         let now = boot_nanos();
         let mut known = lock(&successors.known);
         let pause = match known.get(&removed) {
-            Some(Successor::Open(segment)) if segment.shared().engine.removal().is_none() => {
-                return Some(segment.clone());
+            Some(Successor::Open(file)) if file.engine.removal().is_none() => {
+                return Some(Arc::clone(file));
             }
             Some(Successor::BeingOpened) => return None,
             Some(Successor::Missing { next_look, .. }) if now < *next_look => return None,
@@ -100,7 +111,7 @@ impl Segment {
             pause,
             found: None,
         };
-        let opened = self.shared().open_path_again();
+        let opened = self.open_path_again();
         report(self, &opened);
         look.found = opened.ok();
         look.found.clone()
@@ -112,13 +123,13 @@ struct Look {
     successors: &'static Successors,
     removed: u64,
     pause: u64,
-    found: Option<Segment>,
+    found: Option<Arc<SharedSegment>>,
 }
 
 impl Drop for Look {
     fn drop(&mut self) {
         let successor = match self.found.take() {
-            Some(segment) => Successor::Open(segment),
+            Some(file) => Successor::Open(file),
             None => Successor::Missing {
                 next_look: boot_nanos().saturating_add(self.pause),
                 pause: self.pause,
@@ -136,7 +147,7 @@ impl LimitSet {
     ///
     /// See [`Segment::set`].
     pub fn successor(&self) -> Option<Result<Self, Error>> {
-        let segment = Segment::of(Arc::clone(self.shared())).successor()?;
+        let segment = Segment::of(self.shared().successor()?);
         let set = segment.set(self.name());
         Some(set.map(|set| set.strict(self.is_strict())))
     }
@@ -156,12 +167,12 @@ impl Drop for SharedSegment {
 }
 
 /// Reports the result of a look for a successor to the program's `tracing` subscriber.
-fn report(_removed: &Segment, _opened: &Result<Segment, Error>) {
+fn report(_removed: &SharedSegment, _opened: &Result<Arc<SharedSegment>, Error>) {
     #[cfg(feature = "tracing")]
     {
         use crate::error::{OpenError, SegmentError};
 
-        let path = _removed.path().display();
+        let path = _removed.engine.path().display();
         match _opened {
             Ok(_) => tracing::info!(%path, "the successor of a removed segment was opened"),
             Err(Error::Open(OpenError::NotFound { .. }) | Error::Segment(SegmentError::Removed { .. })) => {}

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::{LockSnapshot, SegmentReader, kernel_time};
+use super::{FileReader, LockSnapshot, SegmentReader, kernel_time};
 use crate::choices::{LockKind, ShardPoison};
 use crate::engine;
 use crate::error::Error;
+use crate::shm::file::set_directory::ensure_trusted;
 use crate::shm::process::host::Place;
 use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place};
 use crate::shm::process::shard_locks::LockState;
@@ -84,7 +85,8 @@ pub struct ShardDiagnosis {
 
 impl SegmentReader {
     /// Checks whether this process could open the segment, and the state of each lock. Takes no lock and changes
-    /// nothing.
+    /// nothing. Of a [directory](crate::Segment#a-file-for-each-set), the place is that of the first file, or of one that
+    /// comes from elsewhere.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -105,6 +107,29 @@ impl SegmentReader {
     ///
     /// [`OpenError::Io`](crate::OpenError::Io) if the kernel does not say where this process runs.
     pub fn diagnose(&self) -> Result<Diagnosis, Error> {
+        let mut diagnosis = self.first().diagnose()?;
+        if let Some(error) = self
+            .directory()
+            .and_then(|path| ensure_trusted(path, false).err())
+        {
+            diagnosis.obstacles.push(error);
+        }
+        for file in self.files().skip(1) {
+            let of_file = file.diagnose()?;
+            diagnosis.obstacles.extend(of_file.obstacles);
+            diagnosis.reads_counter &= of_file.reads_counter;
+            diagnosis.shards.extend(of_file.shards);
+            // The place of a file that is foreign here says more.
+            if diagnosis.place.is_here() {
+                diagnosis.place = of_file.place;
+            }
+        }
+        Ok(diagnosis)
+    }
+}
+
+impl FileReader {
+    fn diagnose(&self) -> Result<Diagnosis, Error> {
         let header = self.observed.header(&self.path)?;
         let uses_system_clock = self.observed.verified.creation_options.uses_system_clock;
         let reads_counter = !uses_system_clock && matches!(SegmentClock::fastest(), SegmentClock::Counter(_));
@@ -148,6 +173,10 @@ impl SegmentPlace {
             time_namespace: origin.place.time_namespace,
             own_time_namespace: own.time_namespace,
         }
+    }
+
+    fn is_here(&self) -> bool {
+        self.same_pids() && self.time_namespace == self.own_time_namespace
     }
 
     /// Whether process ids that are named without a PID namespace are those of this process's.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::key_label::KeyLabel;
-use super::{Owners, SegmentReader, as_seconds, kernel_time};
+use super::{FileReader, Owners, SegmentReader, as_seconds, kernel_time};
 use crate::api::key::identify::identify;
 use crate::choices::Kind;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
@@ -199,7 +199,7 @@ impl SegmentReader {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`].
     pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        self.with_keys(|keys| keys.visit(set, visit))
+        self.with_keys(set, |keys| keys.visit(set, visit))
     }
 
     /// One key of a set; `None` if it has no row, which is as if it had never been used.
@@ -209,7 +209,7 @@ impl SegmentReader {
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`],
     /// [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
-        self.with_keys(|keys| keys.find(set, key.as_ref()))
+        self.with_keys(set, |keys| keys.find(set, key.as_ref()))
     }
 
     /// The networks that contain an address, the largest first, each with the limits that count it: see
@@ -219,9 +219,19 @@ impl SegmentReader {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NoPrefixes`].
     pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        self.with_keys(|keys| keys.find_networks(set, address))
+        self.with_keys(set, |keys| keys.find_networks(set, address))
     }
 
+    fn with_keys<T>(
+        &self,
+        set: &str,
+        look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.file_with(set)?.with_keys(look)
+    }
+}
+
+impl FileReader {
     fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let table = self.observed.verified.participants();
         let header: &Header = self

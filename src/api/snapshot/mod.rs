@@ -3,9 +3,11 @@
 mod counts;
 mod diagnosis;
 mod fleet_state;
+mod joined;
 mod key_label;
 mod keys;
 mod lock_snapshot;
+mod reader;
 mod seconds;
 
 use std::cell::RefCell;
@@ -18,20 +20,16 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::declaration::Declaration;
-use super::declaration::stored::StoredDeclaration;
 use super::fleet::{FleetSnapshot, LeaseSnapshot};
-use super::segment::definitions::compiled_definitions::{compile_definitions, compile_one};
 use crate::choices::{Kind, LockKind};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
-    ShardAt, ShardObservation, observe_shard, place_sets,
+    ShardAt, ShardObservation, observe_shard,
 };
 use crate::error::{Error, OpenError, ProcessId};
 use crate::limit::{Mark, Now, RuleOperations};
-use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
-use crate::shm::file::segment_file::{damaged, is_segment};
-use crate::shm::layout::geometry::SetGeometry;
+use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
@@ -44,15 +42,21 @@ pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyLimitSnapshot, KeySnapshot};
 pub use lock_snapshot::LockSnapshot;
+pub(in crate::api) use reader::FileReader;
+pub use reader::SegmentReader;
 pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 
 /// A copy of a segment. Each shard of a set is consistent, unless the set is marked as torn.
+///
+/// If the segment is a [directory](crate::Segment#a-file-for-each-set), this is of all its files together: the size and the cold starts
+/// are sums, a process that is attached to several of them is one participant, the slots are numbers of this snapshot,
+/// and the capacity is the smallest.
 ///
 /// When serialised, all times are numbers of seconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SegmentSnapshot {
-    /// The path of the file.
+    /// The path of the file, or of the directory.
     pub path: PathBuf,
     /// The size of the file in bytes.
     pub size: u64,
@@ -62,7 +66,7 @@ pub struct SegmentSnapshot {
     #[cfg(feature = "metrics")]
     #[serde(skip)]
     pub(in crate::api) begun: u64,
-    /// When the segment was created, as the time since the Unix epoch.
+    /// When the segment was created, as the time since the Unix epoch; of several files, the first.
     #[serde(serialize_with = "as_seconds")]
     pub created_utc: Duration,
     /// Whether the segment was retired: see [`Segment::retire`](crate::Segment::retire).
@@ -113,6 +117,10 @@ pub struct ParticipantSnapshot {
 pub struct SetSnapshot {
     /// The set's name.
     pub name: String,
+    /// When its file was created.
+    #[cfg(feature = "metrics")]
+    #[serde(skip)]
+    pub(in crate::api) created: Duration,
     /// The set's declared metadata.
     pub metadata: BTreeMap<String, String>,
     /// The version of the declaration in force, if it has one.
@@ -266,119 +274,6 @@ pub struct TicketSnapshot {
     pub costs: BTreeMap<String, u64>,
 }
 
-/// A segment opened for looking only. It is mapped read-only, nothing is locked, and this process does not become a
-/// participant.
-#[derive(Debug)]
-pub struct SegmentReader {
-    path: PathBuf,
-    observed: Observed,
-    stored: StoredDeclaration,
-    declaration: Declaration,
-    sets: Vec<Arc<SetEngine>>,
-}
-
-impl SegmentReader {
-    /// Opens a segment for looking only. Read permission on the file is enough.
-    ///
-    /// # Errors
-    ///
-    /// See [`OpenOptions::open`](crate::OpenOptions::open).
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        // Whoever owns the file cannot make a mere look do harm.
-        let observed = observe(path, true)?;
-        let (stored, plans) = compile_definitions(&observed.verified, path)?;
-        let verified = &observed.verified;
-        let sets = place_sets(&verified.region, verified.geometry.sets.clone(), plans)
-            .map_err(|place| damaged(path, place))?;
-        let mut reader = Self {
-            path: path.to_owned(),
-            observed,
-            declaration: stored.to_declaration(),
-            stored,
-            sets: Vec::new(),
-        };
-        reader.sets = sets
-            .into_iter()
-            .map(|set| Arc::new(reader.definitions().with_previous(set)))
-            .collect();
-        Ok(reader)
-    }
-
-    /// Whether a file is a segment, by its first bytes: sound or damaged, of any format. Does not open it as one.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError::NotFound`], [`OpenError::Denied`], and other errors of the system.
-    pub fn is_segment(path: impl AsRef<Path>) -> Result<bool, Error> {
-        is_segment(path.as_ref())
-    }
-
-    fn definitions(&self) -> Definitions<'_> {
-        Definitions {
-            path: &self.path,
-            region: &self.observed.verified.region,
-            compile: compile_one,
-        }
-    }
-
-    fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
-        self.observed.is_alive(table, id)
-    }
-
-    /// The path, as it was given.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The definitions in force when this was opened, set by set.
-    pub(crate) fn stored(&self) -> &StoredDeclaration {
-        &self.stored
-    }
-
-    /// The bytes reserved for the definition of each set.
-    pub(crate) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
-        self.sets.iter().map(|set| set.geometry.shape.definition_room)
-    }
-
-    /// The name of each set, and where it lies.
-    pub(super) fn set_geometries(&self) -> impl Iterator<Item = (&str, &SetGeometry)> {
-        self.sets.iter().map(|set| (&*set.name, &set.geometry))
-    }
-
-    /// The declaration in force when this was opened, without path and mode.
-    pub fn declaration(&self) -> &Declaration {
-        &self.declaration
-    }
-
-    /// Copies everything.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError::Io`] if there is no memory for the copy.
-    pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
-        let table = self.observed.verified.participants();
-        let header: &Header = self
-            .observed
-            .verified
-            .region
-            .record(0)
-            .map_err(|place| damaged(&self.path, place))?;
-        SnapshotSource {
-            path: &self.path,
-            region: &self.observed.verified.region,
-            sets: &self.sets,
-            definitions: self.definitions(),
-            declaration: &self.declaration,
-            table: &table,
-            owners: Owners::new(&|id| self.is_alive(&table, id)),
-            now: kernel_time(header),
-            same_place: self.observed.same_place,
-        }
-        .take()
-    }
-}
-
 /// The clocks of a segment that this process does not participate in.
 fn kernel_time(header: &Header) -> Now {
     Now {
@@ -451,7 +346,7 @@ impl SnapshotSource<'_> {
             format: FORMAT,
             #[cfg(feature = "metrics")]
             begun,
-            created_utc: Duration::from_nanos(load(&header.created_utc)),
+            created_utc: self.created()?,
             retired: load(&header.retired) != 0,
             same_place: self.same_place,
             cold_starts: load(&header.cold_starts),
@@ -470,6 +365,11 @@ impl SnapshotSource<'_> {
         })
     }
 
+    fn created(&self) -> Result<Duration, Error> {
+        let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
+        Ok(Duration::from_nanos(load(&header.created_utc)))
+    }
+
     fn set(&self, set: &SetEngine) -> Result<SetSnapshot, Error> {
         let failed = |source| {
             Error::Open(OpenError::Io {
@@ -480,6 +380,10 @@ impl SnapshotSource<'_> {
         };
         self.definitions.keep_up(set);
         let mut snapshot = SetSnapshot::of_nothing(set);
+        #[cfg(feature = "metrics")]
+        {
+            snapshot.created = self.created()?;
+        }
         for shard in set.shards() {
             // The first held lock stands for all, so that a stuck one shows.
             if !snapshot.lock.is_held() {
@@ -650,6 +554,8 @@ impl SetSnapshot {
         };
         Self {
             name: set.name.to_string(),
+            #[cfg(feature = "metrics")]
+            created: Duration::ZERO,
             metadata: (*set.shown().plan.metadata).clone(),
             version: set.shown().plan.version,
             edited: set.shown().plan.is_edited,

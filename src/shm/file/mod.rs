@@ -12,4 +12,5 @@ pub(crate) mod removal;
 pub(crate) mod remove;
 mod room;
 pub(crate) mod segment_file;
+pub(crate) mod set_directory;
 pub(crate) mod verified;

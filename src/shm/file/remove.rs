@@ -51,6 +51,23 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     outcome
 }
 
+/// Whether [`remove`] would take the segment for one that is in use.
+///
+/// # Errors
+///
+/// [`OpenError::InUse`], and the errors of [`remove`].
+pub(crate) fn ensure_unused(path: &Path, trust_any_owner: bool) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    let size = check_file(&file, path, trust_any_owner)?;
+    let verified = map(&file, size, path)?;
+    let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+    if load_acquire(&header.retired) == 0 {
+        ensure_locks_last(&file, path)?;
+        refuse_while_in_use(&verified, &file, path)?;
+    }
+    Ok(())
+}
+
 /// Removes the file at `path` if it is a retired segment: the work of a process that was killed while removing it.
 pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), Error> {
     let file = open_for_writing(path)?;

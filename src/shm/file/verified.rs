@@ -168,6 +168,11 @@ fn directory_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
+/// Whether others than its owner may put something beside what is at a path.
+pub(super) fn is_shared(path: &Path) -> bool {
+    access_to_directory(directory_of(path)) != DirectoryAccess::Own
+}
+
 fn access_to_directory(directory: &Path) -> DirectoryAccess {
     // A directory that cannot be examined is not trusted.
     let mode = std::fs::metadata(directory).map_or(0o022, |metadata| metadata.mode());

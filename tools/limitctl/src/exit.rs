@@ -146,7 +146,8 @@ fn code_of(error: &Error) -> ExitCode {
             | OpenError::NotACheckpoint { .. }
             | OpenError::Incompatible { .. }
             | OpenError::WrongSize { .. }
-            | OpenError::Sparse { .. },
+            | OpenError::Sparse { .. }
+            | OpenError::Misplaced { .. },
         )
         | Error::Segment(
             SegmentError::Damaged { .. } | SegmentError::LockLost { .. } | SegmentError::Poisoned { .. },
@@ -166,7 +167,9 @@ fn code_of(error: &Error) -> ExitCode {
         | Error::Segment(SegmentError::Removed { .. } | SegmentError::LockStuck { .. }) => {
             ExitCode::Unavailable
         }
-        Error::Request(_) | Error::Change(ChangeError::CannotOverride { .. }) => ExitCode::Usage,
+        Error::Request(_)
+        | Error::Change(ChangeError::CannotOverride { .. })
+        | Error::Open(OpenError::NotADirectory { .. }) => ExitCode::Usage,
         Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CannotApply,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
         Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::Declaration,

@@ -21,6 +21,7 @@ mod live;
 mod output;
 mod screen;
 mod selftest;
+mod set_files;
 mod simulation;
 mod store;
 mod text;

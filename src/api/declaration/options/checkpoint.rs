@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::declaration::limit::window::Window;
 use crate::error::DeclarationError;
+use crate::shm::file::set_directory::file_of;
 
 /// The default time between checkpoints.
 const EVERY: Duration = Duration::from_secs(30);
@@ -28,8 +29,9 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 /// Checkpoints are for segments in memory; one on a disk survives a reboot by itself.
 ///
 /// The file is twice as large as the segment, and each checkpoint writes the whole segment. While a shard is copied
-/// in memory, its lock is held, for about 0.2 ms per MiB. Each segment needs a file of its own. To start from
-/// nothing, [`remove`](crate::OpenOptions::remove) the segment and then the checkpoint.
+/// in memory, its lock is held, for about 0.2 ms per MiB. Each segment needs a file of its own; if the segment is a
+/// [directory](crate::Segment#a-file-for-each-set), so is the checkpoint, with a file for each set, and each set has a
+/// thread of its own. To start from nothing, [`remove`](crate::OpenOptions::remove) the segment and then the checkpoint.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,6 +90,14 @@ impl Checkpoint {
         match self.every {
             Some(Window::Span(interval)) => interval,
             _ => EVERY,
+        }
+    }
+
+    /// The checkpoint of one set, where each has a file of its own.
+    pub(crate) fn in_directory(self, set: &str) -> Self {
+        Self {
+            path: file_of(&self.path, set),
+            ..self
         }
     }
 

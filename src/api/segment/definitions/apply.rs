@@ -1,13 +1,11 @@
 //! Live changes of a segment's declaration.
 
-use std::path::Path;
-
-use super::bring_into_force::{bring_into_force, grown_too_long, stored_declaration};
+use super::bring_into_force::{cannot_apply, grown_too_long};
 use crate::api::declaration::Declaration;
-use crate::api::segment::Segment;
-use crate::api::segment::mismatch::{Author, Mismatch, Step, compare};
-use crate::api::snapshot::SegmentReader;
-use crate::error::{ChangeError, Difference, Error};
+use crate::api::segment::mismatch::{Author, Step, compare};
+use crate::api::segment::{Form, Segment};
+use crate::api::snapshot::{FileReader, SegmentReader};
+use crate::error::{Difference, Error};
 
 impl Segment {
     /// The declaration in force now: the one that the segment was created with, and the changes since.
@@ -28,7 +26,10 @@ impl Segment {
     ///
     /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) if a definition cannot be read.
     pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
-        Ok(stored_declaration(&self.shared().engine)?.to_declaration())
+        let files = self.files();
+        let files = files.iter().map(|file| file.declaration_in_force());
+        let files = files.collect::<Result<Vec<_>, _>>()?;
+        Ok(Declaration::joined(files.iter()))
     }
 
     /// Changes limits of the live segment to what `declaration` says, for all processes at once. Returns what was
@@ -49,6 +50,9 @@ impl Segment {
     /// stays counted, against the new capacity. What is held stays held; what was reserved of a rate and not used does
     /// not come back after the change. A set changes as a whole; several sets
     /// change one by one. If the process dies on the way, the next process that uses the set finishes the change.
+    ///
+    /// In a [directory](Self#a-file-for-each-set), sets that are not there yet are created, and those that are not declared
+    /// stay as they are.
     ///
     /// Such a change counts as an operator's: programs that open the segment with
     /// [`OnMismatch::Apply`](crate::declare::OnMismatch::Apply) leave it alone, unless their declaration has a higher
@@ -79,13 +83,14 @@ impl Segment {
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
-        let engine = &self.shared().engine;
-        let refused = |differences| cannot_apply(self.path(), differences);
-        let stored = stored_declaration(engine)?;
-        compare(&stored, declaration, Author::Operator).map_err(refused)?;
-        let mismatches = bring_into_force(engine, declaration, Author::Operator, |_| true, refused)?;
-        let changes = mismatches.into_iter().flat_map(Mismatch::into_differences);
-        Ok(changes.collect())
+        match &self.form {
+            Form::File(file) => {
+                file.compare(declaration)?
+                    .map_err(|it| cannot_apply(self.path(), it))?;
+                file.apply(declaration)
+            }
+            Form::Directory(directory) => directory.apply(declaration),
+        }
     }
 }
 
@@ -98,24 +103,45 @@ impl SegmentReader {
     /// [`ChangeError::CannotApply`], [`Error::Declaration`].
     pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
-        let steps = compare(self.stored(), declaration, Author::Operator)
-            .map_err(|differences| cannot_apply(self.path(), differences))?;
+        let Some(directory) = self.directory() else {
+            let changes = self.first().preview(declaration)?;
+            return changes.map_err(|refused| cannot_apply(self.path(), refused));
+        };
+        declaration.check_for_directory(directory)?;
+        let (mut changes, mut refused) = (Vec::new(), Vec::new());
+        for set in declaration.sets() {
+            match self.files().find(|file| file.has(set.name())) {
+                None => changes.push(Difference::of_new_set(set.name())),
+                Some(file) => match file.preview(&declaration.in_directory(set.name()))? {
+                    Ok(of_file) => changes.extend(of_file),
+                    Err(of_file) => refused.extend(of_file),
+                },
+            }
+        }
+        if refused.is_empty() {
+            Ok(changes)
+        } else {
+            Err(cannot_apply(self.path(), refused))
+        }
+    }
+}
+
+impl FileReader {
+    /// What a change to this declaration would change, or the differences for which there is none.
+    fn preview(&self, declaration: &Declaration) -> Result<Result<Vec<Difference>, Vec<Difference>>, Error> {
+        let steps = match compare(self.stored(), declaration, Author::Operator) {
+            Ok(steps) => steps,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let mut changes = Vec::new();
         for (step, room) in steps.into_iter().zip(self.definition_rooms()) {
             if let Step::Change { to, mismatch } = step {
                 if to.to_text()?.len() as u64 > room {
-                    return Err(cannot_apply(self.path(), vec![grown_too_long(to.set().name())]));
+                    return Ok(Err(vec![grown_too_long(to.set().name())]));
                 }
                 changes.extend(mismatch.into_differences());
             }
         }
-        Ok(changes)
+        Ok(Ok(changes))
     }
-}
-
-fn cannot_apply(path: &Path, differences: Vec<Difference>) -> Error {
-    Error::Change(ChangeError::CannotApply {
-        path: path.to_owned(),
-        differences,
-    })
 }

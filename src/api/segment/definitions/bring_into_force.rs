@@ -1,10 +1,13 @@
 //! Putting a declaration into force, set by set.
 
+use std::path::Path;
+
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::api::segment::mismatch::{Author, Mismatch, Step, compare_set};
+use crate::api::segment::mismatch::{Author, Mismatch, Step, compare, compare_set};
+use crate::api::segment::shared_segment::SharedSegment;
 use crate::engine::{Applied, SegmentEngine};
-use crate::error::{Difference, Error};
+use crate::error::{ChangeError, Difference, Error};
 
 /// What is in force now.
 pub(crate) fn stored_declaration(engine: &SegmentEngine) -> Result<StoredDeclaration, Error> {
@@ -57,4 +60,35 @@ pub(super) fn grown_too_long(set: &str) -> Difference {
         format!("set {set:?}"),
         "its definition has grown too long".to_owned(),
     )
+}
+
+impl SharedSegment {
+    pub(in crate::api::segment) fn declaration_in_force(&self) -> Result<Declaration, Error> {
+        Ok(stored_declaration(&self.engine)?.to_declaration())
+    }
+
+    /// What an operator's change to this declaration comes to, or the differences for which there is none.
+    pub(in crate::api::segment) fn compare(
+        &self,
+        declaration: &Declaration,
+    ) -> Result<Result<Vec<Step>, Vec<Difference>>, Error> {
+        let stored = stored_declaration(&self.engine)?;
+        Ok(compare(&stored, declaration, Author::Operator))
+    }
+
+    /// Makes the change.
+    pub(in crate::api::segment) fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        let engine = &self.engine;
+        let refused = |differences| cannot_apply(engine.path(), differences);
+        let mismatches = bring_into_force(engine, declaration, Author::Operator, |_| true, refused)?;
+        let changes = mismatches.into_iter().flat_map(Mismatch::into_differences);
+        Ok(changes.collect())
+    }
+}
+
+pub(in crate::api::segment) fn cannot_apply(path: &Path, differences: Vec<Difference>) -> Error {
+    Error::Change(ChangeError::CannotApply {
+        path: path.to_owned(),
+        differences,
+    })
 }

@@ -44,8 +44,10 @@ pub(crate) fn needs_another_file(
         path: path.to_owned(),
         differences,
         remedy: format!(
-            "this cannot change in a live segment: end the processes that use it and remove it with `limitctl remove \
+            "this cannot change in a live segment: {}end the processes that use it and remove it with `limitctl remove \
              {}`, or open it with on_mismatch = recreate_if_unused when they have ended; what was counted is lost then",
+            directory_instead(path, immutable)
+                .map_or_else(String::new, |remedy| format!("{remedy}; otherwise ")),
             quoted(&path.to_string_lossy())
         ),
     })
@@ -58,13 +60,28 @@ pub(super) fn is_in_use(
     asked: &Declaration,
     users: &[ProcessId],
 ) -> Error {
+    let differences = all_differences(stored, asked);
+    let another_path = directory_instead(path, &differences)
+        .unwrap_or_else(|| "give this declaration another path".to_owned());
     Error::Open(OpenError::ConfigMismatch {
         path: path.to_owned(),
-        differences: all_differences(stored, asked),
+        differences,
         remedy: format!(
-            "it cannot be recreated while it is in use by {}: end that first, or give this declaration another path",
+            "it cannot be recreated while it is in use by {}: end that first, or {another_path}",
             processes(users)
         ),
+    })
+}
+
+/// How sets come and go without ending a process, if some are there that are not declared, or the reverse.
+fn directory_instead(path: &Path, differences: &[Difference]) -> Option<String> {
+    differences.iter().any(Difference::is_of_sets).then(|| {
+        format!(
+            "give the segment a directory as its path, such as {}, where each set has a file of its own, so that sets are added and \
+             left out without ending a process (what was counted is not taken along, and processes that have the former path \
+             count by themselves until they end)",
+            quoted(&format!("{}.d/", path.to_string_lossy()))
+        )
     })
 }
 

@@ -15,4 +15,6 @@ mod segment;
 pub use file::Space;
 pub use finding::{Finding, Severity};
 pub use host::Host;
-pub use segment::{Kind, SegmentReport, examine, regular_files};
+pub use place::obstacle;
+pub use remedy::quoted;
+pub use segment::{Kind, SegmentReport, directories, examine, regular_files};

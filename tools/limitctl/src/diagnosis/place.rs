@@ -68,6 +68,11 @@ pub fn obstacle(
             "processes refuse to open it: who can write it can make each of them store anywhere",
             trusted(path, metadata),
         ),
+        Error::Open(OpenError::Misplaced { path: of, .. }) => (
+            "misplaced",
+            "programs that open all sets of the directory get an error; those that declare theirs do not look at this file",
+            Some(format!("mv {} {}", quoted(of), quoted(&aside(path)))),
+        ),
         Error::Open(OpenError::Sparse { .. }) => (
             "sparse",
             "processes refuse to open it: a change could need space, and its lack would be a bus error",
@@ -217,6 +222,9 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
         let target = path.canonicalize().ok()?;
         return Some(format!("limitctl doctor {}", quoted(&target)));
     }
+    if metadata.is_dir() && metadata.mode() & 0o002 != 0 {
+        return Some(remedies.with_path("chmod o-w"));
+    }
     if !metadata.is_file() {
         return None;
     }
@@ -233,7 +241,7 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
         .unwrap_or(Path::new("."));
     let is_public = directory.metadata().is_ok_and(|it| it.mode() & 0o1002 == 0o1002);
     if is_public {
-        let own = quoted(&directory.join("limits.d"));
+        let own = quoted(&directory.join("segments"));
         let group = metadata.gid();
         return Some(format!(
             "mkdir {own} && chgrp {group} {own} && chmod 2750 {own} && mv {} {own}/",

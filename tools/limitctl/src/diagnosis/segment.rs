@@ -132,15 +132,24 @@ impl Kind {
 
 /// The regular files in a directory: opening a device or a pipe could have side effects.
 pub fn regular_files(directory: &Path) -> std::io::Result<Vec<(PathBuf, Metadata)>> {
-    let mut files = Vec::new();
+    entries(directory, Metadata::is_file)
+}
+
+/// The directories in a directory.
+pub fn directories(directory: &Path) -> std::io::Result<Vec<(PathBuf, Metadata)>> {
+    entries(directory, Metadata::is_dir)
+}
+
+fn entries(directory: &Path, is_one: fn(&Metadata) -> bool) -> std::io::Result<Vec<(PathBuf, Metadata)>> {
+    let mut entries = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if let Ok(metadata) = entry.metadata()
-            && metadata.is_file()
+            && is_one(&metadata)
         {
-            files.push((entry.path(), metadata));
+            entries.push((entry.path(), metadata));
         }
     }
-    files.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-    Ok(files)
+    entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(entries)
 }

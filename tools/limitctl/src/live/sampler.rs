@@ -59,8 +59,8 @@ pub enum State {
     Removed,
 }
 
-/// Identifies the file at a path.
-type FileIdentity = (u64, u64);
+/// Identifies the file at a path, or the files of a directory with one for each set.
+type FileIdentity = Vec<(u64, u64)>;
 
 #[derive(Debug)]
 struct Before {
@@ -154,16 +154,17 @@ impl Sampler {
         })
     }
 
-    /// Opens the file that has replaced the open one, if any. Returns whether there is a file.
+    /// Opens the file that has replaced the open one, if any, and sets that came or went. Returns whether there is a file.
     fn follow(&mut self) -> Result<bool, Error> {
         let file = identity(&self.path);
-        if file.is_some() && file != self.file {
+        let is_there = file.is_some();
+        if is_there && file != self.file {
             self.reader = SegmentReader::open(&self.path)?;
             self.file = file;
             self.before = None;
             self.keys.clear();
         }
-        Ok(file.is_some())
+        Ok(is_there)
     }
 }
 
@@ -201,6 +202,12 @@ impl State {
 }
 
 fn identity(path: &Path) -> Option<FileIdentity> {
-    let metadata = fs::symlink_metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+    let files = match SegmentReader::files_of_sets(path) {
+        Ok(Some(files)) => files,
+        Ok(None) => vec![path.to_owned()],
+        Err(_) => return None,
+    };
+    let files = files.iter().filter_map(|file| fs::symlink_metadata(file).ok());
+    let identity: FileIdentity = files.map(|metadata| (metadata.dev(), metadata.ino())).collect();
+    (!identity.is_empty()).then_some(identity)
 }

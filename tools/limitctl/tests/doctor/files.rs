@@ -288,7 +288,7 @@ fn a_file_of_another_user_is_trusted_in_a_directory_that_no_other_may_write() {
 
     open_to(0o1777);
     heal(the("untrusted", &of_member(&path)));
-    let moved = directory.path().join("limits.d/limits");
+    let moved = directory.path().join("segments/limits");
     assert!(!path.exists());
     assert_eq!(of_member(&moved), Vec::<Value>::new());
 }

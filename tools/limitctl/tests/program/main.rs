@@ -1,5 +1,6 @@
 //! The program: its verbs, the commands that it runs, and how it is installed.
 
+mod directories;
 mod examples;
 mod exec;
 mod files_written;
@@ -9,3 +10,9 @@ mod probes;
 #[path = "../support/mod.rs"]
 mod support;
 mod verbs;
+
+/// The processes of the tests: copies of this program that run this test alone.
+#[test]
+fn actor() {
+    support::play();
+}

@@ -10,8 +10,10 @@ use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
 use shmlimit::{Error, OpenError, SegmentError};
 
 use crate::command::{as_text, shown};
+use crate::diagnosis::quoted;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::set_files::{sets_in, undeclared};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{human, sanitise, style};
 use crate::whereabouts::Whereabouts;
@@ -22,6 +24,10 @@ use crate::whereabouts::Whereabouts;
 /// container: here it can only be looked at); cold (of another boot or namespace, or a copy, and in use nowhere: the next
 /// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
 /// attached, locked or changed.
+///
+/// A directory with a file for each set is one segment. Sets of it that no process is attached to, while others of it are
+/// in use, are named: no program that runs declares them, and those that will not come back are removed by hand, with
+/// `limitctl remove` and the path of the file.
 #[derive(Args, Debug)]
 pub struct List {
     /// Print JSON
@@ -32,7 +38,7 @@ pub struct List {
 
     /// The directory
     ///
-    /// Directories inside it are not looked at.
+    /// Of the directories inside it, those are shown that hold a file for each set. Of such a directory itself, each set is shown.
     #[arg(default_value = "/dev/shm")]
     directory: PathBuf,
 }
@@ -52,6 +58,10 @@ struct Entry {
     state: State,
     /// What is wrong, if anything.
     problem: Option<String>,
+    /// In a directory with a file for each set, files that no process has open while it has others open: sets that no
+    /// running program declares.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    undeclared: Vec<PathBuf>,
     /// What could be read, if anything.
     #[serde(flatten)]
     summary: Option<Summary>,
@@ -112,34 +122,62 @@ impl Listing {
         for entry in directory.read_dir().map_err(failed)? {
             let entry = entry.map_err(failed)?;
             // Opening a device or a pipe could have side effects. A file that is gone by now does not count.
-            if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                continue;
+            match entry.file_type() {
+                Ok(kind) if kind.is_file() => listing.add(&entry.path())?,
+                Ok(kind) if kind.is_dir() => listing.add_directory(&entry.path())?,
+                _ => {}
             }
-            let path = entry.path();
-            match SegmentReader::open(&path).and_then(|reader| reader.snapshot()) {
-                Ok(snapshot) => listing.segments.push(Entry::readable(&path, &snapshot)),
-                Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => {}
-                Err(error @ Error::Open(OpenError::UnsupportedFileSystem { .. })) => return Err(error),
-                Err(error @ Error::Open(OpenError::Incompatible { .. })) => {
-                    listing
-                        .segments
-                        .push(Entry::unreadable(&path, State::ForeignFormat, error));
+        }
+        if let Some(files) = sets_in(directory) {
+            let undeclared = undeclared(&files);
+            for entry in &mut listing.segments {
+                if undeclared.contains(&entry.path) {
+                    entry.undeclared.push(entry.path.clone());
                 }
-                Err(
-                    error @ (Error::Open(OpenError::WrongSize { .. })
-                    | Error::Segment(SegmentError::Damaged { .. })),
-                ) => {
-                    listing
-                        .segments
-                        .push(Entry::unreadable(&path, State::Damaged, error));
-                }
-                Err(_) => listing.unexamined += 1,
             }
         }
         listing
             .segments
             .sort_unstable_by(|one, other| one.path.cmp(&other.path));
         Ok(listing)
+    }
+
+    /// Adds the segment at a path, if it is one.
+    fn add(&mut self, path: &Path) -> Result<(), Error> {
+        match SegmentReader::open(path).and_then(|reader| reader.snapshot()) {
+            Ok(snapshot) => self.segments.push(Entry::readable(path, &snapshot)),
+            Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => {}
+            // A file whose name is that of a directory can be another program's.
+            Err(Error::Open(OpenError::NotADirectory { .. })) if !is_segment(path) => {}
+            Err(error @ Error::Open(OpenError::UnsupportedFileSystem { .. })) => return Err(error),
+            Err(error @ Error::Open(OpenError::Incompatible { .. })) => {
+                self.segments
+                    .push(Entry::unreadable(path, State::ForeignFormat, error));
+            }
+            Err(
+                error @ (Error::Open(
+                    OpenError::WrongSize { .. }
+                    | OpenError::Misplaced { .. }
+                    | OpenError::NotADirectory { .. },
+                )
+                | Error::Segment(SegmentError::Damaged { .. })),
+            ) => self.segments.push(Entry::unreadable(path, State::Damaged, error)),
+            Err(_) => self.unexamined += 1,
+        }
+        Ok(())
+    }
+
+    /// Adds a directory, if it holds a file for each set. What is in others is not looked at.
+    fn add_directory(&mut self, path: &Path) -> Result<(), Error> {
+        if let Some(files) = sets_in(path) {
+            self.add(path)?;
+            if let Some(entry) = self.segments.last_mut()
+                && entry.path == as_text(path)
+            {
+                entry.undeclared = undeclared(&files);
+            }
+        }
+        Ok(())
     }
 
     fn text(&self) -> String {
@@ -188,6 +226,7 @@ impl Entry {
             path: as_text(path),
             state,
             problem: None,
+            undeclared: Vec::new(),
             summary: Some(Summary {
                 size: snapshot.size,
                 sets: snapshot.sets.len(),
@@ -204,6 +243,7 @@ impl Entry {
             path: as_text(path),
             state,
             problem: Some(Failure::from(error).message),
+            undeclared: Vec::new(),
             summary: None,
         }
     }
@@ -226,8 +266,29 @@ impl Entry {
             }
             None => cells.extend(["", "", "", ""].map(Cell::from)),
         }
-        cells.push(sanitise::line(self.problem.as_deref().unwrap_or_default()).into());
+        cells.push(sanitise::line(&self.remark()).into());
         cells
+    }
+
+    /// What is wrong, or worth to know.
+    fn remark(&self) -> String {
+        if let Some(problem) = &self.problem {
+            return problem.clone();
+        }
+        let commands: Vec<String> = self
+            .undeclared
+            .iter()
+            .map(|path| format!("limitctl remove {}", quoted(path)))
+            .collect();
+        match &commands[..] {
+            [] => String::new(),
+            [command] => format!("declared by no process that is attached: {command}"),
+            _ => format!(
+                "{} sets declared by no process that is attached: {}",
+                commands.len(),
+                commands.join(" && ")
+            ),
+        }
     }
 }
 
@@ -242,4 +303,8 @@ impl State {
             Self::Damaged => Cell::styled("damaged", style::BAD),
         }
     }
+}
+
+fn is_segment(path: &Path) -> bool {
+    SegmentReader::is_segment(path).unwrap_or(false)
 }

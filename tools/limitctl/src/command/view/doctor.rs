@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::OpenError;
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Error, OpenError};
 
 use crate::command::{aligned, as_text, shown};
-use crate::diagnosis::{Finding, Host, Kind, SegmentReport, Severity, Space, examine, regular_files};
+use crate::diagnosis::{
+    Finding, Host, Kind, SegmentReport, Severity, Space, directories, examine, obstacle, regular_files,
+};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::set_files::sets_in;
 use crate::text::{human, sanitise, style};
 
 /// Find out what is wrong with a segment, or with all of a directory
@@ -36,8 +40,8 @@ pub struct Doctor {
 
     /// A segment, or a directory with segments
     ///
-    /// Of a directory all segments are examined that lie directly in it. Files of other programs are left out; those that this
-    /// user may not read are counted, because segments may be among them.
+    /// Of a directory all segments are examined that lie directly in it, or in a directory in it that holds a file for each set.
+    /// Files of other programs are left out; those that this user may not read are counted, because segments may be among them.
     #[arg(value_name = "SEGMENT | DIRECTORY", default_value = "/dev/shm")]
     path: PathBuf,
 }
@@ -75,7 +79,7 @@ impl Doctor {
 impl Report {
     fn of(path: &Path) -> Result<Self, Failure> {
         let failed = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::NotFound => Failure::from(shmlimit::Error::Open(OpenError::NotFound {
+            std::io::ErrorKind::NotFound => Failure::from(Error::Open(OpenError::NotFound {
                 path: path.to_owned(),
             })),
             _ => Failure::of_system(&source, format_args!("cannot examine {}", shown(path))),
@@ -85,7 +89,14 @@ impl Report {
         let mut unreadable = 0;
         // Follows a link to a directory, but not to a segment.
         let segments = if path.is_dir() {
-            let files = regular_files(path).map_err(failed)?;
+            let mut files = regular_files(path).map_err(failed)?;
+            findings.extend(of_directory(path, &metadata));
+            for (directory, metadata) in directories(path).map_err(failed)? {
+                if sets_in(&directory).is_some() {
+                    files.extend(regular_files(&directory).map_err(failed)?);
+                    findings.extend(of_directory(&directory, &metadata));
+                }
+            }
             let mut reports = Vec::new();
             for (file, metadata) in &files {
                 match Kind::of(file) {
@@ -164,6 +175,26 @@ impl Report {
         ));
         text
     }
+}
+
+/// What keeps this process from using a directory with a file for each set.
+fn of_directory(path: &Path, metadata: &Metadata) -> Vec<Finding> {
+    if sets_in(path).is_none() {
+        return Vec::new();
+    }
+    let obstacles = match SegmentReader::open(path).and_then(|reader| reader.diagnose()) {
+        Ok(diagnosis) => diagnosis.obstacles,
+        Err(error) => vec![error],
+    };
+    // The report on each file has the rest.
+    let of_directory = obstacles.into_iter().filter(|error| match error {
+        Error::Open(OpenError::Untrusted { path: of, .. }) => of.is_dir(),
+        Error::Open(OpenError::Misplaced { .. }) => true,
+        _ => false,
+    });
+    of_directory
+        .map(|error| obstacle(error, path, metadata, None))
+        .collect()
 }
 
 /// The report on a file, with its path in a form that JSON can represent.

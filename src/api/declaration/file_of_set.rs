@@ -1,0 +1,90 @@
+//! Declarations of a directory that holds a file for each set.
+
+use std::path::Path;
+
+use super::Declaration;
+use crate::error::{DeclarationError, Error, OpenError};
+use crate::shm::file::set_directory::{file_name, named_directory};
+
+impl Declaration {
+    /// Checks what a single file could have and a directory cannot.
+    pub(crate) fn check_for_directory(&self, directory: &Path) -> Result<(), DeclarationError> {
+        if self.fleet.is_some() {
+            return Err(DeclarationError::Value {
+                place: "segment / path".to_owned(),
+                given: format!("{directory:?}"),
+                problem: "is a directory, and sets of a fleet are in one file: give the segment a path that is no directory, and \
+                          sets that are of this host alone a segment of their own"
+                    .to_owned(),
+            });
+        }
+        let Some(checkpoint) = self.segment.checkpoint() else {
+            return Ok(());
+        };
+        match named_directory(checkpoint.path()) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) | Err(_) => Err(DeclarationError::Value {
+                place: "segment / checkpoint / path".to_owned(),
+                given: format!("{:?}", checkpoint.path()),
+                problem: "is no directory, and the segment is one, with a file for each set: write a directory, which ends in `/`"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// The declaration of the file that one set has in a directory.
+    pub(crate) fn in_directory(&self, set: &str) -> Self {
+        let mut alone = self.only(set);
+        alone.segment.checkpoint = alone.segment.checkpoint.map(|it| it.in_directory(set));
+        alone
+    }
+
+    /// Checks that the file of a directory that holds this has the set that its name says, and only that.
+    pub(crate) fn ensure_of_file(&self, path: &Path) -> Result<(), Error> {
+        let why = if self.fleet.is_some() {
+            "hosts share limits of it, and those cannot be in a directory with a file for each set: move it out"
+                .to_owned()
+        } else {
+            let names: Vec<&str> = self.sets.iter().map(|set| set.name.as_str()).collect();
+            match names[..] {
+                [name] if path.file_name() == Some(file_name(name).as_ref()) => return Ok(()),
+                [name] => format!(
+                    "it has the set `{name}`, whose file in this directory is called {}: rename it, or move it out",
+                    file_name(name)
+                ),
+                _ => format!(
+                    "it has {} sets, and each file in this directory has one: move it out",
+                    names.len()
+                ),
+            }
+        };
+        Err(Error::Open(OpenError::Misplaced {
+            path: path.to_owned(),
+            why,
+        }))
+    }
+
+    /// The declarations of all files of a directory in one. An option that they do not share is left out.
+    pub(crate) fn joined<'a>(files: impl Iterator<Item = &'a Self>) -> Self {
+        let mut joined: Option<Self> = None;
+        for file in files {
+            match &mut joined {
+                None => joined = Some(file.clone()),
+                Some(joined) => {
+                    joined.sets.extend(file.sets.iter().cloned());
+                    let (ours, theirs) = (&mut joined.segment, &file.segment);
+                    ours.mode = shared(ours.mode, theirs.mode);
+                    ours.participants = shared(ours.participants, theirs.participants);
+                    ours.clock = shared(ours.clock, theirs.clock);
+                    ours.lock = shared(ours.lock, theirs.lock);
+                    ours.version = shared(ours.version, theirs.version);
+                }
+            }
+        }
+        joined.unwrap_or_default()
+    }
+}
+
+fn shared<T: PartialEq>(one: Option<T>, other: Option<T>) -> Option<T> {
+    if one == other { one } else { None }
+}

@@ -1,0 +1,63 @@
+//! One snapshot of several files: of the sets of a directory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{ParticipantSnapshot, SegmentSnapshot};
+
+impl SegmentSnapshot {
+    /// The snapshot of the directory at `path` whose files this and the others are of.
+    pub(in crate::api) fn joined_by(mut self, path: &Path, others: Vec<Self>) -> Self {
+        path.clone_into(&mut self.path);
+        for mut other in others {
+            self.size += other.size;
+            self.created_utc = self.created_utc.min(other.created_utc);
+            self.retired &= other.retired;
+            self.same_place &= other.same_place;
+            self.cold_starts += other.cold_starts;
+            self.participant_capacity = self.participant_capacity.min(other.participant_capacity);
+            let slots = join_participants(&mut self.participants, other.participants);
+            for set in &mut other.sets {
+                let of_holds = set.holds.iter_mut().map(|hold| &mut hold.owner_slot);
+                let of_tickets = set.tickets.iter_mut().map(|ticket| &mut ticket.owner_slot);
+                for slot in of_holds.chain(of_tickets).flatten() {
+                    *slot = slots.get(slot).copied().unwrap_or(*slot);
+                }
+            }
+            self.sets.extend(other.sets);
+        }
+        self
+    }
+}
+
+/// Adds those that are not among the known. Two copies of the library in one process stay two. Returns the slot among
+/// the known of each slot in the file.
+fn join_participants(
+    known: &mut Vec<ParticipantSnapshot>,
+    of_file: Vec<ParticipantSnapshot>,
+) -> BTreeMap<u64, u64> {
+    let mut unmatched: Vec<bool> = vec![true; known.len()];
+    let mut slots = BTreeMap::new();
+    for mut participant in of_file {
+        let is_same = |one: &ParticipantSnapshot| {
+            (one.pid, one.pid_namespace, one.alive)
+                == (participant.pid, participant.pid_namespace, participant.alive)
+        };
+        let slot = participant.slot;
+        let found = known
+            .iter()
+            .zip(&mut unmatched)
+            .find(|(one, is_free)| **is_free && is_same(one));
+        if let Some((one, is_free)) = found {
+            *is_free = false;
+            slots.insert(slot, one.slot);
+        } else {
+            let next = known.iter().map(|one| one.slot + 1).max();
+            participant.slot = next.unwrap_or_default();
+            slots.insert(slot, participant.slot);
+            known.push(participant);
+            unmatched.push(false);
+        }
+    }
+    slots
+}

@@ -1,0 +1,30 @@
+//! Directories with a file for each set, as they are found among other directories.
+
+use std::path::{Path, PathBuf};
+
+use shmlimit::snapshot::SegmentReader;
+use shmlimit::{Error, OpenError};
+
+/// The files of a directory with one for each set; `None` if it is another.
+pub fn sets_in(directory: &Path) -> Option<Vec<PathBuf>> {
+    let files = SegmentReader::files_of_sets(directory).ok()??;
+    let is_named = directory.extension().is_some_and(|extension| extension == "d");
+    let holds_sets = || {
+        !matches!(
+            SegmentReader::open(directory),
+            Err(Error::Open(OpenError::Misplaced { .. }))
+        )
+    };
+    (!files.is_empty() && (is_named || holds_sets())).then_some(files)
+}
+
+/// Those of the files that no process is attached to, if there are processes attached to others.
+pub fn undeclared(files: &[PathBuf]) -> Vec<PathBuf> {
+    let is_in_use = |file: &PathBuf| {
+        let snapshot = SegmentReader::open(file).and_then(|reader| reader.snapshot());
+        // In doubt it is in use.
+        snapshot.map_or(true, |snapshot| snapshot.participants.iter().any(|it| it.alive))
+    };
+    let (in_use, unused): (Vec<_>, Vec<_>) = files.iter().cloned().partition(is_in_use);
+    if in_use.is_empty() { Vec::new() } else { unused }
+}
