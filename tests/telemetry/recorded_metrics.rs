@@ -10,6 +10,8 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Removal, Segment, SetDeclaration};
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 /// Keeps the last value of each metric, by its name and labels as they are written.
 #[derive(Default)]
 struct LastValues {
@@ -206,4 +208,35 @@ fn a_copy_that_is_recorded_late_is_no_reset() {
     counted(&recorder, &segment, [2, 0, 1]);
     metrics::with_local_recorder(&recorder, || early.record_metrics());
     counted(&recorder, &segment, [2, 0, 1]);
+}
+
+#[test]
+fn a_set_of_a_directory_that_is_made_anew_starts_no_other_over() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits.d");
+    let set = |name: &str| SetDeclaration::new(name).add_limit(Limit::calls("calls", 100, HOUR));
+    let declaration = Declaration::new().add_set(set("chat")).add_set(set("mail"));
+    let recorder = LastValues::default();
+    let mut admitted = Vec::new();
+    for _ in 0..3 {
+        let segment = Segment::open_or_create(&path, &declaration).expect("opened");
+        for set in segment.sets() {
+            assert!(set.check(&set.request()).expect("works").is_admitted());
+        }
+        let snapshot = SegmentReader::open(&path)
+            .expect("opened")
+            .snapshot()
+            .expect("copied");
+        metrics::with_local_recorder(&recorder, || snapshot.record_metrics());
+        admitted.push(["chat", "mail"].map(|set| {
+            recorder.counter(&format!(
+                "shmlimit_requests_total set={set},limit=,result=admitted"
+            ))
+        }));
+        // The one that was created first.
+        OpenOptions::new()
+            .remove(path.join("chat"), Removal::Forced)
+            .expect("removed");
+    }
+    assert_eq!(admitted, [[1, 1], [2, 2], [3, 3]]);
 }

@@ -164,7 +164,7 @@ impl Segment {
         self.segment.read().is_ok_and(|segment| segment.is_none())
     }
 
-    /// The file, as an absolute path.
+    /// The file or directory, as an absolute path.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let path = self.path.as_os_str();

@@ -98,14 +98,17 @@ PYTHON_BEFORE = {
         import shmlimit as sl
         api = sl.LimitSet("api", [sl.Calls("requests", 100, "60s", algorithm="gcra")])
     """,
-    ("docs/rollouts.md", 4): """
+    ("docs/rollouts.md", 3): """
+        chat, mail = (sl.LimitSet(name, [sl.Concurrency("in_flight", 4)]) for name in ("chat", "mail"))
+    """,
+    ("docs/rollouts.md", 6): """
         from shmlimit.asgi import LimitMiddleware
         app, former = None, segment["api"]
         added = sl.open("added.limits", sl.LimitSet("bursts", [sl.Calls("calls", 5, "1s", algorithm="gcra")]))["bursts"]
     """,
 }
 SHELL_BEFORE = {
-    ("docs/rollouts.md", 7): """
+    ("docs/rollouts.md", 9): """
         cp tools/limitctl/examples/gateway.toml next.toml
     """,
 }

@@ -100,7 +100,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
         # What it started in the background is in its group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
-        Path(segment).unlink(missing_ok=True)
+        shutil.rmtree(f"{segment}.d", ignore_errors=True)
     assert shell.returncode == 0, printed
     parts = [part.rstrip("\n") + "\n" for part in re.split(r"\n@ end of \d+\n", printed)]
     for step, part in zip(steps, parts, strict=False):

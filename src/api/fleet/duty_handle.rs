@@ -57,7 +57,7 @@ impl Asked {
 }
 
 impl Segment {
-    /// The role of the segment in a fleet.
+    /// The role of the segment in a fleet. Of a [directory](Self#a-file-for-each-set) no limit is shared.
     pub fn fleet(&self) -> Fleet {
         Fleet {
             segment: self.clone(),

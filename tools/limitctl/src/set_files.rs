@@ -1,5 +1,7 @@
-//! Directories with a file for each set, as they are found among other directories.
+//! The files of segments: of directories with one for each set, as they are found among others, and of single ones.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use shmlimit::snapshot::SegmentReader;
@@ -27,4 +29,19 @@ pub fn undeclared(files: &[PathBuf]) -> Vec<PathBuf> {
     };
     let (in_use, unused): (Vec<_>, Vec<_>) = files.iter().cloned().partition(is_in_use);
     if in_use.is_empty() { Vec::new() } else { unused }
+}
+
+/// Identifies the file at a path, or the files of a directory with one for each set.
+pub type FileIdentities = Vec<(u64, u64)>;
+
+/// What is at a path; `None` if there is no file of a segment.
+pub fn identity(path: &Path) -> Option<FileIdentities> {
+    let files = match SegmentReader::files_of_sets(path) {
+        Ok(Some(files)) => files,
+        Ok(None) => vec![path.to_owned()],
+        Err(_) => return None,
+    };
+    let files = files.iter().filter_map(|file| fs::symlink_metadata(file).ok());
+    let identity: FileIdentities = files.map(|metadata| (metadata.dev(), metadata.ino())).collect();
+    (!identity.is_empty()).then_some(identity)
 }

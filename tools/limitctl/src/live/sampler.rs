@@ -1,8 +1,6 @@
 //! Repeated looks at a segment.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +12,7 @@ use shmlimit::{Declaration, Error};
 use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;
 use crate::bounds::snapshot_with_bounds;
+use crate::set_files::{FileIdentities, identity};
 use crate::text::human::as_text;
 use crate::whereabouts::Whereabouts;
 
@@ -24,7 +23,7 @@ pub struct Sampler {
     /// How many of the hottest keys of each set to find.
     hottest: usize,
     reader: SegmentReader,
-    file: Option<FileIdentity>,
+    file: Option<FileIdentities>,
     before: Option<Before>,
     histories: BTreeMap<String, VecDeque<Rates>>,
     keys: BTreeMap<String, KeyCounters>,
@@ -58,9 +57,6 @@ pub enum State {
     /// The file no longer exists.
     Removed,
 }
-
-/// Identifies the file at a path, or the files of a directory with one for each set.
-type FileIdentity = Vec<(u64, u64)>;
 
 #[derive(Debug)]
 struct Before {
@@ -199,15 +195,4 @@ impl State {
             Self::Removed => "removed: there is no file of this name any more",
         }
     }
-}
-
-fn identity(path: &Path) -> Option<FileIdentity> {
-    let files = match SegmentReader::files_of_sets(path) {
-        Ok(Some(files)) => files,
-        Ok(None) => vec![path.to_owned()],
-        Err(_) => return None,
-    };
-    let files = files.iter().filter_map(|file| fs::symlink_metadata(file).ok());
-    let identity: FileIdentity = files.map(|metadata| (metadata.dev(), metadata.ino())).collect();
-    (!identity.is_empty()).then_some(identity)
 }

@@ -112,7 +112,13 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
     assert_eq!(files_in(&scene.path), ["api", "tenants%2Fall"]);
     let user = Actor::start("hold", &scene.path);
     assert!(scene.create(&[API]).ended(0).stdout.starts_with("found "));
-    scene.create(&[MAIL, API]).ended(0);
+    assert!(
+        scene
+            .create(&[MAIL, API])
+            .ended(0)
+            .stdout
+            .starts_with("added to ")
+    );
     assert_eq!(files_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
     run(["remove", text(&scene.file("mail"))]).ended(0);
 
@@ -125,8 +131,8 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
     let applied = run(["apply", segment, text(&config)]).ended(0).stdout;
     assert_eq!(planned.replace("would change", "changed"), applied);
     assert_eq!(files_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
-    let shown = run(["show", segment, "api"]).ended(0).stdout;
-    assert!(shown.contains("12"), "{shown}");
+    let inspected = run(["inspect", "--json", segment]).ended(0).json();
+    assert_eq!(inspected["sets"][0]["limits"][0]["burst"], 12, "{inspected}");
     assert_eq!(
         run(["apply", segment, text(&config)]).ended(0).stdout,
         "nothing to change\n"

@@ -1,6 +1,5 @@
 //! `limitctl create`.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -13,6 +12,7 @@ use super::declared::{for_all, segment_of};
 use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::set_files::identity;
 use crate::text::table::{Side, Table};
 use crate::text::{human, sanitise};
 use crate::uninterrupted::Uninterrupted;
@@ -170,7 +170,7 @@ impl Create {
         let way = self.on_mismatch.or(self.if_missing.then_some(OnMismatch::Error));
         // Kept open, so that its successor does not get the same inode number.
         let former = SegmentReader::open(path).ok();
-        let former_identity = former.as_ref().and(identity(path));
+        let former_files = former.as_ref().and(identity(path));
         let uninterrupted = Uninterrupted::begin()?;
         let outcome = match way {
             Some(way) => options.on_mismatch(way).open_or_create(path, declaration),
@@ -187,9 +187,11 @@ impl Create {
         for warning in declaration.warnings() {
             output::complain(&format!("warning: {warning}"));
         }
-        let done = match former_identity {
+        let files = identity(path).unwrap_or_default();
+        let done = match former_files {
             None => "created",
-            Some(_) if former_identity == identity(path) => "found",
+            Some(former) if former == files => "found",
+            Some(former) if former.iter().all(|file| files.contains(file)) => "added to",
             Some(_) => "recreated",
         };
         let reader = SegmentReader::open(path)?;
@@ -297,12 +299,6 @@ fn memory_text(memory: &SegmentMemory, participants: u64) -> String {
         human::bytes(memory.bytes.saturating_sub(of_sets)),
         human::quantity(participants, "process", "processes"),
     )
-}
-
-/// The identity of the file at a path.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = path.metadata().ok()?;
-    Some((metadata.dev(), metadata.ino()))
 }
 
 /// `NAME=CAPACITY/WINDOW`
