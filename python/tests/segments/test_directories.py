@@ -47,7 +47,7 @@ def test_sets_are_added_while_others_go_on(path):
 def test_a_set_that_is_there_is_opened_when_it_is_asked_for(path):
     former = sl.open(path, calls("chat", 3))
     assert "mail" not in former
-    with pytest.raises(sl.UnknownSet, match="chat"):
+    with pytest.raises(sl.UnknownName, match="chat"):
         former["mail"]
     following = sl.open(path, [calls("chat", 3), calls("mail", 2)])
     assert "mail" in former
@@ -73,7 +73,7 @@ def test_apply_adds_sets_and_leaves_others_alone(path):
     assert any("declared 4" in each for each in changes)
     assert any(each.startswith('set "new"') for each in changes)
     assert [each["name"] for each in segment.declaration()["set"]] == ["chat", "mail", "new"]
-    with pytest.raises(sl.CannotApply, match="keyed"):
+    with pytest.raises(sl.ConfigMismatch, match="keyed"):
         segment.apply([calls("other", 1), calls("mail", 5, keyed=10)])
     assert "other" not in segment
 
@@ -152,7 +152,7 @@ def test_what_is_no_directory_or_needs_a_file_says_so(path, segment_path):
     assert not path.exists()
     sl.open(path, calls("chat", 3))
     os.rename(path / "chat", path / "other")
-    with pytest.raises(sl.NotASegment, match="rename it"):
+    with pytest.raises(sl.InvalidSegment, match="rename it"):
         sl.open(path)
 
 

@@ -99,7 +99,9 @@ fn a_directory_that_is_removed_meanwhile_is_created_again() {
                 }
                 // Created and removed again, over and over.
                 Err(
-                    Error::Open(OpenError::NotFound { .. } | OpenError::NoPlace { .. } | OpenError::Io { .. })
+                    Error::Open(
+                        OpenError::NotFound { .. } | OpenError::NoPlace { .. } | OpenError::Io { .. },
+                    )
                     | Error::Segment(SegmentError::Removed { .. }),
                 ) => {}
                 Err(error) => panic!("{error:?}"),
