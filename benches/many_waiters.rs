@@ -56,7 +56,7 @@ fn calls(name: &str) -> SetDeclaration {
 
 /// One that waits in the queue, and notes that it was served.
 async fn wait_once(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u64>>>) {
-    let outcome = set.acquire_async(&set.request(), None).await.expect("works");
+    let outcome = set.request().acquire_async(None).await.expect("works");
     assert!(outcome.is_admitted(), "{outcome:?}");
     served.lock().expect("not poisoned").push(number);
 }
@@ -114,7 +114,7 @@ fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let held = SetDeclaration::new("held").add_limit(Limit::concurrency("places", 1));
     let segment = segment(directory, "sets", [held.waiters(waiters as u32), calls("set")]);
     let held = segment.set("held").expect("declared");
-    let _permit = held.try_acquire(&held.request()).expect("works");
+    let _permit = held.request().try_acquire().expect("works");
     let set = segment.set("set").expect("declared");
     let mut tasks: Tasks = Vec::new();
     for _ in 0..waiters {
@@ -136,10 +136,12 @@ fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     for number in 0..waiters {
         let keyed = keyed.clone();
         tasks.push(Box::pin(async move {
-            let key = keyed.key(number.to_le_bytes()).expect("keyed");
+            let key = number.to_le_bytes();
             let request = keyed.request();
-            while key
-                .acquire_async(&request, None)
+            while request
+                .for_key(key)
+                .expect("keyed")
+                .acquire_async(None)
                 .await
                 .expect("works")
                 .is_admitted()

@@ -77,8 +77,15 @@ fn of_keys(directory: &Path, keys: u64, rounds: usize) -> Times {
     );
     let request = set.request();
     let check = |number: u64| {
-        let key = set.key(number.to_ne_bytes()).expect("a key");
-        assert!(key.check(&request).expect("works").is_admitted());
+        let key = number.to_ne_bytes();
+        assert!(
+            request
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        );
     };
     (0..keys).for_each(check);
     let mut keys = (0..keys).cycle();
@@ -95,7 +102,7 @@ fn of_holds(directory: &Path, holds: u64, rounds: usize) -> Times {
     let places = Limit::concurrency("places", holds);
     let declaration = SetDeclaration::new("api").holds(holds as u32).add_limit(places);
     let (segment, set) = create(&path, declaration);
-    let take = || set.try_acquire(&set.request()).expect("works").into_result();
+    let take = || set.request().try_acquire().expect("works").into_result();
     let _held: Vec<_> = (1..holds).map(|_| take().expect("a place")).collect();
     let mut times = Times::default();
     for _ in 0..rounds {
@@ -155,7 +162,7 @@ fn of_memory(directory: &Path, mibs: u64, is_written: bool) -> [f64; 2] {
     let pid = u64::from(holder.id());
     let killed = Instant::now();
     holder.kill().expect("killed");
-    assert!(api.try_acquire(&api.request()).expect("works").is_admitted());
+    assert!(api.request().try_acquire().expect("works").is_admitted());
     let taken = killed.elapsed();
     loop {
         let participants = segment.snapshot().expect("a copy").participants;

@@ -124,7 +124,8 @@ fn line_wake_ups(directory: &Path, times: u64) -> WakeUps {
     let (_directory, _segment, set) = places(directory);
     let request = set.request();
     let take = || {
-        set.acquire(&request, None)
+        request
+            .acquire(None)
             .expect("works")
             .into_result()
             .expect("admitted")
@@ -143,7 +144,7 @@ fn line_wake_ups(directory: &Path, times: u64) -> WakeUps {
 fn releases_after_a_nap(set: &LimitSet, times: u64) -> Vec<f64> {
     let request = set.request();
     let once = |_| {
-        let permit = set.try_acquire(&request).expect("works");
+        let permit = request.try_acquire().expect("works");
         nap();
         let begun = now();
         drop(permit);
@@ -174,7 +175,7 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
     let (_directory, segment, set) = places(directory);
     let words = SharedWords::new(2);
     let holder = Child::fork(|| {
-        std::mem::forget(set.try_acquire(&set.request()).expect("works"));
+        std::mem::forget(set.request().try_acquire().expect("works"));
         loop {
             std::thread::park();
         }
@@ -183,9 +184,9 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
     eventually("it is held", || look().active == 1);
     let waiter = Child::fork(|| {
         let permit = if as_future {
-            smol::block_on(set.acquire_async(&set.request(), None)).expect("works")
+            smol::block_on(set.request().acquire_async(None)).expect("works")
         } else {
-            set.acquire(&set.request(), None).expect("works")
+            set.request().acquire(None).expect("works")
         };
         words[1].store(now(), Ordering::Relaxed);
         drop(permit);
@@ -206,12 +207,12 @@ fn without_a_line(set: &LimitSet, times: u64) -> (f64, f64) {
     let request = set.request();
     let started = Instant::now();
     for _ in 0..times {
-        let _ = std::hint::black_box(set.try_acquire(&request).expect("works"));
+        let _ = std::hint::black_box(request.try_acquire().expect("works"));
     }
     let trying = started.elapsed();
     let started = Instant::now();
     for _ in 0..times {
-        let _ = std::hint::black_box(set.acquire(&request, Duration::from_secs(1)).expect("works"));
+        let _ = std::hint::black_box(request.acquire(Duration::from_secs(1)).expect("works"));
     }
     let waiting = started.elapsed();
     (

@@ -22,9 +22,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     clients.key("partner")?.override_capacity("requests", 4)?; // until it is cleared, in all processes
     for client in ["acme", "globex", "partner"] {
-        let key = clients.key(client)?;
+        let key = client;
         let mut admitted = 0;
-        while key.check(&request)?.is_admitted() {
+        while request.for_key(key).expect("keyed").check()?.is_admitted() {
             admitted += 1;
         }
         println!("{client}: {admitted} admitted");

@@ -24,20 +24,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let request = api.request().with("tokens", 200)?; // and one request, and one place in flight
 
     // Everything at once or nothing. What was reserved and not used comes back.
-    let mut permit = api.try_acquire(&request)?.into_result()?;
+    let mut permit = request.try_permit()?;
     permit.settle([("tokens", 50)])?;
     println!("admitted, and 150 tokens came back");
 
     // A refusal is a value: which limit, why, and for how long.
-    let _second = api.try_acquire(&request)?.into_result()?;
-    match api.try_acquire(&request)?.into_result() {
+    let _second = request.try_permit()?;
+    match request.try_acquire()?.into_result() {
         Ok(_) => println!("admitted a third one"),
         Err(refusal) => println!("refused by {}", refusal.binding().unwrap_or("none")),
     }
 
     // Or wait in the queue, which all processes share: here until the first permit's place is free.
     drop(permit);
-    let permit = api.acquire(&request, Duration::from_secs(30))?.into_result()?;
+    let permit = request.acquire(Duration::from_secs(30))?.into_result()?;
     println!("admitted after the first had ended");
     drop(permit);
     Ok(())

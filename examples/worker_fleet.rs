@@ -41,7 +41,7 @@ fn supervise() -> Result<(), Box<dyn std::error::Error>> {
     BufReader::new(worker.stdout.take().ok_or("no output")?).read_line(&mut String::new())?; // it has the place
     worker.kill()?; // SIGKILL: it cleans nothing up
     let reports = segment.set("reports")?;
-    let _permit = reports.acquire(&reports.request(), None)?.into_result()?;
+    let _permit = reports.request().acquire(None)?.into_result()?;
     println!("the place of the killed worker came back");
     worker.wait()?;
     Ok(())
@@ -50,7 +50,7 @@ fn supervise() -> Result<(), Box<dyn std::error::Error>> {
 fn work(set: &str, path: &str) -> Result<(), Box<dyn std::error::Error>> {
     let segment = Segment::open(path)?;
     let set = segment.set(set)?;
-    while let Ok(_permit) = set.try_acquire(&set.request())?.into_result() {
+    while let Ok(_permit) = set.request().try_acquire()?.into_result() {
         println!("admitted");
         if set.name() == "reports" {
             std::thread::park(); // until it is killed

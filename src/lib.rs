@@ -24,7 +24,7 @@
 //! let segment = Segment::open_or_create(&path, &declaration)?;
 //! let chat = segment.set("chat")?;
 //! let request = chat.request().with("tokens", 1_500)?; // and one of each of the other two
-//! let mut permit = chat.try_acquire(&request)?.into_result()?; // or the refusal: which limit, why, how long to wait
+//! let mut permit = request.try_permit()?; // or the refusal: which limit, why, how long to wait
 //! let used = call_the_model();
 //! permit.settle([("tokens", used)])?; // 600 tokens come back
 //! drop(permit); // gives back its place in flight
@@ -38,18 +38,18 @@
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
 //! | choose an algorithm, and know the most it admits | the table at [`Algorithm`], [`Limit::bound`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
-//! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] if nothing is held |
-//! | limit each client separately | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
+//! | take limits | [`LimitSet::request`], [`Request::try_permit`], [`Request::try_acquire`]; [`Request::check`] if nothing is held |
+//! | limit each client separately | [`SetDeclaration::keyed`], [`Keyed`], [`Request::for_key`], [`Request::check_many`] |
 //! | give keys quotas by plan | [`SetDeclaration::add_tier`], [`Tier`], [`Request::with_tier`], [`Key::assign`] |
 //! | give a single key a capacity of its own | [`Keyed::overrides`], [`Key::override_capacity`] |
-//! | limit addresses by network | [`Limit::prefix`], [`LimitSet::address`] |
-//! | ask without taking anything | [`LimitSet::peek`], [`LimitSet::forecast`] |
+//! | limit addresses by network | [`Limit::prefix`], [`Request::for_address`] |
+//! | ask without taking anything | [`Request::peek`], [`LimitSet::forecast`] |
 //! | count what is only known afterwards | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
 //! | hold back for as long as an upstream says | [`Permit::throttled`], [`LimitSet::throttle`] |
 //! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_failed`] |
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl edit` |
-//! | wait in the queue | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
+//! | wait in the queue | [`Request::acquire`], [`Request::acquire_async`]; [`Request::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`](pool::PoolStrategy), [`PoolRequest`](pool::PoolRequest) |
 //! | admit without the lock, from batches that each process draws | [`Limit::credit`], [`Credit`](declare::Credit) |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
@@ -68,7 +68,8 @@
 //! | let tracers on the host attach | the feature `usdt`: probes for bpftrace, free while none is attached |
 //!
 //! A refusal is a value, not a failure. [`Outcome::into_result`] makes it the error of a `Result` for use with `?`, but
-//! it remains a type of its own. An [`Error`] says what went wrong, where, and what to do.
+//! it remains a type of its own. An [`Error`] says what went wrong, where, and what to do. [`AcquireError`] is either of
+//! them: what [`Request::try_permit`] returns, and a function that uses several verbs with `?`.
 //!
 //! # What to read before relying on it
 //!
@@ -116,8 +117,7 @@ pub use api::key::address::Address;
 pub use api::permit::{Outcome, Permit, Settlement};
 pub use api::pool::LimitPool;
 pub use api::refusal::{Refusal, Verdict};
-pub use api::request::Request;
-pub use api::reservation::{Reservation, ReserveOutcome};
+pub use api::request::{AcquireError, Request, Reservation, ReserveOutcome};
 pub use api::segment::open_options::OpenOptions;
 pub use api::segment::{Removal, Segment};
 pub use api::set::checked::Checked;

@@ -18,9 +18,7 @@ use scene::process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_proces
 use scene::{create, create_in, expect_permit, expect_refusal, first_set};
 use shmlimit::declare::Align;
 use shmlimit::snapshot::SegmentReader;
-use shmlimit::{
-    Algorithm, Error, Limit, LimitSet, Permit, Refusal, Request, RequestError, Segment, SetDeclaration,
-};
+use shmlimit::{Algorithm, Error, Limit, Permit, Refusal, Request, RequestError, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -48,12 +46,12 @@ fn places(capacity: u64) -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
 }
 
-fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
-    expect_permit(set.try_acquire(request))
+fn admitted<'a>(request: &Request<'a>) -> Permit<'a> {
+    expect_permit(request.try_acquire())
 }
 
-fn refused(set: &LimitSet, request: &Request) -> Refusal {
-    expect_refusal(set.try_acquire(request))
+fn refused(request: &Request) -> Refusal {
+    expect_refusal(request.try_acquire())
 }
 
 fn now() -> u64 {
@@ -73,15 +71,15 @@ fn charging_the_first_bucket_and_then_refusing_on_the_second() {
         );
         let request = set.request().with("input", 100).expect("declared");
         let request = request.with("output", 10).expect("declared");
-        drop(admitted(&set, &request));
+        drop(admitted(&request));
         let children: Vec<Child> = (0..4)
             .map(|_| {
                 Child::fork(|| {
                     for _ in 0..100 {
-                        assert_eq!(refused(&set, &request).binding(), Some("output"));
+                        assert_eq!(refused(&request).binding(), Some("output"));
                     }
                     let timeout = Duration::from_millis(5);
-                    assert!(!set.acquire(&request, timeout).expect("works").is_admitted());
+                    assert!(!request.acquire(timeout).expect("works").is_admitted());
                 })
             })
             .collect();
@@ -104,13 +102,13 @@ fn reading_the_state_and_sleeping_and_then_taking_without_looking_again() {
         );
         let log = SharedWords::new(WAITERS);
         let before = now();
-        drop(admitted(&set, &set.request()));
+        drop(admitted(&set.request()));
         // All of them see the same wait, and one at a time has it.
         let children: Vec<Child> = (0..WAITERS)
             .map(|number| {
                 let (log, set) = (&log, &set);
                 Child::fork(move || {
-                    let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
+                    let outcome = set.request().acquire(TIMEOUT).expect("works");
                     assert!(outcome.is_admitted());
                     log[number].store(now(), Ordering::Relaxed);
                 })
@@ -140,28 +138,26 @@ fn sleeping_the_whole_window_where_less_would_do() {
         let calls = Limit::calls("calls", 36_000, HOUR).algorithm(algorithm);
         let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
         let all = set.request().with("calls", 36_000).expect("declared");
-        drop(admitted(&set, &all));
+        drop(admitted(&all));
         // On a busy machine a unit may have come back already.
         let (started, refusal) = loop {
             let started = Instant::now();
-            if let Err(refusal) = set.try_acquire(&set.request()).expect("works").into_result() {
+            if let Err(refusal) = set.request().try_acquire().expect("works").into_result() {
                 break (started, refusal);
             }
         };
         let wait = refusal.retry_after().expect("time heals it");
         assert!(wait <= unit, "{wait:?}");
-        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
+        let outcome = set.request().acquire(TIMEOUT).expect("works");
         assert!(outcome.is_admitted() && started.elapsed() >= wait);
     }
     // Of a window that was opened a while ago, the rest.
     let calls = Limit::calls("calls", 1, HOUR).algorithm(Algorithm::FixedWindow);
     let calls = calls.align(Align::FirstUse);
     let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
-    drop(admitted(&set, &set.request()));
+    drop(admitted(&set.request()));
     sleep(unit);
-    let wait = refused(&set, &set.request())
-        .retry_after()
-        .expect("time heals it");
+    let wait = refused(&set.request()).retry_after().expect("time heals it");
     assert!(wait <= HOUR - unit, "{wait:?}");
 }
 
@@ -180,16 +176,16 @@ fn waiting_for_the_impossible() {
                 }))
             )
         };
-        assert!(is_impossible(set.acquire(&too_many, None)));
+        assert!(is_impossible(too_many.acquire(None)));
         // Nor in a line behind others.
-        let permit = admitted(&set, &set.request());
+        let permit = admitted(&set.request());
         let both = set.request().with("places", 2).expect("declared");
         let waiter = Child::fork(|| {
-            assert!(set.acquire(&both, TIMEOUT).expect("works").is_admitted());
+            assert!(both.acquire(TIMEOUT).expect("works").is_admitted());
         });
         eventually("a request waits", || first_set(&segment).tickets.len() == 1);
-        assert!(is_impossible(set.acquire(&too_many, None)));
-        assert!(is_impossible(set.try_acquire(&too_many)));
+        assert!(is_impossible(too_many.acquire(None)));
+        assert!(is_impossible(too_many.try_acquire()));
         drop(permit);
         waiter.succeed();
         assert_eq!(first_set(&segment).tickets.len(), 0);
@@ -208,7 +204,7 @@ fn a_cost_without_a_limit_charging_the_others_first() {
         [0, 1].map(|limit: usize| snapshot.sets[0].limits[limit].counts.taken)
     };
     // A limit that needs a cost and was given none.
-    let outcome = set.try_acquire(&set.request());
+    let outcome = set.request().try_acquire();
     assert!(matches!(
         outcome,
         Err(Error::Request(RequestError::CostRequired { .. }))
@@ -230,11 +226,11 @@ fn all_waiters_waking_together() {
         let raw = RawSegment::open(&directory.join("limits"));
         let words = SharedWords::new(2);
         let [passed, dismissed] = [&words[0], &words[1]];
-        let held = admitted(&set, &set.request());
+        let held = admitted(&set.request());
         let waiters: Vec<Child> = (0..WAITERS)
             .map(|number| {
                 let waiter = Child::fork(|| {
-                    let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+                    let permit = expect_permit(set.request().acquire(TIMEOUT));
                     let turn = passed.fetch_add(1, Ordering::Relaxed) + 1;
                     let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
                     eventually("it may give back what it has", || may_go(turn));
@@ -262,12 +258,10 @@ fn releasing_what_was_never_taken() {
     in_own_process("releasing_what_was_never_taken", TIMEOUT, |directory| {
         let (segment, set) = create_in(directory, places(2));
         let active = || segment.snapshot().expect("a snapshot").sets[0].active;
-        let mut first = admitted(&set, &set.request());
-        let second = admitted(&set, &set.request());
-        drop(refused(&set, &set.request()));
-        let late = set
-            .acquire(&set.request(), Duration::from_millis(1))
-            .expect("works");
+        let mut first = admitted(&set.request());
+        let second = admitted(&set.request());
+        drop(refused(&set.request()));
+        let late = set.request().acquire(Duration::from_millis(1)).expect("works");
         assert!(!late.is_admitted());
         drop(late);
         assert_eq!(active(), 2);
@@ -289,7 +283,7 @@ fn an_exception_in_the_callers_block_leaking_what_was_held() {
     let (_directory, segment, set) = create(places(1));
     for _ in 0..3 {
         let unwound = catch_unwind(AssertUnwindSafe(|| {
-            let _permit = admitted(&set, &set.request());
+            let _permit = admitted(&set.request());
             std::panic::resume_unwind(Box::new("the caller's mistake"));
         }));
         assert!(unwound.is_err());
@@ -317,7 +311,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             );
             let wall_clock =
                 || Duration::from(nix::time::clock_gettime(ClockId::CLOCK_REALTIME).expect("a clock"));
-            drop(admitted(&set, &set.request()));
+            drop(admitted(&set.request()));
             let before = wall_clock();
             for days in [1, 30, 3650] {
                 SET_BACK.store(days * 24 * 3600, Ordering::Relaxed);
@@ -333,13 +327,13 @@ fn a_wall_clock_step_back_corrupting_the_state() {
                 };
                 assert!(remaining.iter().all(|remaining| *remaining <= 2), "{remaining:?}");
             }
-            drop(admitted(&set, &set.request()));
-            drop(admitted(&set, &set.request()));
-            let refusal = refused(&set, &set.request());
+            drop(admitted(&set.request()));
+            drop(admitted(&set.request()));
+            let refusal = refused(&set.request());
             // No process is locked out until the old time comes round again.
             assert!(refusal.retry_after().expect("time heals it") <= 2 * 24 * HOUR);
             SET_BACK.store(0, Ordering::Relaxed);
-            assert!(refused(&set, &set.request()).retry_after().is_some());
+            assert!(refused(&set.request()).retry_after().is_some());
             assert!(segment.recover().expect("works").sets[0].problem.is_none());
             assert_eq!(segment.snapshot().expect("a snapshot").sets[0].counts.rebuilds, 0);
         },
@@ -353,11 +347,11 @@ fn a_killed_holder_keeping_its_slot() {
         for _ in 0..3 {
             let mut holder = Child::fork(|| {
                 let both = set.request().with("places", 2).expect("declared");
-                std::mem::forget(admitted(&set, &both));
+                std::mem::forget(admitted(&both));
                 die();
             });
             holder.wait();
-            let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
+            let outcome = set.request().acquire(TIMEOUT).expect("works");
             assert!(outcome.is_admitted());
         }
         let set = &segment.snapshot().expect("a snapshot").sets[0];
@@ -373,7 +367,7 @@ fn statistics_read_from_a_private_copy() {
         for round in 1..=3 {
             // By a process that does not live to tell.
             let mut child = Child::fork(|| {
-                drop(admitted(&set, &set.request()));
+                drop(admitted(&set.request()));
                 die();
             });
             child.wait();

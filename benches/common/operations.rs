@@ -160,17 +160,15 @@ pub fn by_the_systems_clock(directory: &Path) -> Operation {
     acquire(place, ONE_LIMIT_BY_THE_SYSTEM, [calls(Algorithm::Gcra)])
 }
 
-/// A set of its own segment, and the request that takes one of everything.
-pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>) -> (LimitSet, Request) {
+/// A set of its own segment, which stays attached until the process ends.
+pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>) -> &'static LimitSet {
     let declaration = Declaration::new().clock(place.clock).add_set(
         limits
             .into_iter()
             .fold(SetDeclaration::new("bench"), SetDeclaration::add_limit),
     );
     let segment = Segment::open_or_create(place.directory.join(name), &declaration).expect("a segment");
-    let set = segment.set("bench").expect("declared");
-    let request = set.request();
-    (set, request)
+    Box::leak(Box::new(segment.set("bench").expect("declared")))
 }
 
 /// A calls limit that never refuses, with a name of its own.
@@ -183,72 +181,72 @@ pub fn calls(algorithm: Algorithm) -> Limit {
 
 /// One acquire that is admitted, and the drop of its permit.
 #[inline]
-pub fn acquire_once(set: &LimitSet, request: &Request) {
-    match black_box(set).try_acquire(black_box(request)) {
+pub fn acquire_once(request: &Request<'_>) {
+    match black_box(request).try_acquire() {
         Ok(Outcome::Admitted(permit)) => drop(black_box(permit)),
         other => unreachable!("not admitted: {other:?}"),
     }
 }
 
 fn acquire(place: Place<'_>, name: &'static str, limits: impl IntoIterator<Item = Limit>) -> Operation {
-    let (set, request) = set(place, &name.replace('/', " "), limits);
-    Operation::new(SHMLIMIT, name, move || acquire_once(&set, &request))
+    let set = set(place, &name.replace('/', " "), limits);
+    let request = set.request();
+    Operation::new(SHMLIMIT, name, move || acquire_once(&request))
 }
 
 fn check(place: Place<'_>) -> Operation {
-    let (set, request) = set(place, "check", [calls(Algorithm::Gcra)]);
+    let set = set(place, "check", [calls(Algorithm::Gcra)]);
+    let request = set.request();
     Operation::new(SHMLIMIT, "1 limit (GCRA calls): check", move || {
-        assert!(
-            black_box(&set)
-                .check(black_box(&request))
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(black_box(&request).check().expect("works").is_admitted());
     })
 }
 
-/// A set of which each key has one limit, and a request for it.
-fn keyed(place: Place<'_>, name: &str) -> (LimitSet, Request) {
+/// A set of which each key has one limit.
+fn keyed(place: Place<'_>, name: &str) -> &'static LimitSet {
     let declaration = Declaration::new().clock(place.clock).add_set(
         SetDeclaration::new("bench")
             .keyed(Keyed::new(10_000))
             .add_limit(calls(Algorithm::Gcra)),
     );
     let segment = Segment::open_or_create(place.directory.join(name), &declaration).expect("a segment");
-    let set = segment.set("bench").expect("declared");
-    let request = set.request();
-    (set, request)
+    Box::leak(Box::new(segment.set("bench").expect("declared")))
 }
 
 fn check_key(place: Place<'_>) -> Operation {
-    let (set, request) = keyed(place, "check a key");
+    let set = keyed(place, "check a key");
+    let mut request = set.request();
     Operation::new(SHMLIMIT, "1 key (GCRA calls): check", move || {
-        let key = black_box(&set).key(black_box("client")).expect("a keyed set");
-        assert!(key.check(black_box(&request)).expect("works").is_admitted());
+        black_box(&mut request)
+            .set_key(black_box("client"))
+            .expect("a keyed set");
+        assert!(black_box(&request).check().expect("works").is_admitted());
     })
 }
 
 fn check_keys(place: Place<'_>) -> Operation {
-    let (set, request) = keyed(place, "check keys");
+    let set = keyed(place, "check keys");
+    let request = set.request();
     let keys: Vec<String> = (0..64).map(|number| format!("client {number}")).collect();
     Operation::new(SHMLIMIT, "64 keys (GCRA calls): check_many", move || {
-        let checked = black_box(&set).check_many(black_box(&keys), black_box(&request));
+        let checked = black_box(&request).check_many(black_box(&keys));
         assert_eq!(checked.expect("works").len(), keys.len());
     })
 }
 
 fn refused(place: Place<'_>, name: &'static str, limit: Limit) -> Operation {
-    let (set, request) = set(place, name, [limit]);
+    let set = set(place, name, [limit]);
+    let request = set.request();
     // The permit outlives the measurement: what it holds must stay held.
-    let owned = set
-        .try_acquire(&request)
+    let owned = request
+        .try_acquire()
         .expect("works")
         .into_result()
         .expect("the first is admitted")
         .into_owned();
     Operation::new(SHMLIMIT, name, move || {
         let _held = &owned;
-        match black_box(&set).try_acquire(black_box(&request)) {
+        match black_box(&request).try_acquire() {
             Ok(Outcome::Refused(refusal)) => {
                 black_box(&refusal);
             }
@@ -258,13 +256,13 @@ fn refused(place: Place<'_>, name: &'static str, limit: Limit) -> Operation {
 }
 
 fn settle(place: Place<'_>) -> Operation {
-    let (set, request) = set(place, "settle", [Limit::rate("tokens", PLENTY * 1000, SECOND)]);
+    let set = set(place, "settle", [Limit::rate("tokens", PLENTY * 1000, SECOND)]);
     let tokens = set.limit_index("tokens").expect("declared");
-    let request = request.with(tokens, 100).expect("declared");
+    let request = set.request().with(tokens, 100).expect("declared");
     Operation::new(
         SHMLIMIT,
         "1 rate limit: try_acquire, settle with a refund, drop",
-        move || match black_box(&set).try_acquire(black_box(&request)) {
+        move || match black_box(&request).try_acquire() {
             Ok(Outcome::Admitted(mut permit)) => {
                 black_box(permit.settle([(tokens, 60)]).expect("the first"));
             }
@@ -275,20 +273,17 @@ fn settle(place: Place<'_>) -> Operation {
 
 fn automatic_credit(place: Place<'_>) -> Operation {
     let limit = calls(Algorithm::Gcra).credit(Credit::auto());
-    let (set, request) = set(place, "automatic credit", [limit]);
+    let set = set(place, "automatic credit", [limit]);
+    let request = set.request();
     Operation::new(SHMLIMIT, AUTOMATIC_CREDIT, move || {
-        assert!(
-            black_box(&set)
-                .check(black_box(&request))
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(black_box(&request).check().expect("works").is_admitted());
     })
 }
 
 fn peek(place: Place<'_>) -> Operation {
-    let (set, request) = set(place, "peek", [calls(Algorithm::Gcra)]);
+    let set = set(place, "peek", [calls(Algorithm::Gcra)]);
+    let request = set.request();
     Operation::new(SHMLIMIT, "1 limit (GCRA calls): peek", move || {
-        black_box(black_box(&set).peek(black_box(&request)).expect("works"));
+        black_box(black_box(&request).peek().expect("works"));
     })
 }

@@ -86,8 +86,9 @@ pub fn work_if_told_to() {
             // An absolute path stands for itself, whatever it is joined to.
             let place = Place::new(Path::new("/"));
             let name = path.to_str().expect("a name in UTF-8");
-            let (set, request) = set(place, name, work.limits());
-            repeat(time, wait_for_the_word, || acquire_once(&set, &request))
+            let set = set(place, name, work.limits());
+            let request = set.request();
+            repeat(time, wait_for_the_word, || acquire_once(&request))
         }
     };
     println!(
@@ -190,7 +191,8 @@ pub fn side_by_side(directory: &Path, work: Work, count: usize, time: Duration) 
 /// Lets `count` threads of this process work at once for that time, on one limit.
 pub fn threads_side_by_side(directory: &Path, count: usize, time: Duration) -> Vec<Share> {
     let directory = tempfile::tempdir_in(directory).expect("a directory");
-    let (set, request) = set(Place::new(directory.path()), "threads", Work::OneLimit.limits());
+    let set = set(Place::new(directory.path()), "threads", Work::OneLimit.limits());
+    let request = set.request();
     let all_are_there = Barrier::new(count);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count)
@@ -199,7 +201,7 @@ pub fn threads_side_by_side(directory: &Path, count: usize, time: Duration) -> V
                     let begin = || {
                         all_are_there.wait();
                     };
-                    repeat(time, begin, || acquire_once(&set, &request))
+                    repeat(time, begin, || acquire_once(&request))
                 })
             })
             .collect();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use redis::Script;
 use scene::{PASSWORD, Server, patient, server_program};
 use shmlimit::declare::FleetLease;
-use shmlimit::{Declaration, Limit, LimitSet, Request, Segment, SetDeclaration};
+use shmlimit::{Declaration, Limit, Request, Segment, SetDeclaration};
 use shmlimit_fleet::{Credentials, Refresher};
 
 const ROUNDS: usize = 21;
@@ -42,8 +42,8 @@ fn limit() -> Limit {
     Limit::calls("calls", CAPACITY, SECOND)
 }
 
-fn check(set: &LimitSet, request: &Request) -> bool {
-    let checked = black_box(set).check(black_box(request));
+fn check(request: &Request<'_>) -> bool {
+    let checked = black_box(request).check();
     checked.expect("a decision").is_admitted()
 }
 
@@ -65,11 +65,11 @@ fn median(mut of: Vec<f64>) -> f64 {
 }
 
 /// The 99th and the 99.9th percentile of single decisions in nanoseconds, including the cost of reading the clock.
-fn percentiles(set: &LimitSet, request: &Request) -> [u128; 2] {
+fn percentiles(request: &Request<'_>) -> [u128; 2] {
     let mut taken: Vec<u128> = (0..TIMED)
         .map(|_| {
             let begun = Instant::now();
-            assert!(check(set, request), "refused");
+            assert!(check(request), "refused");
             begun.elapsed().as_nanos()
         })
         .collect();
@@ -84,17 +84,18 @@ fn main() {
     let open = |name: &str, declaration: Declaration| {
         let segment = Segment::create(directory.path().join(name), &declaration).expect("a segment");
         let set = segment.set("api").expect("declared");
-        let request = set.request();
-        (segment, set, request)
+        (segment, set)
     };
     let api = |limit| SetDeclaration::new("api").add_limit(limit);
-    let (_own, own, of_own) = open("own", Declaration::new().add_set(api(limit())));
+    let (_own, own) = open("own", Declaration::new().add_set(api(limit())));
+    let of_own = own.request();
     let shared = limit().fleet(FleetLease::new("bench/calls").lease(LEASE));
     let shared = Declaration::new().fleet_url(server.url()).add_set(api(shared));
-    let (segment, leased, of_leased) = open("leased", shared);
+    let (segment, leased) = open("leased", shared);
+    let of_leased = leased.request();
     let credentials = Credentials::none().with_password(PASSWORD);
     let refresher = Refresher::start_with(&segment, credentials, patient()).expect("a thread");
-    scene::wait_for("a lease", || check(&leased, &of_leased));
+    scene::wait_for("a lease", || check(&of_leased));
 
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{}/", server.port);
     let client = redis::Client::open(url).expect("a URL");
@@ -112,8 +113,8 @@ fn main() {
 
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS {
-        times[0].push(time_of_one(|| check(&own, &of_own)));
-        times[1].push(time_of_one(|| check(&leased, &of_leased)));
+        times[0].push(time_of_one(|| check(&of_own)));
+        times[1].push(time_of_one(|| check(&of_leased)));
         times[2].push(time_of_one(&mut ask));
     }
     let [own_time, leased_time, asked_time] = times.map(median);
@@ -128,10 +129,10 @@ fn main() {
         println!("| {what} | {time:.1} | {:.2} |", time / leased_time);
     }
 
-    let with_store = percentiles(&leased, &of_leased);
+    let with_store = percentiles(&of_leased);
     server.kill();
     scene::wait_for("the store to be missed", || refresher.problem().is_some());
-    let without = percentiles(&leased, &of_leased);
+    let without = percentiles(&of_leased);
     println!("\n{TIMED} single checks of the leased limit, with the clock read before and after.\n");
     println!("| | 99th percentile, ns | 99.9th |");
     println!("|---|---:|---:|");

@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn take(segment: &Segment) -> bool {
     let set = segment.set("api").expect("declared");
     let request = set.request().with("units", 1).expect("declared");
-    set.check(&request).expect("a decision").is_admitted()
+    request.check().expect("a decision").is_admitted()
 }
 
 /// The child's part: what it inherited stops at once, and its own thread takes duty once the parent's is gone.

@@ -70,7 +70,7 @@ impl Host {
 /// Takes one unit, or says why not.
 fn take(set: &LimitSet) -> Result<(), RefusalReason> {
     let request = set.request().with("units", 1).expect("declared");
-    match set.try_acquire(&request).expect("a decision") {
+    match request.try_acquire().expect("a decision") {
         Outcome::Admitted(_) => Ok(()),
         Outcome::Refused(refusal) => Err(refusal.reason()),
     }
@@ -106,7 +106,7 @@ fn two_hosts_spend_one_window_between_them() {
     wait_for("all to be spent", || {
         for (set, debited) in sets.iter().zip(&mut debited) {
             for _ in 0..100 {
-                match set.try_acquire(&set.request()).expect("a decision") {
+                match set.request().try_acquire().expect("a decision") {
                     Outcome::Admitted(mut permit) => {
                         permit.settle([("units", 1)]).expect("settled");
                         *debited += 1;
@@ -512,7 +512,7 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
     let second = Host::start(&declaration(&server.url(), limit));
     let (first_set, second_set) = (first.set(), second.set());
     let mut permits = Vec::new();
-    let take = |set: &LimitSet| match set.try_acquire(&set.request()).expect("a decision") {
+    let take = |set: &LimitSet| match set.request().try_acquire().expect("a decision") {
         Outcome::Admitted(permit) => Some(permit.into_owned()),
         Outcome::Refused(_) => None,
     };

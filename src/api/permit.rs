@@ -257,7 +257,7 @@ impl<'a> Permit<'a> {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// # fn call_the_backend() -> Result<(), ()> { Err(()) }
     /// let backend = segment.set("backend")?;
-    /// let mut permit = backend.try_acquire(&backend.request())?.into_result().expect("no other process holds any");
+    /// let mut permit = backend.request().try_acquire()?.into_result().expect("no other process holds any");
     /// match call_the_backend() {
     ///     Ok(()) => permit.release()?,
     ///     Err(()) => permit.release_failed()?,
@@ -352,7 +352,7 @@ impl<'a> Permit<'a> {
     /// #     .add_limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let jobs = segment.set("jobs")?;
-    /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("no other process holds any");
+    /// let permit = jobs.request().try_acquire()?.into_result().expect("no other process holds any");
     /// for _ in 0..3 {
     ///     permit.heartbeat()?; // an error if it came too late and others hold the place now
     /// }

@@ -178,7 +178,7 @@
 //! A permit may be moved to another thread and released there. A thread that leaks a permit
 //! ([`std::mem::forget`]) leaks what it holds until the process ends: liveness is that of processes.
 //!
-//! A [`check`](crate::LimitSet::check), a [`check_many`](crate::LimitSet::check_many) and a debit take for good: they hold nothing,
+//! A [`check`](crate::Request::check), a [`check_many`](crate::Request::check_many) and a debit take for good: they hold nothing,
 //! so nothing comes back. Checking a concurrency limit is [`RequestError::MustBeHeld`](crate::RequestError::MustBeHeld).
 //!
 //! # Signal handlers
@@ -211,9 +211,9 @@
 //!
 //! # Waiting in the queue
 //!
-//! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one queue
+//! [`Request::acquire`](crate::Request::acquire) and [`acquire_async`](crate::Request::acquire_async) wait in one queue
 //! for each set, or for each key of a keyed set, and only its first request is served: one that needs much holds up those behind it
-//! that need little. So declare one set for what should wait together. [`try_acquire`](crate::LimitSet::try_acquire) is refused while
+//! that need little. So declare one set for what should wait together. [`try_acquire`](crate::Request::try_acquire) is refused while
 //! others wait.
 //!
 //! Two threads that each wait for what the other holds wait for ever. Take what belongs together in one request, or
@@ -289,7 +289,7 @@
 //!
 //! The table is divided into shards, each with its lock, its [holds](crate::SetDeclaration::holds) and its
 //! [tickets](crate::SetDeclaration::waiters), which are declared for one shard: keys that fall into one shard share them,
-//! and a shard may run out of them while others have plenty. A [`check_many`](crate::LimitSet::check_many) takes the locks
+//! and a shard may run out of them while others have plenty. A [`check_many`](crate::Request::check_many) takes the locks
 //! of its shards one after the other: its keys are decided at one instant of the clock, but not in one transaction, and a
 //! process that is killed in the middle has charged some of them.
 //!

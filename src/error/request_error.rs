@@ -1,7 +1,5 @@
 //! Why a request cannot be meant for the set it is used on.
 
-use std::path::PathBuf;
-
 use super::listing::{join, some_of};
 
 /// A request does not fit the set it is used on. Nothing was taken.
@@ -142,20 +140,14 @@ pub enum RequestError {
         /// The greatest length.
         max: usize,
     },
-    /// The request was prepared for another set, or for the set with that name in another segment. Any handle of the
-    /// same set of the same segment will do.
+    /// The request is for an address, whose networks have no queues and hold nothing.
     #[error(
-        "the request was prepared for {prepared_for} and used on set `{set}` of {}: prepare it with `request` of the set \
-         that it is used on",
-        path.display()
+        "set `{set}` counts networks, from which nothing is held, reserved or waited for: use `check` for requests with an \
+         address"
     )]
-    ForeignRequest {
-        /// The set it was used on.
+    CheckOnly {
+        /// The set.
         set: String,
-        /// The segment of that set.
-        path: PathBuf,
-        /// What it was prepared for, in words.
-        prepared_for: String,
     },
     /// A pool without sets.
     #[error("a pool needs at least one set: none was given")]

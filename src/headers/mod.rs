@@ -16,12 +16,12 @@
 //! let api = segment.set("api")?;
 //! let headers = PolicyHeaders::new(&api); // once, for all responses
 //!
-//! let permit = api.try_acquire(&api.request())?.into_result()?;
+//! let permit = api.request().try_permit()?;
 //! let fields = headers.admission(permit.verdicts(), Advertise::Always);
 //! assert_eq!(fields.policy.as_deref(), Some(r#""requests";q=1;w=60"#)); // RateLimit-Policy
 //! assert_eq!(fields.standing.as_deref(), Some(r#""requests";r=0;t=60"#)); // RateLimit
 //!
-//! if let Outcome::Refused(refusal) = api.try_acquire(&api.request())? {
+//! if let Outcome::Refused(refusal) = api.request().try_acquire()? {
 //!     let problem = headers.refusal(&refusal, Advertise::Always);
 //!     assert_eq!(problem.status, 429);
 //!     assert_eq!(problem.fields.retry_after, Some(60));

@@ -8,7 +8,7 @@ use http::{Extensions, Response};
 use super::answer::{Answer, response};
 use super::body::LimitBody;
 use super::callback::{Callback, RefundRule};
-use super::extract::demand::{Asked, Demand};
+use super::extract::demand::Demand;
 use super::extract::extract_error::ExtractError;
 use super::held::Held;
 use super::permit_handle::SharedPermit;
@@ -48,11 +48,10 @@ impl Decision {
     }
 
     fn ask(demand: &Demand, settings: &Settings) -> Result<Self, Error> {
-        Ok(match demand.asked()? {
-            Asked::Subject(subject) => {
-                Self::of_outcome(demand, subject.try_acquire(demand.request())?, settings)
-            }
-            Asked::Networks(address) => Self::of_check(demand, address.check(demand.request())?, settings),
+        let request = demand.request();
+        Ok(match demand.is_by_network() {
+            true => Self::of_check(demand, request.check()?, settings),
+            false => Self::of_outcome(demand, request.try_acquire()?, settings),
         })
     }
 
@@ -76,14 +75,11 @@ impl Decision {
     }
 
     async fn wait(demand: &Demand, longest: Duration, settings: &Settings) -> Result<Self, Error> {
-        match demand.asked()? {
-            Asked::Subject(subject) => {
-                let outcome = subject.acquire_async(demand.request(), Some(longest)).await?;
-                Ok(Self::of_outcome(demand, outcome, settings))
-            }
-            // Networks have no queues.
-            Asked::Networks(_) => Self::ask(demand, settings),
+        if demand.is_by_network() {
+            return Self::ask(demand, settings);
         }
+        let outcome = demand.request().acquire_async(longest).await?;
+        Ok(Self::of_outcome(demand, outcome, settings))
     }
 
     fn of_outcome(demand: &Demand, outcome: Outcome<'_>, settings: &Settings) -> Self {

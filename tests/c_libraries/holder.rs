@@ -21,7 +21,7 @@ fn hold(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         return Err("usage: holder SEGMENT SCRIPT".into());
     };
     let jobs = Segment::open(segment)?.set("jobs")?;
-    let _place = jobs.acquire(&jobs.request(), None)?.into_result()?;
+    let _place = jobs.request().acquire(None)?.into_result()?;
     let status = Command::new("sh").args(["-c", script]).status()?;
     if status.success() {
         Ok(())

@@ -24,12 +24,12 @@ fn with_segment(algorithm: Algorithm, follow: impl FnOnce(&Segment, &LimitSet, &
 
 fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
     let request = set.request().with("units", cost).expect("declared");
-    expect_permit(set.try_acquire(&request))
+    expect_permit(request.try_acquire())
 }
 
 fn remaining(set: &LimitSet) -> u64 {
     let request = set.request().with("units", 0).expect("declared");
-    set.peek(&request).expect("works")[0].remaining
+    request.peek().expect("works")[0].remaining
 }
 
 fn refunded(permit: &mut Permit<'_>, used: u64) -> u64 {

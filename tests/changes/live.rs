@@ -53,7 +53,7 @@ impl Live {
 
 fn ask(set: &LimitSet, cost: u64) -> Outcome<'_> {
     let request = set.request().with("units", cost).expect("declared");
-    set.try_acquire(&request).expect("a decision")
+    request.try_acquire().expect("a decision")
 }
 
 fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
@@ -63,8 +63,8 @@ fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
 fn remaining(set: &LimitSet, key: Option<&str>) -> u64 {
     let request = set.request().with("units", 0).expect("declared");
     match key {
-        Some(key) => set.key(key).expect("a key").peek(&request).expect("works")[0].remaining,
-        None => set.peek(&request).expect("works")[0].remaining,
+        Some(key) => request.for_key(key).expect("a key").peek().expect("works")[0].remaining,
+        None => request.peek().expect("works")[0].remaining,
     }
 }
 
@@ -113,16 +113,16 @@ fn who_asks_for_more_than_a_lowered_capacity_is_told_so_whatever_it_knew_before(
         other => panic!("{other:?}"),
     };
     for ask in [
-        (|set, request| set.try_acquire(request).err()) as fn(&LimitSet, &shmlimit::Request) -> Option<Error>,
-        |set, request| set.acquire(request, None).err(),
-        |set, request| set.check(request).err(),
-        |set, request| set.reserve(request, 60 * MINUTE).err(),
+        (|request| request.try_acquire().err()) as fn(&shmlimit::Request<'_>) -> Option<Error>,
+        |request| request.acquire(None).err(),
+        |request| request.check().err(),
+        |request| request.reserve(60 * MINUTE).err(),
     ] {
         let live = Live::new(of(10));
         let request = live.other.request().with("units", 9).expect("declared");
-        assert!(live.other.check(&request).expect("works").is_admitted());
+        assert!(request.check().expect("works").is_admitted());
         live.apply(of(5));
-        too_much(ask(&live.other, &request));
+        too_much(ask(&request));
     }
 }
 
@@ -182,8 +182,15 @@ fn every_key_keeps_what_it_has_used_and_new_ones_begin_by_the_new_definition() {
     let name = |number: u64| format!("key-{number}");
     for number in 0..200 {
         let request = live.set.request().with("units", number % 11).expect("declared");
-        let key = live.set.key(name(number)).expect("a key");
-        assert!(key.check(&request).expect("works").is_admitted());
+        let key = name(number);
+        assert!(
+            request
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        );
     }
     live.apply(of(15));
     for number in 0..200 {
@@ -222,27 +229,16 @@ fn who_waits_is_served_by_a_raised_capacity() {
             }
         };
         let live = Live::new(of(1));
-        let request = live.set.request();
-        let acquire = |set: &LimitSet| match is_keyed {
-            true => set
-                .key("a")
-                .expect("a key")
-                .acquire(&request, TIMEOUT)
-                .map(|it| it.is_admitted()),
-            false => set.acquire(&request, TIMEOUT).map(|it| it.is_admitted()),
-        };
-        let _held = match is_keyed {
-            true => live
-                .set
-                .key("a")
-                .expect("a key")
-                .try_acquire(&request)
-                .expect("works")
-                .into_result(),
-            false => live.set.try_acquire(&request).expect("works").into_result(),
-        };
+        fn request(set: &LimitSet) -> shmlimit::Request<'_> {
+            let mut request = set.request();
+            if set.is_keyed() {
+                request.set_key("a").expect("keyed");
+            }
+            request
+        }
+        let _held = scene::expect_permit(request(&live.set).try_acquire());
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| acquire(&live.set).expect("works"));
+            let waiter = scope.spawn(|| request(&live.set).acquire(TIMEOUT).expect("works").is_admitted());
             eventually("it waits", || {
                 let tickets = &live.scene.segment.snapshot().expect("a snapshot").sets[0].tickets;
                 !tickets.is_empty()
@@ -359,8 +355,15 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
             let name = |number: u64| format!("key-{number}");
             for number in 0..KEYS {
                 let request = set.request().with("units", 1000 - number % 7).expect("declared");
-                let key = set.key(name(number)).expect("a key");
-                assert!(key.check(&request).expect("works").is_admitted());
+                let key = name(number);
+                assert!(
+                    request
+                        .for_key(key)
+                        .expect("keyed")
+                        .check()
+                        .expect("works")
+                        .is_admitted()
+                );
             }
             let mut dice = Rng::with_seed(20_260_101);
             for _ in 0..40 {
@@ -399,7 +402,7 @@ fn a_reservation_asks_what_a_raised_capacity_allows() {
     let live = Live::new(of(10));
     let request = live.other.request().with("units", 15).expect("declared");
     live.apply(of(20));
-    let reserved = live.other.reserve(&request, MINUTE).expect("may be had by now");
+    let reserved = request.reserve(MINUTE).expect("may be had by now");
     assert!(matches!(reserved, ReserveOutcome::Reserved(_)));
 }
 
@@ -456,7 +459,7 @@ fn nothing_comes_back_of_a_grant_that_is_claimed_after_a_change() {
     let held = take(&live.set, 0);
     let request = live.set.request().with("units", 50).expect("declared");
     let mut context = Context::from_waker(Waker::noop());
-    let mut waiting = Box::pin(live.set.acquire_async(&request, None));
+    let mut waiting = Box::pin(request.acquire_async(None));
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     drop(held);
     // Granted now; of fifty, ten are replenished before the change, and half of one after it.

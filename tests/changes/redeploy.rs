@@ -98,7 +98,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
     assert!(former.mismatches().is_empty(), "there was nothing to differ from");
     let set = former.set("api").expect("declared");
     for _ in 0..4 {
-        drop(expect_permit(set.try_acquire(&set.request())));
+        drop(expect_permit(set.request().try_acquire()));
     }
     let segment = open(&path, OnMismatch::Apply, &api(20)).expect("applied");
     let [mismatch] = segment.mismatches() else {
@@ -114,7 +114,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
     assert_eq!(in_force(&path), [(20, None, false)]);
     assert!(segment.declaration().differences(&api(20)).is_empty());
     // For the handle of the former declaration as well, and what was taken stays taken.
-    let left = set.peek(&set.request()).expect("works")[0].remaining;
+    let left = set.request().peek().expect("works")[0].remaining;
     assert_eq!(left, 6, "a raised limit does not grant the past");
 }
 
@@ -293,7 +293,7 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
         assert!(next.declaration().differences(&windowed(20)).is_empty());
         let set = same.set("api").expect("declared");
         assert!(matches!(
-            set.try_acquire(&set.request()),
+            set.request().try_acquire(),
             Err(Error::Segment(SegmentError::Removed { .. }))
         ));
         // What would stay otherwise stays here, too.
@@ -325,7 +325,7 @@ fn processes_that_recreate_at_once_share_one_successor() {
                             open(&path, OnMismatch::RecreateIfUnused, &windowed(40)).expect("opens");
                         let set = segment.set("api").expect("declared");
                         let request = set.request();
-                        while set.try_acquire(&request).expect("works").is_admitted() {
+                        while request.try_acquire().expect("works").is_admitted() {
                             words[2].fetch_add(1, Ordering::SeqCst);
                         }
                         words[3].fetch_add(1, Ordering::SeqCst);
@@ -366,7 +366,7 @@ fn four_processes_of_two_versions_at_once_end_with_the_higher() {
                             let declaration = declaring(&sets, 10 * version).version(version);
                             let segment = open(path, OnMismatch::Apply, &declaration).expect("starts");
                             for set in segment.sets() {
-                                drop(set.try_acquire(&set.request()).expect("works"));
+                                drop(set.request().try_acquire().expect("works"));
                             }
                         }
                     })

@@ -22,7 +22,7 @@ fn declaration(lease: Option<Duration>) -> Declaration {
 
 fn can_take(segment: &Segment) -> bool {
     let api = segment.set("api").expect("declared");
-    api.try_acquire(&api.request()).expect("works").is_admitted()
+    api.request().try_acquire().expect("works").is_admitted()
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets() {
             .iter()
             .map(|segment| {
                 let api = segment.set("api").expect("declared");
-                let permit = scene::expect_permit(api.try_acquire(&api.request())).into_owned();
+                let permit = scene::expect_permit(api.request().try_acquire()).into_owned();
                 permit.heartbeat_in_background().expect("renews");
                 permit
             })
@@ -86,7 +86,7 @@ fn a_segment_whose_holds_are_renewed_is_left_with_its_last_handle() {
     let path = directory.path().join("limits");
     let segment = Segment::create(&path, &declaration(Some(20 * LEASE))).expect("a segment");
     let api = segment.set("api").expect("declared");
-    let permit = scene::expect_permit(api.try_acquire(&api.request()));
+    let permit = scene::expect_permit(api.request().try_acquire());
     permit.heartbeat_in_background().expect("renews");
     drop(permit);
     drop((segment, api));

@@ -120,11 +120,11 @@ fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) 
     // The process that is refused looks for the dead, so that nothing else need happen.
     let (all, one) = (with(capacity), with(1));
     eventually("all of it can be held at once", || {
-        let Ok(permit) = set.try_acquire(&all).expect("works").into_result() else {
+        let Ok(permit) = all.try_acquire().expect("works").into_result() else {
             return false;
         };
         admitted();
-        let is_more_admitted = set.try_acquire(&one).expect("works").is_admitted();
+        let is_more_admitted = one.try_acquire().expect("works").is_admitted();
         if is_more_admitted {
             // This process may have had no processor until the lease had run out.
             assert!(permit.reclaimed(), "more than there is");
@@ -143,14 +143,23 @@ fn check_keys(world: &World, segment: &Segment, capacity: u64) {
     };
     let (all, one) = (with(capacity), with(1));
     for key in KEYS {
-        let key = set.key(key).expect("keyed");
         eventually("all places of a key can be held at once", || {
-            let Ok(permit) = key.try_acquire(&all).expect("works").into_result() else {
+            let Ok(permit) = all
+                .for_key(key)
+                .expect("keyed")
+                .try_acquire()
+                .expect("works")
+                .into_result()
+            else {
                 return false;
             };
             world.truth.add(Count::AdmittedToKeyed);
             assert!(
-                !key.try_acquire(&one).expect("works").is_admitted(),
+                !one.for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("works")
+                    .is_admitted(),
                 "more than there is"
             );
             drop(permit);

@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use shmlimit::request::AcquireFuture;
-use shmlimit::{
-    Error, Key, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request, Segment,
-    SegmentError,
-};
+use shmlimit::{Error, OpenError, OpenOptions, Outcome, Permit, PermitError, Request, Segment, SegmentError};
 
 use crate::World;
 use crate::scene::clock::boot_time;
@@ -93,12 +90,11 @@ struct Worker<'a> {
     number: usize,
     handles: &'a Handles,
     dice: Rng,
-    keys: [Key<'a>; 3],
-    plain: Request,
-    keyed: Request,
-    leased: Request,
-    shared: Request,
-    drawn: Request,
+    plain: Request<'a>,
+    keyed: Request<'a>,
+    leased: Request<'a>,
+    shared: Request<'a>,
+    drawn: Request<'a>,
     holdings: VecDeque<Holding<'a>>,
     /// Of this at most one, because the truth knows one end for all of them.
     lease: Option<Permit<'a>>,
@@ -111,7 +107,6 @@ impl<'a> Worker<'a> {
             number,
             handles,
             dice: Rng::with_seed(seed),
-            keys: KEYS.map(|key| handles.keyed.key(key).expect("keyed")),
             plain: handles.plain.request().with("tokens", 1).expect("declared"),
             keyed: handles.keyed.request(),
             leased: handles.leased.request(),
@@ -195,12 +190,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn acquire_of(&mut self, longest: Count, set: &'a LimitSet, request: &Request) -> Option<Permit<'a>> {
+    fn acquire_of(&mut self, longest: Count, request: &Request<'a>) -> Option<Permit<'a>> {
         self.acquire(
             longest,
-            || set.try_acquire(request),
-            |timeout| set.acquire(request, timeout),
-            |timeout| set.acquire_async(request, timeout),
+            || request.try_acquire(),
+            |timeout| request.acquire(timeout),
+            |timeout| request.acquire_async(timeout),
         )
     }
 
@@ -225,14 +220,13 @@ impl<'a> Worker<'a> {
 
     fn use_plain(&mut self) {
         let truth = &self.world.truth;
-        let set = &self.handles.plain;
         // With none, only the rates are taken.
         let units = self.dice.u64(..4);
         let tokens = 1 + self.dice.u64(..1000);
         self.plain.set_cost("slots", units).expect("declared");
         self.plain.set_cost("tokens", tokens).expect("declared");
         let request = self.plain.clone();
-        let admitted = self.acquire_of(Count::LongestWaitForPlain, set, &request);
+        let admitted = self.acquire_of(Count::LongestWaitForPlain, &request);
         let Some(mut permit) = admitted else { return };
         truth.take(Pool::Slots, self.number, units);
         truth.add(Count::AdmittedToPlain);
@@ -254,13 +248,12 @@ impl<'a> Worker<'a> {
     fn use_keyed(&mut self) {
         let truth = &self.world.truth;
         let number = self.dice.u64(..KEYS.len() as u64) as usize;
-        let key = self.keys[number];
-        let request = self.keyed.clone();
+        let request = self.keyed.for_key(KEYS[number]).expect("keyed");
         let admitted = self.acquire(
             Count::LongestWaitForKeyed,
-            || key.try_acquire(&request),
-            |timeout| key.acquire(&request, timeout),
-            |timeout| key.acquire_async(&request, timeout),
+            || request.try_acquire(),
+            |timeout| request.acquire(timeout),
+            |timeout| request.acquire_async(timeout),
         );
         let Some(permit) = admitted else { return };
         truth.take(Pool::Places(number), self.number, 1);
@@ -275,9 +268,11 @@ impl<'a> Worker<'a> {
     fn come_once(&mut self) {
         let truth = &self.world.truth;
         let name = format!("stranger {}", self.dice.u64(..STRANGERS));
-        let key = self.handles.keyed.key(&name).expect("keyed");
+        let key = &name;
         let request = &self.keyed;
-        match truth.timed(self.number, Count::LongestStall, || key.try_acquire(request)) {
+        match truth.timed(self.number, Count::LongestStall, || {
+            request.for_key(key).expect("keyed").try_acquire()
+        }) {
             Ok(Outcome::Admitted(permit)) => {
                 truth.add(Count::AdmittedToKeyed);
                 drop(permit);
@@ -292,7 +287,6 @@ impl<'a> Worker<'a> {
     /// Holds a lease, renews it or lets it run out.
     fn use_leased(&mut self) {
         let truth = &self.world.truth;
-        let set = &self.handles.leased;
         if let Some(permit) = self.lease.take() {
             // To hang with a lease in hand is what leases are for.
             if self.dice.u64(..8) == 0 {
@@ -318,7 +312,7 @@ impl<'a> Worker<'a> {
         let request = self.leased.clone();
         // What is granted to a waiter is leased from before the call returns.
         let began = boot_time();
-        let admitted = self.acquire_of(Count::LongestWaitForLeased, set, &request);
+        let admitted = self.acquire_of(Count::LongestWaitForLeased, &request);
         let Some(permit) = admitted else { return };
         truth.lease_until(self.number, began + LEASE - CLOCK_ERROR);
         truth.take(Pool::Leases, self.number, 1);
@@ -328,26 +322,19 @@ impl<'a> Worker<'a> {
 
     fn use_shared(&mut self) {
         let request = self.shared.clone();
-        let set = &self.handles.shared;
-        self.use_rate(
-            set,
-            &request,
-            Count::LongestWaitForShared,
-            Count::AdmittedToShared,
-        );
+        self.use_rate(&request, Count::LongestWaitForShared, Count::AdmittedToShared);
     }
 
     fn use_drawn(&mut self) {
         let cost = 1 + self.dice.u64(..3);
         self.drawn.set_cost("calls", cost).expect("declared");
         let request = self.drawn.clone();
-        let set = &self.handles.drawn;
-        self.use_rate(set, &request, Count::LongestWaitForDrawn, Count::AdmittedToDrawn);
+        self.use_rate(&request, Count::LongestWaitForDrawn, Count::AdmittedToDrawn);
     }
 
     /// Of a set that nothing is held of.
-    fn use_rate(&mut self, set: &'a LimitSet, request: &Request, longest: Count, admitted: Count) {
-        if let Some(permit) = self.acquire_of(longest, set, request) {
+    fn use_rate(&mut self, request: &Request<'a>, longest: Count, admitted: Count) {
+        if let Some(permit) = self.acquire_of(longest, request) {
             self.world.truth.add(admitted);
             self.holdings.push_back(Holding { permit, pool: None });
         }
@@ -358,9 +345,7 @@ impl<'a> Worker<'a> {
         let truth = &self.world.truth;
         match self.dice.u64(..3) {
             0 => {
-                let looked = truth.timed(self.number, Count::LongestStall, || {
-                    self.handles.plain.peek(&self.plain)
-                });
+                let looked = truth.timed(self.number, Count::LongestStall, || self.plain.peek());
                 if let Err(error) = looked {
                     expect_stuck(self.world, &error);
                 }

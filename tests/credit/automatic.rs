@@ -152,7 +152,7 @@ fn a_request_that_must_wait_takes_the_batches_back_also_of_a_stopped_process() {
             child.send(Signal::SIGSTOP);
             child.wait_until_stopped();
             let request = set.request().with("calls", 1_599).expect("declared");
-            assert!(set.acquire(&request, TIMEOUT).expect("works").is_admitted());
+            assert!(request.acquire(TIMEOUT).expect("works").is_admitted());
             assert_eq!((unspent(&segment), remaining(&set)), (0, 0));
             child.kill();
         }
@@ -295,6 +295,6 @@ fn automatic_credit_is_declared_by_a_word() {
         assert!(Declaration::from_toml(&text(wrong)).is_err(), "{wrong}");
     }
     let (_directory, segment, set) = create(declaration.sets()[0].clone());
-    assert!(set.check(&set.request()).expect("works").is_admitted());
+    assert!(set.request().check().expect("works").is_admitted());
     assert_eq!(counts(&segment).taken, 1_000);
 }

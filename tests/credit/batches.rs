@@ -43,17 +43,18 @@ fn all_ways_to_ask_spend_the_same_batch() {
     let directory = tempfile::tempdir().expect("a directory");
     let (segment, set) = one_limit_in(directory.path(), calls(100, Algorithm::Gcra, 10));
     let request = set.request();
-    assert!(set.try_acquire(&request).expect("works").is_admitted());
+    assert!(request.try_acquire().expect("works").is_admitted());
     assert!(
-        set.acquire(&request, Duration::from_secs(1))
+        request
+            .acquire(Duration::from_secs(1))
             .expect("works")
             .is_admitted()
     );
-    assert!(set.check(&request).expect("works").is_admitted());
+    assert!(request.check().expect("works").is_admitted());
     let again = Segment::open(directory.path().join("limits")).expect("attached already");
     let again = again.set("api").expect("declared");
     for _ in 0..7 {
-        assert!(again.check(&again.request()).expect("works").is_admitted());
+        assert!(again.request().check().expect("works").is_admitted());
     }
     assert_eq!(counts(&segment).taken, 10);
 }
@@ -64,7 +65,7 @@ fn a_future_and_threads_spend_the_same_batch() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
-    let outcome = runtime.block_on(set.acquire_async(&set.request(), None));
+    let outcome = runtime.block_on(set.request().acquire_async(None));
     assert!(outcome.expect("works").is_admitted());
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -83,7 +84,7 @@ fn the_last_unit_can_be_had_and_no_more() {
             let (_directory, _segment, set) = one_limit(calls(1_000, algorithm, batch));
             let admitted: u64 = (0..2_000).map(|_| u64::from(check(&set, 1))).sum();
             assert_eq!(admitted, 1_000, "{algorithm:?}, {batch}");
-            let refused = set.check(&set.request()).expect("works");
+            let refused = set.request().check().expect("works");
             assert_eq!(refused.binding(), Some("calls"));
             assert!(refused.retry_after().is_some_and(|wait| !wait.is_zero()));
         }
@@ -101,7 +102,7 @@ fn the_last_unit_can_be_had_at_every_date() {
             let scene = Scene::at(date, set);
             let set = scene.set();
             assert_eq!((0..200).filter(|_| check(&set, 1)).count(), 100);
-            let refused = set.check(&set.request()).expect("works");
+            let refused = set.request().check().expect("works");
             let wait = refused.retry_after().expect("time heals it");
             // Up to a sub-window more, of which there are ten.
             let longest = match algorithm {
@@ -141,13 +142,13 @@ fn a_request_as_large_as_a_batch_is_charged_to_the_limit_itself() {
     assert_eq!((remaining(&set), counts(&segment).admitted), (90, 2));
     let request = set.request().with("calls", 101).expect("declared");
     assert!(matches!(
-        set.check(&request),
+        request.check(),
         Err(shmlimit::Error::Request(
             shmlimit::RequestError::NeverAdmissible { .. }
         ))
     ));
     let request = set.request().with("calls", 30).expect("declared");
-    let mut permit = expect_permit(set.try_acquire(&request));
+    let mut permit = expect_permit(request.try_acquire());
     assert_eq!(
         permit.settle([("calls", 10)]).expect("works").refunded("calls"),
         20
@@ -167,25 +168,34 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     let request = set.request();
     for _ in 0..3 {
         assert!(
-            set.key("one")
+            request
+                .for_key("one")
                 .expect("a key")
-                .check(&request)
+                .check()
                 .expect("works")
                 .is_admitted()
         );
     }
     assert_eq!(
-        set.key("one").expect("a key").peek(&request).expect("works")[0].remaining,
+        request.for_key("one").expect("a key").peek().expect("works")[0].remaining,
         90
     );
     assert_eq!(
-        set.key("two").expect("a key").peek(&request).expect("works")[0].remaining,
+        request.for_key("two").expect("a key").peek().expect("works")[0].remaining,
         100
     );
     for round in 0..2 {
         for key in 0..KEYS {
-            let key = set.key(key.to_le_bytes()).expect("a key");
-            assert!(key.check(&request).expect("works").is_admitted(), "{round}");
+            let key = key.to_le_bytes();
+            assert!(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .check()
+                    .expect("works")
+                    .is_admitted(),
+                "{round}"
+            );
         }
     }
     let snapshot = segment.snapshot().expect("a copy");
@@ -194,15 +204,15 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
         "{}",
         snapshot.sets[0].holds.len()
     );
-    drop((segment, set, request));
+    drop((segment, set));
     // Detached, it has given everything back that it did not spend: two units of each key are gone, three of `one`.
     let segment = Segment::open(directory.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
     let request = set.request();
     for key in 0..KEYS {
-        let key = set.key(key.to_le_bytes()).expect("a key");
+        let key = key.to_le_bytes();
         // What time replenished of a batch did not come back with it.
-        assert!(key.peek(&request).expect("works")[0].remaining >= 97);
+        assert!(request.for_key(key).expect("keyed").peek().expect("works")[0].remaining >= 97);
     }
     assert_eq!(counts(&segment).admitted, 2 * KEYS + 3);
 }
@@ -276,7 +286,7 @@ fn a_request_that_must_wait_takes_the_batches_of_others_back() {
         eventually("the child has drawn", || told[0].load(Ordering::Acquire) == 1);
         assert!(!check(&set, 7), "it does not have to be admitted at once");
         let request = set.request().with("calls", 7).expect("declared");
-        assert!(set.acquire(&request, TIMEOUT).expect("works").is_admitted());
+        assert!(request.acquire(TIMEOUT).expect("works").is_admitted());
         told[1].store(1, Ordering::Release);
         child.succeed();
         assert_eq!(counts(&segment).admitted, 3);
@@ -291,7 +301,7 @@ fn none_draws_while_a_request_waits() {
     let waits = AtomicBool::new(true);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = set.acquire_while(&request, TIMEOUT, || waits.load(Ordering::Relaxed));
+            let outcome = request.acquire_while(TIMEOUT, || waits.load(Ordering::Relaxed));
             outcome.expect("works").is_admitted()
         });
         eventually("it waits", || {
@@ -336,9 +346,14 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
             eventually("the child has drawn", || told[0].load(Ordering::Acquire) == 1);
             child.kill();
             let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
-            let key = keyed.key("a").expect("a key");
+            let key = "a";
             let left = || {
-                let of_key = key.peek(&keyed.request()).expect("works");
+                let of_key = keyed
+                    .request()
+                    .for_key(key)
+                    .expect("keyed")
+                    .peek()
+                    .expect("works");
                 (remaining(&set), of_key[0].remaining)
             };
             // Until it is reclaimed, it counts as used.
@@ -406,8 +421,14 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
 
 /// Takes one of a key of a keyed set.
 fn check_key(keyed: &LimitSet) -> bool {
-    let key = keyed.key("a").expect("a key");
-    key.check(&keyed.request()).expect("works").is_admitted()
+    let key = "a";
+    keyed
+        .request()
+        .for_key(key)
+        .expect("keyed")
+        .check()
+        .expect("works")
+        .is_admitted()
 }
 
 /// Another handle of the segment that this process is attached to.
@@ -460,7 +481,7 @@ fn what_a_future_that_does_not_wait_drew_is_returned_when_it_is_not_used() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
-    let outcome = runtime.block_on(set.acquire_async(&set.request(), Duration::ZERO));
+    let outcome = runtime.block_on(set.request().acquire_async(Duration::ZERO));
     assert!(outcome.expect("works").is_admitted());
     assert_eq!(counts(&segment).taken, 10);
     eventually("the batch is returned", || {
@@ -475,22 +496,36 @@ fn a_reset_takes_the_batches_away() {
         .keyed(Keyed::new(100))
         .add_limit(calls(100, Algorithm::Gcra, 10));
     let (_directory, segment, set) = create(keyed);
-    let (a, b) = (set.key("a").expect("a key"), set.key("b").expect("a key"));
+    let (a, b) = ("a", "b");
     let request = set.request();
-    let remaining = |key: &shmlimit::Key<'_>| key.peek(&request).expect("works")[0].remaining;
-    for key in [&a, &b] {
-        assert!(key.check(&request).expect("works").is_admitted());
+    let remaining = |key: &str| request.for_key(key).expect("keyed").peek().expect("works")[0].remaining;
+    for key in [a, b] {
+        assert!(
+            request
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        );
     }
-    assert!(a.reset(&[]).expect("works"));
-    assert_eq!((remaining(&a), remaining(&b)), (100, 90));
-    for key in [&a, &b] {
-        assert!(key.check(&request).expect("works").is_admitted());
+    assert!(set.key(a).expect("keyed").reset(&[]).expect("works"));
+    assert_eq!((remaining(a), remaining(b)), (100, 90));
+    for key in [a, b] {
+        assert!(
+            request
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        );
     }
-    assert_eq!((remaining(&a), remaining(&b)), (90, 90));
+    assert_eq!((remaining(a), remaining(b)), (90, 90));
     set.reset(&[], false).expect("works");
-    assert_eq!((remaining(&a), remaining(&b)), (100, 100));
-    assert!(b.check(&request).expect("works").is_admitted());
-    assert_eq!((remaining(&a), remaining(&b)), (100, 90));
+    assert_eq!((remaining(a), remaining(b)), (100, 100));
+    assert!(request.check().expect("works").is_admitted());
+    assert_eq!((remaining(a), remaining(b)), (100, 90));
     drop((segment.clone(), a, b));
 }
 

@@ -25,9 +25,9 @@ const NEW_YEAR: u64 = 1_767_225_600_000_000_000;
 fn ask(set: &LimitSet, cost: u64) -> bool {
     let request = set.request().with("calls", cost).expect("declared");
     let checked = if set.is_keyed() {
-        set.key(KEY).expect("a key").check(&request)
+        request.for_key(KEY).expect("a key").check()
     } else {
-        set.check(&request)
+        request.check()
     };
     checked.expect("works").is_admitted()
 }
@@ -229,7 +229,7 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     let at = |nanos| clock.advance_to(Duration::from_nanos(NEW_YEAR + nanos));
-    let remaining = || set.peek(&set.request()).expect("works")[0].remaining;
+    let remaining = || set.request().peek().expect("works")[0].remaining;
     assert!(ask(&set, 1));
     at(999_999);
     assert!(ask(&set, 1));
@@ -284,7 +284,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
             }
             let cost = 1 + dice.u64(..BATCH + 1);
             let request = set.request().with("calls", cost).expect("declared");
-            if let Ok(permit) = set.try_acquire(&request).expect("works").into_result() {
+            if let Ok(permit) = request.try_acquire().expect("works").into_result() {
                 held.push((permit, used.len()));
                 used.push((now, cost));
             }
@@ -340,8 +340,8 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
         let counts = snapshot.sets[0].limits[0].counts;
         assert!(snapshot.sets[0].holds.is_empty());
         assert!(unsure <= KILLS);
-        let key = set.key(KEY).expect("a key");
-        let remaining = key.peek(&set.request()).expect("works")[0].remaining;
+        let key = KEY;
+        let remaining = set.request().for_key(key).expect("keyed").peek().expect("works")[0].remaining;
         let kept = CAPACITY - remaining;
         assert!(kept >= admitted, "{counts:?}: {admitted}");
         assert!(

@@ -17,7 +17,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         let limit = from_first_use(Limit::rate("calls", 100, LONG), algorithm).credit(Credit::batch(10));
         let (_directory, segment, set) = one_limit(limit);
         let request = set.request().with("calls", 8).expect("declared");
-        let mut permit = expect_permit(set.try_acquire(&request));
+        let mut permit = expect_permit(request.try_acquire());
         let back = if REFUNDING.contains(&algorithm) { 5 } else { 0 };
         assert_eq!(
             permit.settle([("calls", 3)]).expect("works").refunded("calls"),
@@ -28,7 +28,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert!(check(&set, 2 + back));
         assert_eq!(counts(&segment).taken, 10);
         // Less than a batch is left, whatever permits give back.
-        let mut permits: Vec<_> = (0..2).map(|_| expect_permit(set.try_acquire(&request))).collect();
+        let mut permits: Vec<_> = (0..2).map(|_| expect_permit(request.try_acquire())).collect();
         for permit in &mut permits {
             permit.cancel().expect("works");
         }
@@ -38,7 +38,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert!(left.iter().all(|(_, units)| *units < 10), "{left:?}");
         // More than was reserved is charged to the limit.
         let before = remaining(&set);
-        let mut permit = expect_permit(set.try_acquire(&request));
+        let mut permit = expect_permit(request.try_acquire());
         assert_eq!(
             permit.settle([("calls", 28)]).expect("works").overdraft("calls"),
             20
@@ -50,7 +50,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
 /// A rate of 100 with batches of 10, and a permit for 8 that was admitted from one of them.
 fn drawn_permit(set: &LimitSet) -> Permit<'_> {
     let request = set.request().with("calls", 8).expect("declared");
-    let permit = expect_permit(set.try_acquire(&request));
+    let permit = expect_permit(request.try_acquire());
     assert_eq!(remaining(set), 90);
     permit
 }
@@ -88,7 +88,7 @@ fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() 
         let mut permit = drawn_permit(&set);
         // It has to wait, so the 2 that are left come back, and it gives up at once.
         let request = set.request().with("calls", 93).expect("declared");
-        let outcome = set.acquire_while(&request, TIMEOUT, || false).expect("works");
+        let outcome = request.acquire_while(TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
         assert_eq!(remaining(&set), 92);
         let settled = permit.settle([("calls", 3)]).expect("works");
@@ -107,7 +107,7 @@ fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
         let scene = Scene::at(START, SetDeclaration::new("api").add_limit(limit));
         let set = scene.set();
         let request = set.request().with("calls", 2).expect("declared");
-        let mut permits: Vec<_> = (0..5).map(|_| expect_permit(set.try_acquire(&request))).collect();
+        let mut permits: Vec<_> = (0..5).map(|_| expect_permit(request.try_acquire())).collect();
         // Six of the ten are replenished, and others take 50: only the last two permits have anything to give back.
         scene.clock.advance_to(START + Duration::from_micros(60));
         assert!(check(&set, 50));
@@ -134,7 +134,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         scene.clock.advance_to(START + Duration::from_secs(6));
         assert!(check(&set, 8));
         let request = set.request().with("calls", 5).expect("declared");
-        let refused = set.check(&request).expect("works");
+        let refused = request.check().expect("works");
         assert_eq!(
             refused.retry_after(),
             Some(Duration::from_secs(5)),
@@ -142,7 +142,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         );
         // What is left is lost meanwhile.
         let waiting = set.request().with("calls", 8).expect("declared");
-        let outcome = set.acquire_while(&waiting, TIMEOUT, || false).expect("works");
+        let outcome = waiting.acquire_while(TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
         scene
             .clock

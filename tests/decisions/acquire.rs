@@ -13,9 +13,9 @@ fn refuses_the_eleventh_of_ten() {
         create(SetDeclaration::new("api").add_limit(Limit::calls("requests", 10, HOUR)));
     let request = api.request();
     for _ in 0..10 {
-        assert!(api.try_acquire(&request).expect("works").is_admitted());
+        assert!(request.try_acquire().expect("works").is_admitted());
     }
-    let Outcome::Refused(refusal) = api.try_acquire(&request).expect("works") else {
+    let Outcome::Refused(refusal) = request.try_acquire().expect("works") else {
         panic!("admitted")
     };
     assert_eq!(refusal.binding(), Some("requests"));
@@ -31,17 +31,17 @@ fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
             .add_limit(Limit::concurrency("in_flight", 2)),
     );
     let request = api.request();
-    let first = expect_permit(api.try_acquire(&request));
-    let _second = expect_permit(api.try_acquire(&request));
+    let first = expect_permit(request.try_acquire());
+    let _second = expect_permit(request.try_acquire());
     for _ in 0..20 {
-        let refusal = expect_refusal(api.try_acquire(&request));
+        let refusal = expect_refusal(request.try_acquire());
         assert_eq!(
             (refusal.binding(), refusal.retry_after()),
             (Some("in_flight"), None)
         );
     }
     drop(first);
-    let third = expect_permit(api.try_acquire(&request));
+    let third = expect_permit(request.try_acquire());
     let remaining = third
         .verdicts()
         .map(|verdict| verdict.remaining)
@@ -54,11 +54,11 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
     let (_directory, _segment, llm) =
         create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     assert!(matches!(
-        llm.try_acquire(&llm.request()),
+        llm.request().try_acquire(),
         Err(Error::Request(RequestError::CostRequired { .. }))
     ));
     let request = llm.request().with("tokens", 600).expect("declared");
-    let mut permit = expect_permit(llm.try_acquire(&request));
+    let mut permit = expect_permit(request.try_acquire());
     assert_eq!(
         permit
             .settle([("tokens", 100)])
@@ -71,7 +71,7 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
         Err(Error::Permit(PermitError::AlreadySettled { .. }))
     ));
     drop(permit);
-    let mut permit = expect_permit(llm.try_acquire(&request));
+    let mut permit = expect_permit(request.try_acquire());
     assert_eq!(
         permit
             .settle([("tokens", 2000)])
@@ -80,7 +80,10 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
         1400
     );
     let refusal = llm
-        .try_acquire(&llm.request().with("tokens", 1).unwrap())
+        .request()
+        .with("tokens", 1)
+        .unwrap()
+        .try_acquire()
         .unwrap()
         .into_result()
         .expect_err("overdrawn");
@@ -95,7 +98,7 @@ fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
         create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, window)));
     let all = llm.request().with("tokens", 1000).expect("declared");
     let take = || loop {
-        if let Outcome::Admitted(permit) = llm.try_acquire(&all).expect("works") {
+        if let Outcome::Admitted(permit) = all.try_acquire().expect("works") {
             return permit;
         }
         std::thread::yield_now();
@@ -117,14 +120,14 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
     let (_directory, _segment, llm) =
         create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     let all = llm.request().with("tokens", 1000).expect("declared");
-    let mut before = expect_permit(llm.try_acquire(&all));
+    let mut before = expect_permit(all.try_acquire());
     llm.reset(&[], false).expect("works");
-    let _after = expect_permit(llm.try_acquire(&all));
+    let _after = expect_permit(all.try_acquire());
     assert_eq!(
         before.settle([("tokens", 0)]).expect("first").refunded("tokens"),
         0
     );
-    assert!(!llm.try_acquire(&all).expect("works").is_admitted());
+    assert!(!all.try_acquire().expect("works").is_admitted());
 }
 
 #[test]
@@ -136,8 +139,8 @@ fn a_full_table_of_holds_binds_before_what_time_heals() {
             .holds(1),
     );
     let request = api.request();
-    let _held = expect_permit(api.try_acquire(&request));
-    let refusal = expect_refusal(api.try_acquire(&request));
+    let _held = expect_permit(request.try_acquire());
+    let refusal = expect_refusal(request.try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     assert!(refusal.to_string().contains("holds"), "{refusal}");
     assert_eq!((refusal.binding(), refusal.retry_after()), (None, None));
@@ -151,8 +154,8 @@ fn asking_with_a_cost_of_zero_holds_nothing() {
             .holds(1),
     );
     let asking = pool.request().with("connections", 0).expect("declared");
-    let _held = expect_permit(pool.try_acquire(&pool.request()));
-    let asked = expect_permit(pool.try_acquire(&asking));
+    let _held = expect_permit(pool.request().try_acquire());
+    let asked = expect_permit(asking.try_acquire());
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
     drop(asked);
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
@@ -168,9 +171,9 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
             .holds(1),
     );
     let without_places = llm.request().with("places", 0).expect("declared");
-    let _held = expect_permit(llm.try_acquire(&without_places));
-    let without_a_hold = expect_permit(llm.try_acquire(&without_places));
-    let refusal = expect_refusal(llm.try_acquire(&llm.request()));
+    let _held = expect_permit(without_places.try_acquire());
+    let without_a_hold = expect_permit(without_places.try_acquire());
+    let refusal = expect_refusal(llm.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     drop(without_a_hold);
     let set = &segment.snapshot().expect("a copy").sets[0];
@@ -187,7 +190,7 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
 fn a_recovery_of_what_is_sound_repairs_nothing() {
     let (_directory, segment, pool) =
         create(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 8)));
-    let take = || expect_permit(pool.try_acquire(&pool.request()));
+    let take = || expect_permit(pool.request().try_acquire());
     let mut permits: Vec<_> = (0..5).map(|_| take()).collect();
     // Holds in use, between others that are free again, and behind them those that never were in use.
     drop(permits.remove(3));

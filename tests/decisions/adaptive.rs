@@ -39,7 +39,7 @@ impl Workers {
     /// What both attachments may take now, when nothing is held.
     fn capacity(&self) -> u64 {
         let remaining = self.sets.each_ref().map(|set| {
-            let verdicts = set.peek(&set.request()).expect("no error");
+            let verdicts = set.request().peek().expect("no error");
             assert_eq!(verdicts[0].burst, verdicts[0].remaining, "what is in force");
             verdicts[0].remaining
         });
@@ -52,7 +52,7 @@ impl Workers {
         let mut permits = Vec::new();
         let mut turns = self.sets.iter().cycle();
         while let Some(set) = turns.next()
-            && let Ok(permit) = set.try_acquire(&set.request()).expect("no error").into_result()
+            && let Ok(permit) = set.request().try_acquire().expect("no error").into_result()
         {
             permits.push(permit);
         }
@@ -115,7 +115,7 @@ fn a_panic_that_unwinds_through_a_permit_says_that_the_work_failed() {
     let workers = Workers::new(Adaptive::Aimd);
     for _ in 0..20 {
         let set = &workers.sets[0];
-        let permit = expect_permit(set.try_acquire(&set.request()));
+        let permit = expect_permit(set.request().try_acquire());
         workers.scene.pass(10 * MILLISECOND);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _permit = permit;

@@ -36,7 +36,7 @@ fn admitted(answers: &[Checked<'_>]) -> Vec<bool> {
     answers.iter().map(Checked::is_admitted).collect()
 }
 
-fn request(set: &LimitSet, cost: u64) -> Request {
+fn request(set: &LimitSet, cost: u64) -> Request<'_> {
     set.request().with("units", cost).expect("declared")
 }
 
@@ -44,22 +44,22 @@ fn request(set: &LimitSet, cost: u64) -> Request {
 fn a_check_takes_for_good_and_says_what_binds() {
     let scene = Scene::new(plain(Limit::calls("units", 2, MINUTE)));
     let set = scene.set();
-    let first = set.check(&set.request()).expect("works");
+    let first = set.request().check().expect("works");
     assert!(first.is_admitted() && first.refusal().is_none() && first.binding().is_none());
     assert_eq!(
         (first.reason(), first.retry_after()),
         (None, Some(Duration::ZERO))
     );
     assert_eq!(first.verdicts().map(|it| it.remaining).collect::<Vec<_>>(), [1]);
-    assert!(set.check(&set.request()).expect("works").is_admitted());
-    let refused = set.check(&set.request()).expect("works");
+    assert!(set.request().check().expect("works").is_admitted());
+    let refused = set.request().check().expect("works");
     assert_eq!((refused.is_admitted(), refused.binding()), (false, Some("units")));
     assert_eq!(
         (refused.reason(), refused.retry_after()),
         (Some(RefusalReason::Rate), Some(MINUTE / 2))
     );
     scene.pass(MINUTE / 2);
-    assert!(set.check(&set.request()).expect("works").is_admitted());
+    assert!(set.request().check().expect("works").is_admitted());
     let counts = scene.snapshot().counts;
     assert_eq!((counts.admitted, counts.refused_rate), (3, 1));
 }
@@ -69,10 +69,10 @@ fn what_must_be_held_cannot_be_checked_but_can_be_asked() {
     let set = plain(Limit::concurrency("units", 2)).add_limit(Limit::calls("calls", 2, MINUTE));
     let scene = Scene::new(set);
     let set = scene.set();
-    let error = set.check(&set.request()).expect_err("one would be held");
+    let error = set.request().check().expect_err("one would be held");
     assert!(matches!(error, Error::Request(RequestError::MustBeHeld { limit, .. }) if limit == "units"));
-    assert!(set.check(&request(&set, 0)).expect("works").is_admitted());
-    let error = set.check(&request(&set, 0).with("calls", 3).expect("declared"));
+    assert!(request(&set, 0).check().expect("works").is_admitted());
+    let error = request(&set, 0).with("calls", 3).expect("declared").check();
     assert!(matches!(
         error.expect_err("3 of 2"),
         Error::Request(RequestError::NeverAdmissible { cost: 3, max: 2, .. })
@@ -91,13 +91,13 @@ fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
         .collect();
     for _ in 0..3 {
         assert!(
-            admitted(&set.check_many(&spent, &set.request()).expect("works"))
+            admitted(&set.request().check_many(&spent).expect("works"))
                 .iter()
                 .all(|it| *it)
         );
     }
     let all: Vec<String> = (0..500).rev().map(|number| format!("key-{number}")).collect();
-    let answers = set.check_many(&all, &set.request()).expect("works");
+    let answers = set.request().check_many(&all).expect("works");
     for (number, answer) in (0..500).rev().zip(&answers) {
         assert_eq!(answer.is_admitted(), number % 3 != 0, "key {number}");
         assert_eq!(
@@ -110,11 +110,7 @@ fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
         );
     }
     assert_eq!(answers.len(), 500);
-    assert!(
-        set.check_many::<&str>(&[], &set.request())
-            .expect("works")
-            .is_empty()
-    );
+    assert!(set.request().check_many::<&str>(&[]).expect("works").is_empty());
 }
 
 #[test]
@@ -123,9 +119,7 @@ fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
     let limit = Limit::calls("units", 20_000, Duration::from_millis(1)).burst(1);
     let (_directory, _segment, set) = create(keyed("api", 10).add_limit(limit));
     for _ in 0..200 {
-        let answers = set
-            .check_many(&["a", "b", "a", "a"], &set.request())
-            .expect("works");
+        let answers = set.request().check_many(&["a", "b", "a", "a"]).expect("works");
         assert_eq!(admitted(&answers), [true, true, false, false]);
     }
 }
@@ -135,8 +129,8 @@ fn a_check_of_a_key_without_a_row_is_refused_and_keeps_no_request_waiting() {
     let scene = Scene::new(keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE)));
     let set = scene.set();
     for number in 0..40 {
-        let key = set.key(format!("key-{number}")).expect("a key");
-        let answer = key.check(&set.request()).expect("works");
+        let key = format!("key-{number}");
+        let answer = set.request().for_key(key).expect("keyed").check().expect("works");
         assert_eq!(answer.is_admitted(), number < 32);
         let refused = (number >= 32).then_some(RefusalReason::TableFull);
         assert_eq!(answer.reason(), refused);
@@ -148,7 +142,7 @@ fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
     let scene = Scene::new(keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE)));
     let set = scene.set();
     let names: Vec<String> = (0..40).map(|number| format!("key-{number}")).collect();
-    let answers = set.check_many(&names, &set.request()).expect("works");
+    let answers = set.request().check_many(&names).expect("works");
     let expected: Vec<bool> = (0..40).map(|number| number < 32).collect();
     assert_eq!(admitted(&answers), expected);
     assert!(
@@ -167,12 +161,11 @@ fn a_check_of_many_keys_with_an_error_among_them_takes_nothing() {
     ]);
     let set = scene.set();
     let error = set
-        .check_many(&["a", "", "b"], &set.request())
+        .request()
+        .check_many(&["a", "", "b"])
         .expect_err("an empty key");
     assert!(matches!(error, Error::Request(RequestError::InvalidKey { .. })));
-    let error = set
-        .check_many(&["a", "b"], &request(&set, 3))
-        .expect_err("3 of 2");
+    let error = request(&set, 3).check_many(&["a", "b"]).expect_err("3 of 2");
     assert!(
         matches!(
             error,
@@ -181,9 +174,7 @@ fn a_check_of_many_keys_with_an_error_among_them_takes_nothing() {
         "{error}"
     );
     let plain = scene.segment.set("plain").expect("declared");
-    let error = plain
-        .check_many(&["a"], &plain.request())
-        .expect_err("no keys there");
+    let error = plain.request().check_many(&["a"]).expect_err("no keys there");
     assert!(matches!(error, Error::Request(RequestError::NotKeyed { .. })));
     assert_eq!(scene.snapshot().counts.admitted, 0);
 }
@@ -239,7 +230,7 @@ fn only_budgets_are_debited() {
         set.debit("absent", 1),
         Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
-    let mut permit = expect_permit(set.try_acquire(&set.request()));
+    let mut permit = expect_permit(set.request().try_acquire());
     assert!(matches!(
         permit.debit("units", 1),
         Err(Error::Request(RequestError::NotABudget { .. }))
@@ -257,9 +248,9 @@ fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
     let scene = Scene::new(keyed("api", 10).add_limit(limit));
     let set = scene.set();
-    let key = set.key("a").expect("a key");
-    let remaining = || key.peek(&set.request()).expect("works")[0].remaining;
-    let mut permit = expect_permit(key.try_acquire(&set.request()));
+    let key = "a";
+    let remaining = || set.request().for_key(key).expect("keyed").peek().expect("works")[0].remaining;
+    let mut permit = expect_permit(set.request().for_key(key).expect("keyed").try_acquire());
     for left in [70, 40, 10, 0] {
         assert!(permit.debit("units", 30).expect("works").is_admitted());
         assert_eq!(remaining(), left);
@@ -313,11 +304,11 @@ fn every_debit_under_a_permit_counts_and_those_without_one_end_with_the_budget()
     for (index, set) in scene.segment.snapshot().expect("a copy").sets.iter().enumerate() {
         let handle = scene.segment.set(&set.name).expect("declared");
         let subject = handle.is_keyed().then(|| handle.key("a").expect("a key"));
-        let acquired = match &subject {
-            Some(key) => key.try_acquire(&handle.request()),
-            None => handle.try_acquire(&handle.request()),
-        };
-        let mut permit = expect_permit(acquired);
+        let mut request = handle.request();
+        if handle.is_keyed() {
+            request.set_key("a").expect("keyed");
+        }
+        let mut permit = expect_permit(request.try_acquire());
         let answers = [30, 300, 40, 5].map(|used| permit.debit("units", used).expect("works").is_admitted());
         let in_shadow = set.name == "shadow";
         assert_eq!(answers, [true, true, in_shadow, in_shadow], "{}", set.name);
@@ -341,8 +332,8 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
     let scene = Scene::new(keyed("api", 32).add_limit(limit));
     let set = scene.set();
-    let key = set.key("a").expect("a key");
-    let mut permit = expect_permit(key.try_acquire(&set.request()));
+    let key = "a";
+    let mut permit = expect_permit(set.request().for_key(key).expect("keyed").try_acquire());
     for number in 0..32 {
         let other = set.key(format!("key-{number}")).expect("a key");
         assert!(other.debit("units", 1).expect("works").is_admitted());
@@ -353,7 +344,10 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     }
     scene.pass(MINUTE);
     assert!(permit.debit("units", 50).expect("works").is_admitted());
-    assert_eq!(key.peek(&set.request()).expect("works")[0].remaining, 50);
+    assert_eq!(
+        set.request().for_key(key).expect("keyed").peek().expect("works")[0].remaining,
+        50
+    );
 }
 
 #[test]
@@ -368,7 +362,7 @@ fn a_limit_in_shadow_decides_and_counts_and_refuses_no_request() {
     ]);
     let set = scene.set();
     let outcomes: Vec<bool> = (0..5)
-        .map(|_| set.check(&set.request()).expect("works").is_admitted())
+        .map(|_| set.request().check().expect("works").is_admitted())
         .collect();
     assert_eq!(
         outcomes,
@@ -385,8 +379,13 @@ fn a_limit_in_shadow_decides_and_counts_and_refuses_no_request() {
     let of_keys = scene.segment.set("keyed").expect("declared");
     for round in 0..3 {
         for number in 0..40 {
-            let key = of_keys.key(format!("key-{number}")).expect("a key");
-            let outcome = key.try_acquire(&of_keys.request()).expect("works");
+            let key = format!("key-{number}");
+            let outcome = of_keys
+                .request()
+                .for_key(key)
+                .expect("keyed")
+                .try_acquire()
+                .expect("works");
             assert!(
                 outcome.is_admitted(),
                 "round {round} of key {number}, with a row or without"
@@ -397,7 +396,7 @@ fn a_limit_in_shadow_decides_and_counts_and_refuses_no_request() {
     assert_eq!(snapshot_of(&scene, 1).limits[0].counts.would_refuse, 3 * 8 + 32);
     let whole = scene.segment.set("whole").expect("declared");
     let permits: Vec<_> = (0..3)
-        .map(|_| expect_permit(whole.try_acquire(&whole.request())))
+        .map(|_| expect_permit(whole.request().try_acquire()))
         .collect();
     assert_eq!(snapshot_of(&scene, 2).limits[0].counts.would_refuse, 2);
     drop(permits);
@@ -415,7 +414,7 @@ fn admissions_that_leave_a_limit_near_its_capacity_are_counted() {
         let scene = Scene::new(of(percent));
         let set = scene.set();
         for _ in 0..12 {
-            let _ = set.check(&set.request()).expect("works");
+            let _ = set.request().check().expect("works");
         }
         assert_eq!(
             scene.snapshot().limits[0].counts.near,
@@ -433,15 +432,15 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 }
 
 fn forecast(set: &LimitSet) -> Forecast<'_> {
-    let key = set.key("a").expect("a key");
-    key.forecast().expect("works").remove(0)
+    let key = "a";
+    set.key(key).expect("akey").forecast().expect("works").remove(0)
 }
 
 #[test]
 fn no_time_is_forecast_for_what_comes_back_when_its_holders_give_it_back() {
     let scene = Scene::new(plain(Limit::concurrency("units", 2)));
     let set = scene.set();
-    let take = || expect_permit(set.try_acquire(&set.request()));
+    let take = || expect_permit(set.request().try_acquire());
     let forecast = || {
         let forecast = set.forecast().expect("works").remove(0);
         (forecast.spendable, forecast.next_unit_after, forecast.full_after)
@@ -465,7 +464,7 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
         .algorithm(Algorithm::SlidingWindowCounter)
         .buckets(1);
     let (_directory, _segment, set) = create(SetDeclaration::new("api").add_limit(limit));
-    assert!(set.check(&request(&set, 1)).expect("works").is_admitted());
+    assert!(request(&set, 1).check().expect("works").is_admitted());
     let utc = || {
         let now = std::time::SystemTime::now();
         now.duration_since(std::time::UNIX_EPOCH)
@@ -478,7 +477,7 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
         return;
     }
     let before = utc();
-    let reset_after = set.peek(&request(&set, 0)).expect("works")[0].reset_after;
+    let reset_after = request(&set, 0).peek().expect("works")[0].reset_after;
     let after = utc();
     // The wall clock may be adjusted meanwhile.
     let second = Duration::from_secs(1);
@@ -501,14 +500,14 @@ proptest! {
         let shmlimit::declare::Amount::Whole(capacity) = capacity else { unreachable!("declared so") };
         let scene = Scene::new(keyed("api", 100).add_limit(limit));
         let set = scene.set();
-        let key = set.key("a").expect("a key");
+        let ask = |cost| request(&set, cost).for_key("a").expect("keyed");
         let can_have = |cost| {
-            let verdicts = key.peek(&request(&set, cost)).expect("works");
+            let verdicts = ask(cost).peek().expect("works");
             verdicts[0].admitted
         };
         prop_assert_eq!(forecast(&set).spendable, capacity);
         for (cost, pause) in uses {
-            let _ = key.check(&request(&set, cost.min(capacity))).expect("works");
+            let _ = ask(cost.min(capacity)).check().expect("works");
             let ahead = forecast(&set);
             prop_assert!(can_have(ahead.spendable));
             prop_assert!(ahead.spendable == capacity || !can_have(ahead.spendable + 1));
@@ -545,11 +544,11 @@ proptest! {
         let [many, single] = ["many", "single"].map(|name| scene.segment.set(name).expect("declared"));
         for (keys, cost, pause) in rounds {
             let keys: Vec<[u8; 8]> = keys.into_iter().map(u64::to_le_bytes).collect();
-            let Ok(answers) = many.check_many(&keys, &request(&many, cost)) else {
+            let Ok(answers) = request(&many, cost).check_many(&keys) else {
                 continue; // above the capacity
             };
             for (key, answer) in keys.iter().zip(answers) {
-                let expected = single.key(key).expect("a key").check(&request(&single, cost)).expect("works");
+                let expected = request(&single, cost).for_key(key).expect("a key").check().expect("works");
                 prop_assert_eq!(answer.is_admitted(), expected.is_admitted());
                 prop_assert_eq!(answer.retry_after(), expected.retry_after());
                 let verdicts: Vec<_> = answer.verdicts().collect();

@@ -77,10 +77,11 @@ fn declarations() -> Vec<SetDeclaration> {
 struct Subject<'a> {
     set: &'a LimitSet,
     key: Option<Key<'a>>,
-    request: Request,
+    /// For the key, if there is one.
+    request: Request<'a>,
 }
 
-/// A verb, put to the key or to the set.
+/// A verb of the key or of the set.
 macro_rules! ask {
     ($subject:expr, $verb:ident($($argument:expr),*)) => {
         match &$subject.key {
@@ -102,73 +103,71 @@ fn finished<F: Future>(future: F) -> F::Output {
 
 const VERBS: [(&str, Verb); 20] = [
     ("try_acquire", |it| {
-        let admitted = ask!(it, try_acquire(&it.request))?.into_result();
+        let admitted = it.request.try_acquire()?.into_result();
         Ok(admitted.into_iter().collect())
     }),
     ("acquire", |it| {
-        let admitted = ask!(it, acquire(&it.request, MINUTE))?.into_result();
+        let admitted = it.request.acquire(MINUTE)?.into_result();
         Ok(admitted.into_iter().collect())
     }),
     ("acquire_while", |it| {
-        let admitted = ask!(it, acquire_while(&it.request, MINUTE, || true))?.into_result();
+        let admitted = it.request.acquire_while(MINUTE, || true)?.into_result();
         Ok(admitted.into_iter().collect())
     }),
     ("acquire_async", |it| {
-        let admitted = finished(ask!(it, acquire_async(&it.request, MINUTE)))?.into_result();
+        let admitted = finished(it.request.acquire_async(MINUTE))?.into_result();
         Ok(admitted.into_iter().collect())
     }),
-    ("acquire_owned", |it| {
-        let admitted = finished(ask!(it, acquire_owned(&it.request, MINUTE)))?.into_result();
+    ("acquire_async, owned", |it| {
+        let admitted = finished(it.request.acquire_async(MINUTE).into_owned())?.into_result();
         Ok(admitted.into_iter().collect())
     }),
     ("acquire_async, dropped", |it| {
-        drop(ask!(it, acquire_async(&it.request, MINUTE)));
+        drop(it.request.acquire_async(MINUTE));
         Ok(Vec::new())
     }),
     ("reserve", |it| {
-        let reserved = ask!(it, reserve(&it.request, MINUTE))?.into_result();
+        let reserved = it.request.reserve(MINUTE)?.into_result();
         Ok(reserved.into_iter().map(|it| it.into_permit()).collect())
     }),
     ("settle", |it| {
-        let mut permit = scene::expect_permit(ask!(it, try_acquire(&it.request)));
+        let mut permit = scene::expect_permit(it.request.try_acquire());
         let _ = permit.settle([("units", 3)]);
         Ok(vec![permit])
     }),
     ("heartbeat", |it| {
-        let permit = scene::expect_permit(ask!(it, try_acquire(&it.request)));
+        let permit = scene::expect_permit(it.request.try_acquire());
         permit.heartbeat()?;
         Ok(vec![permit])
     }),
     ("debit by a permit", |it| {
-        let mut permit = scene::expect_permit(ask!(it, try_acquire(&it.request)));
+        let mut permit = scene::expect_permit(it.request.try_acquire());
         let _ = permit.debit("units", 3);
         Ok(vec![permit])
     }),
     ("release", |it| {
-        scene::expect_permit(ask!(it, try_acquire(&it.request))).release()?;
+        scene::expect_permit(it.request.try_acquire()).release()?;
         Ok(Vec::new())
     }),
     ("cancel", |it| {
-        scene::expect_permit(ask!(it, try_acquire(&it.request))).cancel()?;
+        scene::expect_permit(it.request.try_acquire()).cancel()?;
         Ok(Vec::new())
     }),
     ("throttled", |it| {
-        scene::expect_permit(ask!(it, try_acquire(&it.request))).throttled(MINUTE)?;
+        scene::expect_permit(it.request.try_acquire()).throttled(MINUTE)?;
         Ok(Vec::new())
     }),
-    ("check", |it| ask!(it, check(&it.request)).map(|_| Vec::new())),
+    ("check", |it| it.request.check().map(|_| Vec::new())),
     ("check_many", |it| {
-        it.set
-            .check_many(&[KEY, "other"], &it.request)
-            .map(|_| Vec::new())
+        it.request.check_many(&[KEY, "other"]).map(|_| Vec::new())
     }),
     ("check of an address", |it| {
-        let address = it.set.address(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
-        address.check(&it.request).map(|_| Vec::new())
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        it.request.for_address(address)?.check().map(|_| Vec::new())
     }),
     ("debit", |it| ask!(it, debit("units", 3)).map(|_| Vec::new())),
     ("looks", |it| {
-        let _ = ask!(it, peek(&it.request))?;
+        let _ = it.request.peek()?;
         ask!(it, forecast()).map(|_| Vec::new())
     }),
     ("throttle", |it| ask!(it, throttle(MINUTE)).map(|()| Vec::new())),
@@ -203,9 +202,13 @@ fn whatever_is_asked_of_whatever_is_declared_the_holds_are_those_of_the_permits_
                 // Budgets are asked, and not charged.
                 let _ = request.set_cost(limit, 2);
             }
+            let has_key = set.is_keyed() && !is_by_address;
+            if has_key {
+                request.set_key(KEY).expect("keyed");
+            }
             let subject = Subject {
                 set: &set,
-                key: (set.is_keyed() && !is_by_address).then(|| set.key(KEY).expect("a key")),
+                key: has_key.then(|| set.key(KEY).expect("a key")),
                 request,
             };
             if is_by_address != (verb == "check of an address") {
@@ -240,8 +243,8 @@ fn whatever_is_asked_of_whatever_is_declared_the_holds_are_those_of_the_permits_
 fn a_granted_ticket_has_a_hold_and_a_waiting_one_has_none() {
     let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::concurrency("places", 1)));
     let set = scene.set();
-    let permit = scene::expect_permit(set.try_acquire(&set.request()));
-    let mut waiting = Box::pin(set.acquire_async(&set.request(), None));
+    let permit = scene::expect_permit(set.request().try_acquire());
+    let mut waiting = Box::pin(set.request().acquire_async(None));
     let poll = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll.is_pending());
     let owners = || {

@@ -38,17 +38,14 @@ fn the_widest_sets_fit_the_journal() {
         }
         // Settled to less and to more than was reserved.
         for used in [3, 2_000] {
-            let mut permit = expect_permit(wide.try_acquire(&request));
+            let mut permit = expect_permit(request.try_acquire());
             permit
                 .settle(names.iter().skip(held).map(|name| (name, used)))
                 .expect("room in the journal");
             permit.release().expect("room in the journal");
         }
         // Refused by all of them at once.
-        let refused = !wide
-            .try_acquire(&request)
-            .expect("room in the journal")
-            .is_admitted();
+        let refused = !request.try_acquire().expect("room in the journal").is_admitted();
         assert!(refused);
     }
 }
@@ -69,10 +66,10 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
         for name in wide.limits().skip(1) {
             request.set_cost(name, 10).expect("declared");
         }
-        let permit = expect_permit(wide.try_acquire(&request));
+        let permit = expect_permit(request.try_acquire());
         let mut context = Context::from_waker(Waker::noop());
-        let mut claimed = Box::pin(wide.acquire_async(&request, None));
-        let mut dropped = Box::pin(wide.acquire_async(&request, None));
+        let mut claimed = Box::pin(request.acquire_async(None));
+        let mut dropped = Box::pin(request.acquire_async(None));
         assert!(claimed.as_mut().poll(&mut context).is_pending());
         assert!(dropped.as_mut().poll(&mut context).is_pending());
         drop(permit);
@@ -111,7 +108,7 @@ fn settle_in_the_middle(limits: usize, logs: usize, before: usize, behind: usize
     for name in &names {
         request.set_cost(name, 10).expect("declared");
     }
-    let take = || expect_permit(wide.try_acquire(&request));
+    let take = || expect_permit(request.try_acquire());
     for _ in 0..before {
         drop(take());
     }

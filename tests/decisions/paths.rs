@@ -100,9 +100,9 @@ fn played(
                     request.set_cost(&*index.to_string(), *cost).expect("declared");
                 }
                 let outcome = if is_keyed {
-                    set.key(KEYS[*key]).expect("a key").try_acquire(&request)
+                    request.for_key(KEYS[*key]).expect("a key").try_acquire()
                 } else {
-                    set.try_acquire(&request)
+                    request.try_acquire()
                 };
                 seen.push(match outcome {
                     Ok(Outcome::Admitted(permit)) => {

@@ -53,7 +53,7 @@ fn three_in_turn(directory: &Path) -> LimitPool {
 
 /// The member that a default request is given.
 fn choose(pool: &LimitPool) -> usize {
-    let chosen = pool.try_acquire(&pool.request()).expect("works");
+    let chosen = pool.request().try_acquire().expect("works");
     assert!(chosen.outcome.is_admitted());
     chosen.index
 }
@@ -127,7 +127,7 @@ fn a_permit_carries_the_metadata_of_the_set_that_was_chosen() {
     });
     let pool = LimitPool::new(sets, PoolStrategy::RoundRobin).expect("two segments");
     for _ in 0..4 {
-        let (index, permit) = admitted(pool.try_acquire(&pool.request()).expect("works"));
+        let (index, permit) = admitted(pool.request().try_acquire().expect("works"));
         assert_eq!(permit.metadata()["region"], regions[index]);
         assert_eq!(
             pool.get(index).expect("a member").metadata()["region"],
@@ -143,12 +143,9 @@ fn a_member_can_be_asked_by_its_index() {
     let limit = || Limit::rate("tokens", 100, HOUR);
     let pool = pool(directory.path(), PoolStrategy::RoundRobin, [limit(), limit()]);
     let request = pool.request().with("tokens", 100).expect("declared");
-    let (set, own) = (
-        pool.get(1).expect("two sets"),
-        request.get(1).expect("two requests"),
-    );
-    assert!(set.try_acquire(own).expect("works").is_admitted());
-    assert!(!set.try_acquire(own).expect("works").is_admitted());
+    let own = request.get(1).expect("two requests");
+    assert!(own.try_acquire().expect("works").is_admitted());
+    assert!(!own.try_acquire().expect("works").is_admitted());
     assert!(request.get(2).is_none());
 }
 
@@ -157,11 +154,11 @@ fn without_failover_a_refusal_is_the_answer() {
     let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(directory.path(), PoolStrategy::RoundRobin, [places(1), places(1)]);
     let request = pool.request();
-    let (first, _held) = admitted(pool.try_acquire(&request).expect("works"));
-    let (second, permit) = admitted(pool.try_acquire(&request).expect("works"));
+    let (first, _held) = admitted(request.try_acquire().expect("works"));
+    let (second, permit) = admitted(request.try_acquire().expect("works"));
     drop(permit);
-    assert_eq!(refused(pool.try_acquire(&request).expect("works")).0, first);
-    assert_eq!(admitted(pool.try_acquire(&request).expect("works")).0, second);
+    assert_eq!(refused(request.try_acquire().expect("works")).0, first);
+    assert_eq!(admitted(request.try_acquire().expect("works")).0, second);
 }
 
 #[test]
@@ -178,12 +175,12 @@ fn failover_takes_elsewhere_what_one_refuses() {
         let mut held = Vec::new();
         let mut taken = BTreeMap::new();
         for _ in 0..6 {
-            let (index, permit) = admitted(pool.try_acquire(&request).expect("works"));
+            let (index, permit) = admitted(request.try_acquire().expect("works"));
             *taken.entry(index).or_insert(0) += 1;
             held.push(permit);
         }
         assert_eq!(taken, [(0, 1), (1, 2), (2, 3)].into(), "{strategy:?}");
-        assert!(!pool.try_acquire(&request).expect("works").outcome.is_admitted());
+        assert!(!request.try_acquire().expect("works").outcome.is_admitted());
     }
 }
 
@@ -197,10 +194,10 @@ fn where_all_refuse_each_was_asked_once_and_the_shortest_wait_is_the_answer() {
     let pool = pool_of(&segment, PoolStrategy::RoundRobin).failover(true);
     let request = pool.request();
     for _ in 0..3 {
-        assert!(pool.try_acquire(&request).expect("works").outcome.is_admitted());
+        assert!(request.try_acquire().expect("works").outcome.is_admitted());
     }
     let before = refusals(&pool, &segment);
-    let (index, refusal) = refused(pool.try_acquire(&request).expect("works"));
+    let (index, refusal) = refused(request.try_acquire().expect("works"));
     assert_eq!(index, 1);
     assert!(refusal.retry_after().expect("time heals it") <= HOUR);
     let after = refusals(&pool, &segment);
@@ -222,9 +219,9 @@ fn a_wait_that_ends_is_shorter_than_one_for_others() {
     )
     .failover(true);
     let request = pool.request();
-    let _held = [(); 2].map(|()| admitted(pool.try_acquire(&request).expect("works")).1);
+    let _held = [(); 2].map(|()| admitted(request.try_acquire().expect("works")).1);
     for _ in 0..2 {
-        assert_eq!(refused(pool.try_acquire(&request).expect("works")).0, 1);
+        assert_eq!(refused(request.try_acquire().expect("works")).0, 1);
     }
 }
 
@@ -235,19 +232,19 @@ fn failover_passes_over_what_could_never_admit_the_request() {
     let pool = pool(directory.path(), PoolStrategy::RoundRobin, [rate(10), rate(100)]).failover(true);
     let request = pool.request().with("tokens", 50).expect("declared");
     for _ in 0..2 {
-        assert_eq!(admitted(pool.try_acquire(&request).expect("works")).0, 1);
+        assert_eq!(admitted(request.try_acquire().expect("works")).0, 1);
     }
     let mut request = pool.request().with("tokens", 101).expect("declared");
     assert!(matches!(
-        pool.try_acquire(&request),
+        request.try_acquire(),
         Err(Error::Request(RequestError::NeverAdmissible { .. }))
     ));
     assert!(matches!(
-        pool.acquire(&request, None),
+        request.acquire(None),
         Err(Error::Request(RequestError::NeverAdmissible { .. }))
     ));
     request.set_cost("tokens", 10).expect("declared");
-    assert_eq!(admitted(pool.acquire(&request, None).expect("works")).0, 0);
+    assert_eq!(admitted(request.acquire(None).expect("works")).0, 0);
 }
 
 #[test]
@@ -261,18 +258,18 @@ fn the_least_loaded_member_is_the_one_with_the_largest_share_left() {
     let take = |index: usize, limit: &str, units| {
         let set = pool.get(index).expect("a member");
         let request = set.request().with(limit, units).expect("declared");
-        expect_permit(set.try_acquire(&request))
+        expect_permit(request.try_acquire())
     };
     let _half = take(0, "places", 5);
     let _quarter = take(1, "places", 1);
     let _two_fifths = take(2, "requests", 40);
-    let (index, permit) = admitted(pool.try_acquire(&pool.request()).expect("works"));
+    let (index, permit) = admitted(pool.request().try_acquire().expect("works"));
     assert_eq!(index, 1);
     // Now half of that one is held as well.
-    let (index, _) = admitted(pool.try_acquire(&pool.request()).expect("works"));
+    let (index, _) = admitted(pool.request().try_acquire().expect("works"));
     assert_eq!(index, 2);
     drop(permit);
-    let (index, _) = admitted(pool.try_acquire(&pool.request()).expect("works"));
+    let (index, _) = admitted(pool.request().try_acquire().expect("works"));
     assert_eq!(index, 1);
 }
 
@@ -304,33 +301,6 @@ fn chance_leaves_no_member_out() {
 }
 
 #[test]
-fn a_request_of_another_pool_is_an_error() {
-    let directories = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-    let small = pool(directories[0].path(), PoolStrategy::RoundRobin, [plenty()]);
-    let large = pool(
-        directories[1].path(),
-        PoolStrategy::RoundRobin,
-        [plenty(), plenty()],
-    );
-    for (pool, request) in [(&small, large.request()), (&large, small.request())] {
-        for _ in 0..2 {
-            assert!(matches!(
-                pool.try_acquire(&request),
-                Err(Error::Request(RequestError::ForeignRequest { .. }))
-            ));
-        }
-    }
-    let clone = large.clone();
-    assert!(
-        clone
-            .try_acquire(&large.request())
-            .expect("the same sets")
-            .outcome
-            .is_admitted()
-    );
-}
-
-#[test]
 fn names_are_resolved_in_every_member_that_has_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let rate = |name: &str| Limit::rate(name, 100, HOUR);
@@ -351,7 +321,7 @@ fn names_are_resolved_in_every_member_that_has_them() {
     .expect("two sets");
     let request = lenient.request().with("tokens", 30).expect("declared");
     for _ in 0..2 {
-        let (_, permit) = admitted(lenient.try_acquire(&request).expect("works"));
+        let (_, permit) = admitted(request.try_acquire().expect("works"));
         assert_eq!(permit.taken().collect::<Vec<_>>(), [("tokens", 30)]);
     }
     assert!(lenient.request().with("other", 1).is_ok());
@@ -366,7 +336,7 @@ fn wait_for_a_place(directory: &Path, wait: impl Fn(&LimitPool) -> usize + Sync)
     let pool = pool_of(&segment, PoolStrategy::RoundRobin).failover(true);
     let request = pool.request();
     let mut held: BTreeMap<usize, Permit<'_>> = (0..3)
-        .map(|_| admitted(pool.try_acquire(&request).expect("works")))
+        .map(|_| admitted(request.try_acquire().expect("works")))
         .collect();
     let lines = || -> Vec<usize> {
         let snapshot = segment.snapshot().expect("a copy");
@@ -388,7 +358,7 @@ fn wait_for_a_place(directory: &Path, wait: impl Fn(&LimitPool) -> usize + Sync)
 fn where_all_refuse_a_request_waits_at_one() {
     let directory = tempfile::tempdir().expect("a directory");
     wait_for_a_place(directory.path(), |pool| {
-        admitted(pool.acquire(&pool.request(), TIMEOUT).expect("works")).0
+        admitted(pool.request().acquire(TIMEOUT).expect("works")).0
     });
 }
 
@@ -403,7 +373,7 @@ fn where_all_refuse_a_future_waits_at_one() {
             .build()
             .expect("a runtime");
         let request = pool.request();
-        let future = is_send(pool.acquire_async(&request, TIMEOUT));
+        let future = is_send(request.acquire_async(TIMEOUT));
         admitted(runtime.block_on(future).expect("works")).0
     });
 }
@@ -420,11 +390,11 @@ fn no_request_waits_at_one_where_another_has_room() {
     let request = pool.request();
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(admitted(pool.acquire(&request, None).expect("works")));
+        held.push(admitted(request.acquire(None).expect("works")));
     }
     assert!(
-        !pool
-            .acquire(&request, Duration::from_millis(1))
+        !request
+            .acquire(Duration::from_millis(1))
             .expect("works")
             .outcome
             .is_admitted()

@@ -18,7 +18,7 @@ fn one_a_minute() -> (tempfile::TempDir, LimitSet) {
 }
 
 fn send(mail: &LimitSet) -> Result<(), AnyError> {
-    let mut permit = mail.try_acquire(&mail.request())?.into_result()?;
+    let mut permit = mail.request().try_acquire()?.into_result()?;
     permit.release()?;
     Ok(())
 }
@@ -35,7 +35,7 @@ fn a_refusal_and_a_failure_both_pass_through_a_question_mark_and_stay_apart() {
 
     let ask_for_more = || -> Result<(), AnyError> {
         let two = mail.request().with("sent", 2)?;
-        drop(mail.try_acquire(&two)?.into_result()?);
+        drop(two.try_acquire()?.into_result()?);
         Ok(())
     };
     let failed = ask_for_more().expect_err("never admissible");
@@ -49,10 +49,10 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
     let (_directory, mail) = one_a_minute();
     send(&mail).expect("the first of a minute");
     let request = mail.request();
-    let refusal = expect_refusal(mail.try_acquire(&request));
+    let refusal = expect_refusal(request.try_acquire());
     assert_shareable(&refusal);
     let copy = refusal.clone();
-    drop((request, mail));
+    drop(mail);
 
     let read = std::thread::spawn(move || {
         let verdicts: Vec<_> = refusal.verdicts().collect();
@@ -73,16 +73,14 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
 fn checks_and_reservations_give_out_refusals_alike() {
     let (_directory, mail) = one_a_minute();
     let request = mail.request();
-    mail.check(&request)
+    request
+        .check()
         .expect("works")
         .into_result()
         .expect("the first of a minute");
 
-    let checked = mail.check(&request).expect("works").into_result();
-    let reserved = mail
-        .reserve(&request, Duration::ZERO)
-        .expect("works")
-        .into_result();
+    let checked = request.check().expect("works").into_result();
+    let reserved = request.reserve(Duration::ZERO).expect("works").into_result();
     for refusal in [checked.err(), reserved.err()] {
         assert_eq!(refusal.expect("the second of a minute").binding(), Some("sent"));
     }

@@ -22,10 +22,7 @@ fn with_set(set: SetDeclaration, body: impl FnOnce(&LimitSet)) {
 fn reserve<'a>(set: &'a LimitSet, cost: u64, max_delay: Duration) -> Option<Reservation<'a>> {
     let name = set.limits().next().expect("declared").to_owned();
     let request = set.request().with(&name, cost).expect("declared");
-    set.reserve(&request, max_delay)
-        .expect("works")
-        .into_result()
-        .ok()
+    request.reserve(max_delay).expect("works").into_result().ok()
 }
 
 fn tokens(algorithm: Algorithm) -> SetDeclaration {
@@ -117,11 +114,11 @@ fn every_limit_is_charged_as_of_the_instant_of_the_use() {
             let request = set.request().with("slow", slow).expect("declared");
             request.with("fast", fast).expect("declared")
         };
-        assert!(set.try_acquire(&request(10, 0)).expect("works").is_admitted());
-        let both = set.reserve(&request(10, 10), HOUR).expect("works").into_result();
+        assert!(request(10, 0).try_acquire().expect("works").is_admitted());
+        let both = request(10, 10).reserve(HOUR).expect("works").into_result();
         assert!(both.expect("in ten seconds").delay() > Duration::from_secs(9));
         // Ten of the fast ones will be used in ten seconds: those who use ten now must not meet them there.
-        assert!(!set.try_acquire(&request(0, 10)).expect("works").is_admitted());
+        assert!(!request(0, 10).try_acquire().expect("works").is_admitted());
     });
 }
 
@@ -130,16 +127,16 @@ fn what_is_held_or_debited_later_cannot_be_reserved() {
     let set = tokens(Algorithm::Gcra).add_limit(Limit::concurrency("places", 1));
     with_set(set, |set| {
         let request = set.request().with("tokens", 1).expect("declared");
-        let outcome = set.reserve(&request, HOUR);
+        let outcome = request.reserve(HOUR);
         assert!(
             matches!(outcome, Err(Error::Request(RequestError::NotReservable { limit, .. })) if limit == "places")
         );
         let without = request.with("places", 0).expect("declared");
-        assert!(set.reserve(&without, HOUR).expect("works").into_result().is_ok());
+        assert!(without.reserve(HOUR).expect("works").into_result().is_ok());
     });
     let set = tokens(Algorithm::Gcra).add_limit(Limit::budget("dollars", 5, HOUR));
     with_set(set, |set| {
-        let outcome = set.reserve(&set.request().with("tokens", 1).expect("declared"), HOUR);
+        let outcome = set.request().with("tokens", 1).expect("declared").reserve(HOUR);
         assert!(
             matches!(outcome, Err(Error::Request(RequestError::NotReservable { limit, .. })) if limit == "dollars")
         );
@@ -151,7 +148,7 @@ fn no_request_reserves_the_impossible() {
     with_set(tokens(Algorithm::Gcra), |set| {
         let request = set.request().with("tokens", 11).expect("declared");
         assert!(matches!(
-            set.reserve(&request, HOUR),
+            request.reserve(HOUR),
             Err(Error::Request(RequestError::NeverAdmissible { max: 10, .. }))
         ));
     });
@@ -212,10 +209,10 @@ fn a_reservation_counts_as_a_request_does_that_is_admitted_at_once() {
     for is_reserved in [true, false] {
         for units in [1, 9] {
             if is_reserved {
-                let reserved = set.reserve(&request(units), HOUR).expect("works");
+                let reserved = request(units).reserve(HOUR).expect("works");
                 drop(reserved.into_result().expect("within an hour"));
             } else {
-                assert!(set.check(&request(units)).expect("works").is_admitted());
+                assert!(request(units).check().expect("works").is_admitted());
             }
         }
         let limits = &segment.snapshot().expect("no error").sets[0].limits;

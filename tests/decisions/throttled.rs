@@ -19,7 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HALF: Duration = Duration::from_secs(30);
 
 fn throttle(set: &LimitSet, wait: Duration) {
-    let mut permit = expect_permit(set.try_acquire(&set.request()));
+    let mut permit = expect_permit(set.request().try_acquire());
     permit.throttled(wait).expect("works");
 }
 
@@ -35,7 +35,7 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
     throttle(&set, HALF);
     for (instant, left) in [(Duration::ZERO, HALF), (HALF - NANOSECOND, NANOSECOND)] {
         scene.clock.advance_to(instant);
-        let refusal = expect_refusal(set.try_acquire(&set.request()));
+        let refusal = expect_refusal(set.request().try_acquire());
         assert_eq!(
             (refusal.reason(), refusal.binding()),
             (RefusalReason::Throttled, None)
@@ -45,7 +45,7 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
             refusal.to_string(),
             format!("set `api` is throttled, retry after {left:?}")
         );
-        let standing = set.peek(&set.request()).expect("works");
+        let standing = set.request().peek().expect("works");
         assert!(standing.iter().all(|verdict| verdict.retry_after == Some(left)));
         let forecast = set.forecast().expect("works");
         assert!(
@@ -60,7 +60,7 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
     assert_eq!(snapshot.sets[0].active, 0, "the permit was given back");
 
     scene.clock.advance_to(HALF);
-    assert!(set.try_acquire(&set.request()).expect("works").is_admitted());
+    assert!(set.request().try_acquire().expect("works").is_admitted());
     assert_eq!(scene.snapshot().throttled_for, Duration::ZERO);
 }
 
@@ -72,7 +72,7 @@ fn a_limit_that_takes_longer_binds_and_a_longer_throttling_stays() {
     );
     let set = scene.set();
     throttle(&set, HALF);
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(
         (refusal.reason(), refusal.retry_after()),
         (RefusalReason::Rate, Some(MINUTE))
@@ -80,7 +80,7 @@ fn a_limit_that_takes_longer_binds_and_a_longer_throttling_stays() {
 
     set.throttle(2 * MINUTE).expect("works");
     set.throttle(HALF).expect("works");
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(
         (refusal.reason(), refusal.retry_after()),
         (RefusalReason::Throttled, Some(2 * MINUTE))
@@ -97,18 +97,32 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     );
     let set = scene.set();
     let request = set.request();
-    let throttled = set.key("throttled").expect("keyed");
-    let mut permit = expect_permit(throttled.try_acquire(&request));
+    let throttled = "throttled";
+    let mut permit = expect_permit(request.for_key(throttled).expect("keyed").try_acquire());
     permit.throttled(HALF).expect("works");
-    let reason = || throttled.check(&request).expect("works").reason();
+    let reason = || {
+        request
+            .for_key(throttled)
+            .expect("keyed")
+            .check()
+            .expect("works")
+            .reason()
+    };
     assert_eq!(reason(), Some(RefusalReason::Throttled));
 
     // What the others use is replenished by then, so each of them is given a row that another had.
     for number in 0..10_u32 {
         scene.clock.advance_to(Duration::from_secs(u64::from(number)));
         for other in 0..20_u32 {
-            let key = set.key((number * 20 + other).to_le_bytes()).expect("keyed");
-            assert!(key.check(&request).expect("works").is_admitted());
+            let key = (number * 20 + other).to_le_bytes();
+            assert!(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .check()
+                    .expect("works")
+                    .is_admitted()
+            );
         }
         assert_eq!(reason(), Some(RefusalReason::Throttled));
     }
@@ -132,13 +146,22 @@ fn a_reset_ends_it() {
             .add_limit(Limit::calls("requests", 1_000, MINUTE)),
     );
     let set = scene.set();
-    let keys = ["one", "other"].map(|key| set.key(key).expect("keyed"));
-    let are_admitted = || keys.map(|key| key.check(&set.request()).expect("works").is_admitted());
-    for key in &keys {
-        key.throttle(HALF).expect("works");
+    let keys = ["one", "other"];
+    let are_admitted = || {
+        keys.map(|key| {
+            set.request()
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        })
+    };
+    for key in keys {
+        set.key(key).expect("keyed").throttle(HALF).expect("works");
     }
     assert_eq!(are_admitted(), [false, false]);
-    keys[0].reset(&[]).expect("works");
+    set.key(keys[0]).expect("keyed").reset(&[]).expect("works");
     assert_eq!(are_admitted(), [true, false]);
     set.reset(&[], false).expect("works");
     assert_eq!(are_admitted(), [true, true]);
@@ -171,12 +194,12 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
         SetDeclaration::new("api").add_limit(Limit::budget("tokens", 100, MINUTE)),
     );
     let set = scene.set();
-    let mut streaming = expect_permit(set.try_acquire(&set.request()));
+    let mut streaming = expect_permit(set.request().try_acquire());
     throttle(&set, HALF);
     assert!(streaming.debit("tokens", 10).expect("works").is_admitted());
     assert!(set.debit("tokens", 10).expect("works").is_admitted());
     assert_eq!(
-        expect_refusal(set.try_acquire(&set.request())).reason(),
+        expect_refusal(set.request().try_acquire()).reason(),
         RefusalReason::Throttled
     );
 
@@ -187,8 +210,8 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
             .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     throttle(&shadow.set(), HALF);
-    let request = shadow.set().request();
-    assert!(shadow.set().check(&request).expect("works").is_admitted());
+    let set = shadow.set();
+    assert!(set.request().check().expect("works").is_admitted());
 }
 
 /// By the counter of the processor the clock may be read as some microseconds earlier than it was for throttling.
@@ -198,7 +221,7 @@ fn the_longest_time_begins_at_once() {
         create(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1_000, MINUTE)));
     for _ in 0..10 {
         set.throttle(Duration::from_secs(40 * 24 * 3600)).expect("works");
-        let refusal = expect_refusal(set.try_acquire(&set.request()));
+        let refusal = expect_refusal(set.request().try_acquire());
         assert_eq!(refusal.reason(), RefusalReason::Throttled);
         set.reset(&[], false).expect("works");
     }
@@ -212,7 +235,7 @@ fn reservations_begin_after_it() {
     );
     let set = scene.set();
     set.throttle(HALF).expect("works");
-    let reserve = |longest| set.reserve(&set.request(), longest).expect("works");
+    let reserve = |longest| set.request().reserve(longest).expect("works");
     assert!(matches!(reserve(HALF - NANOSECOND), ReserveOutcome::Refused(_)));
     let reservation = reserve(HALF).into_result().expect("soon enough");
     assert_eq!(reservation.delay(), HALF);
@@ -223,7 +246,7 @@ fn batches_that_were_drawn_are_not_spent_meanwhile() {
     let limit = Limit::calls("requests", 1_000, MINUTE).credit(Credit::batch(100));
     let scene = Scene::at(Duration::ZERO, SetDeclaration::new("api").add_limit(limit));
     let set = scene.set();
-    let admitted = || set.try_acquire(&set.request()).expect("works").is_admitted();
+    let admitted = || set.request().try_acquire().expect("works").is_admitted();
     assert!(admitted(), "and a batch is drawn");
     set.throttle(HALF).expect("works");
     assert!(!admitted());
@@ -239,7 +262,7 @@ fn a_permit_says_it_once_and_while_it_holds_something() {
         SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 2)),
     );
     let set = scene.set();
-    let mut permit = expect_permit(set.try_acquire(&set.request()));
+    let mut permit = expect_permit(set.request().try_acquire());
     permit.throttled(HALF).expect("works");
     assert!(matches!(
         permit.throttled(HALF),
@@ -263,7 +286,7 @@ fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
             .map(|count| {
                 let other = set.clone();
                 let waiter = thread::spawn(move || {
-                    let outcome = other.acquire(&other.request(), TIMEOUT).expect("works");
+                    let outcome = other.request().acquire(TIMEOUT).expect("works");
                     assert!(matches!(outcome, Outcome::Admitted(_)), "{outcome:?}");
                     begun.elapsed()
                 });
@@ -293,11 +316,11 @@ fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
     );
     let set = scene.set();
     let five = set.request().with("requests", 5).expect("declared");
-    assert!(set.check(&five).expect("works").is_admitted());
+    assert!(five.check().expect("works").is_admitted());
     thread::scope(|scope| {
         scope.spawn(|| {
             let all = set.request().with("requests", 10).expect("declared");
-            let outcome = set.acquire(&all, TIMEOUT).expect("works");
+            let outcome = all.acquire(TIMEOUT).expect("works");
             assert!(outcome.is_admitted());
         });
         scene::process::eventually("it waits", || {
@@ -305,9 +328,9 @@ fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
             snapshot.sets[0].tickets.len() == 1
         });
         let refusals = || {
-            let check = set.check(&set.request()).expect("works").into_result();
+            let check = set.request().check().expect("works").into_result();
             [
-                expect_refusal(set.try_acquire(&set.request())),
+                expect_refusal(set.request().try_acquire()),
                 check.expect_err("no room"),
             ]
             .map(|refusal| (refusal.reason(), refusal.retry_after()))
@@ -332,14 +355,14 @@ fn what_was_admitted_without_a_row_throttles_no_other_key() {
     let set = scene.set();
     // More than there are rows.
     for number in 0..1_000_u32 {
-        let key = set.key(number.to_le_bytes()).expect("keyed");
-        let mut permit = expect_permit(key.try_acquire(&set.request()));
+        let key = number.to_le_bytes();
+        let mut permit = expect_permit(set.request().for_key(key).expect("keyed").try_acquire());
         if number == 999 {
             permit.throttled(HALF).expect("works");
         }
     }
-    let other = set.key("other").expect("keyed");
-    let forecast = other.forecast().expect("works");
+    let other = "other";
+    let forecast = set.key(other).expect("keyed").forecast().expect("works");
     assert_eq!(
         (forecast[0].spendable, forecast[0].full_after),
         (10, Some(Duration::ZERO))

@@ -155,7 +155,7 @@ fn check_afterwards(directory: &Path) {
     let alive = segment.snapshot().expect("a copy").participants;
     assert_eq!(alive.iter().filter(|it| it.alive).count(), 1, "{alive:?}");
     let api = segment.set("api").expect("declared");
-    assert!(api.try_acquire(&api.request()).expect("works").is_admitted());
+    assert!(api.request().try_acquire().expect("works").is_admitted());
 }
 
 #[test]
@@ -195,7 +195,8 @@ fn joining_in_a_forked_child() {
             Box::new(move || {
                 let api = segment.set("api")?;
                 let take = || {
-                    api.try_acquire(&api.request())
+                    api.request()
+                        .try_acquire()
                         .map(|outcome| assert!(outcome.is_admitted()))
                 };
                 take().inspect_err(|_| take().expect("the later try works"))
@@ -229,8 +230,8 @@ fn waiting_in_line() {
             let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
-                let held = api.try_acquire(&api.request())?.into_result();
-                let refused = api.acquire(&api.request(), SHORT)?;
+                let held = api.request().try_acquire()?.into_result();
+                let refused = api.request().acquire(SHORT)?;
                 assert!(held.is_err() || !refused.is_admitted());
                 Ok(())
             })
@@ -268,8 +269,8 @@ fn waiting_as_a_future() {
             let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
-                let _held = api.try_acquire(&api.request())?.into_result();
-                let refused = block_on(api.acquire_async(&api.request(), SHORT))?;
+                let _held = api.request().try_acquire()?.into_result();
+                let refused = block_on(api.request().acquire_async(SHORT))?;
                 assert!(!refused.is_admitted());
                 Ok(())
             })
@@ -287,7 +288,7 @@ fn renewing_leases_in_the_background() {
             let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
-                let Ok(permit) = api.try_acquire(&api.request())?.into_result() else {
+                let Ok(permit) = api.request().try_acquire()?.into_result() else {
                     panic!("nothing is held");
                 };
                 permit.heartbeat_in_background()

@@ -66,7 +66,7 @@ impl Host {
 
     pub fn is_admitted(&self) -> bool {
         let set = self.scene.set();
-        let outcome = set.try_acquire(&set.request()).expect("a decision");
+        let outcome = set.request().try_acquire().expect("a decision");
         outcome.into_result().is_ok()
     }
 

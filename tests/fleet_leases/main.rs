@@ -31,14 +31,14 @@ use store::Store;
 fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
     let host = Host::new(calls(100), &Store::default());
     let set = host.scene.set();
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(
         (refusal.reason(), refusal.binding(), refusal.retry_after()),
         (RefusalReason::Lease, Some("calls"), None)
     );
     assert_eq!(host.scene.snapshot().counts.refused_lease, 1);
     assert_eq!(host.ask(), 1);
-    drop(expect_permit(set.try_acquire(&set.request())));
+    drop(expect_permit(set.request().try_acquire()));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn who_waits_is_admitted_when_an_answer_comes() {
     let host = Host::new(calls(600), &Store::default());
     let set = host.scene.set();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| expect_permit(set.acquire(&set.request(), TIMEOUT)).release());
+        let waiter = scope.spawn(|| expect_permit(set.request().acquire(TIMEOUT)).release());
         eventually("the request waits", || queued(&host.scene.segment) == 1);
         assert_eq!(host.ask(), 1);
         assert!(waiter.join().is_ok(), "admitted");
@@ -161,7 +161,7 @@ fn a_set_is_taken_as_a_whole_or_not_at_all() {
         .add_limit(calls(60_000));
     let host = Host::of_set(set, &Store::default());
     let set = host.scene.set();
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(
         (refusal.reason(), refusal.binding()),
         (RefusalReason::Lease, Some("calls"))
@@ -171,10 +171,10 @@ fn a_set_is_taken_as_a_whole_or_not_at_all() {
     let left = || host.scene.snapshot().limits[1].remaining;
     let before = left();
     let _held = [
-        expect_permit(set.try_acquire(&set.request())),
-        expect_permit(set.try_acquire(&set.request())),
+        expect_permit(set.request().try_acquire()),
+        expect_permit(set.request().try_acquire()),
     ];
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::Concurrency);
     assert_eq!(left(), before - 2, "a refusal spends nothing");
 }
@@ -187,10 +187,10 @@ fn unused_cost_comes_back_to_the_lease() {
     let host = Host::new(tokens, &Store::default());
     let set = host.scene.set();
     let request = set.request().with("tokens", 500).expect("a limit");
-    expect_refusal(set.try_acquire(&request));
+    expect_refusal(request.try_acquire());
     host.ask();
     let before = host.left();
-    let mut permit = expect_permit(set.try_acquire(&request));
+    let mut permit = expect_permit(request.try_acquire());
     let settled = permit.settle([("tokens", 100)]).expect("settles");
     assert_eq!(settled.refunded("tokens"), 400);
     assert_eq!(host.left(), before - 100);
@@ -203,7 +203,7 @@ fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
     host.is_admitted();
     host.ask();
     let set = host.scene.set();
-    let mut permit = expect_permit(set.try_acquire(&set.request()));
+    let mut permit = expect_permit(set.request().try_acquire());
     assert!(permit.debit("spend", 400).is_ok());
     drop(permit);
     host.is_admitted();
@@ -219,7 +219,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     let mut permits = Vec::new();
     while permits.len() < 3 {
         host.ask();
-        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        permits.extend(set.request().try_acquire().expect("a decision").into_result());
         host.scene.pass(Duration::from_millis(1));
     }
     let numbers: Vec<_> = permits
@@ -249,7 +249,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     let mut permits = Vec::new();
     while permits.len() < 6 {
         host.ask();
-        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        permits.extend(set.request().try_acquire().expect("a decision").into_result());
         host.scene.pass(Duration::from_millis(10));
     }
     host.fail(StoreProblem::Unreachable);
@@ -268,7 +268,7 @@ fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> 
     let mut permits = Vec::new();
     while permits.len() < count {
         host.ask();
-        permits.extend(set.try_acquire(&set.request()).expect("a decision").into_result());
+        permits.extend(set.request().try_acquire().expect("a decision").into_result());
         host.scene.pass(Duration::from_millis(10));
     }
     permits
@@ -295,7 +295,7 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
     );
     // Its release gives nothing back, and any process that looks under the lock takes the others back.
     first.release().expect("works");
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::Lease);
     assert_eq!(scene.snapshot().limits[0].counts.reclaimed, 2);
     assert!(permits.all(|permit| permit.reclaimed()));
@@ -337,7 +337,7 @@ fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
     assert_eq!(host.scene.snapshot().active, 4);
     permits[3].heartbeat().expect("whole");
     assert!(permits[4].heartbeat().is_err());
-    expect_refusal(set.try_acquire(&set.request()));
+    expect_refusal(set.request().try_acquire());
     assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 2);
 }
 
@@ -348,7 +348,7 @@ fn places_of_many_holds_are_taken_back_in_batches() {
     let set = host.scene.set();
     let permits = holding(&host, &set, 200);
     host.scene.pass(LEASE);
-    expect_refusal(set.try_acquire(&set.request()));
+    expect_refusal(set.request().try_acquire());
     assert_eq!(host.scene.snapshot().limits[0].counts.reclaimed, 200);
     assert!(permits.iter().all(Permit::reclaimed));
 }
@@ -510,7 +510,7 @@ fn opened_copy(host: &Host, change: impl FnOnce(&Path)) -> Segment {
 
 fn asks_as_a_host_without_a_lease(copy: &Segment) {
     let set = copy.set("api").expect("declared");
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::Lease);
     let duty = copy.fleet().try_take_duty().expect("works").expect("free");
     let asked = duty.ask().expect("works").remove(0);
@@ -534,7 +534,7 @@ fn a_copy_with_a_damaged_journal_is_another_host_once_it_is_reset() {
         raw.set_word(raw.control() + control::JOURNAL, journal::ENTRIES as u64 + 1);
     });
     let set = copy.set("api").expect("declared");
-    assert!(set.try_acquire(&set.request()).is_err(), "it is poisoned");
+    assert!(set.request().try_acquire().is_err(), "it is poisoned");
     set.reset(&[], false).expect("heals it");
     asks_as_a_host_without_a_lease(&copy);
 }

@@ -164,11 +164,7 @@ fn work(segment: &Segment, socket: &Path, count: &AtomicU64) {
     thread::scope(|scope| {
         scope.spawn(|| refresh(&segment.fleet(), socket));
         while !is_over.load(Ordering::Relaxed) {
-            if let Ok(permit) = set
-                .acquire(&set.request(), TIMEOUT)
-                .expect("a decision")
-                .into_result()
-            {
+            if let Ok(permit) = set.request().acquire(TIMEOUT).expect("a decision").into_result() {
                 count.fetch_add(1, Ordering::Relaxed);
                 drop(permit);
             }
@@ -199,7 +195,7 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
         let steps = SharedWords::new(1);
         let set = segment.set("api").expect("declared");
         let take = || {
-            let _ = set.check(&set.request()).expect("a decision");
+            let _ = set.request().check().expect("a decision");
         };
         let mut dice = Rng::with_seed(19);
         for _ in 0..KILLS {

@@ -59,55 +59,53 @@ pub enum Way {
 /// What is limited: the set, one of its keys, or an address.
 pub enum Subject<'a> {
     Set(&'a LimitSet),
-    Key(Key<'a>),
-    Address(Address<'a>),
+    Key(Key<'a>, String),
+    Address(Address<'a>, IpAddr),
 }
 
 impl<'a> Subject<'a> {
     pub fn of(set: &'a LimitSet, key: u8) -> Result<Self, Error> {
         if set.is_by_address() {
             let address = IpAddr::V4(Ipv4Addr::new(10, key % 4, key / 4, key));
-            return Ok(Self::Address(set.address(address)?));
+            return Ok(Self::Address(set.address(address)?, address));
         }
         if set.is_keyed() {
-            return Ok(Self::Key(set.key(key_name(key))?));
+            return Ok(Self::Key(set.key(key_name(key))?, key_name(key)));
         }
         Ok(Self::Set(set))
     }
 
+    /// The request, put to it.
+    fn ask<'s>(&self, request: &Request<'s>) -> Result<Request<'s>, Error> {
+        match self {
+            Self::Set(_) => Ok(request.clone()),
+            Self::Key(_, key) => request.for_key(key),
+            Self::Address(_, address) => request.for_address(*address),
+        }
+    }
+
     /// An address is only checked: nothing is held of networks.
-    pub fn try_acquire(&self, request: &Request, way: Way) -> Result<Outcome<'a>, Error> {
-        let at_once = Duration::ZERO;
-        match (self, way) {
-            (Self::Set(set), Way::AsWritten) => set.try_acquire(request),
-            (Self::Set(set), Way::Otherwise) => set.acquire(request, at_once),
-            (Self::Key(key), Way::AsWritten) => key.try_acquire(request),
-            (Self::Key(key), Way::Otherwise) => key.acquire(request, at_once),
-            (Self::Address(_), _) => unreachable!("addresses are checked"),
+    pub fn try_acquire<'s>(&self, request: &Request<'s>, way: Way) -> Result<Outcome<'s>, Error> {
+        let request = self.ask(request)?;
+        match way {
+            Way::AsWritten => request.try_acquire(),
+            Way::Otherwise => request.acquire(Duration::ZERO),
         }
     }
 
-    pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
-        match self {
-            Self::Set(set) => set.check(request),
-            Self::Key(key) => key.check(request),
-            Self::Address(address) => address.check(request),
-        }
+    pub fn check<'s>(&self, request: &Request<'s>) -> Result<Checked<'s>, Error> {
+        self.ask(request)?.check()
     }
 
-    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
-        match self {
-            Self::Set(set) => set.peek(request),
-            Self::Key(key) => key.peek(request),
-            Self::Address(address) => address.peek(request),
-        }
+    pub fn peek<'s>(&self, request: &Request<'s>) -> Result<Vec<Verdict<'s>>, Error> {
+        self.ask(request)?.peek()
     }
 
     fn debit(&self, limit: impl LimitName, used: u64) -> Result<Option<Checked<'a>>, Error> {
         match self {
             Self::Set(set) => set.debit(limit, used).map(Some),
-            Self::Key(key) => key.debit(limit, used).map(Some),
-            Self::Address(_) => Ok(None),
+            Self::Key(key, _) => key.debit(limit, used).map(Some),
+            Self::Address(..) => Ok(None),
         }
     }
 
@@ -115,8 +113,8 @@ impl<'a> Subject<'a> {
     pub fn forecast(&self) -> Result<Vec<(String, u64, Option<Duration>)>, Error> {
         let forecasts = match self {
             Self::Set(set) => set.forecast()?,
-            Self::Key(key) => key.forecast()?,
-            Self::Address(_) => return Ok(Vec::new()),
+            Self::Key(key, _) => key.forecast()?,
+            Self::Address(..) => return Ok(Vec::new()),
         };
         let of = |it: &shmlimit::snapshot::Forecast<'_>| (it.limit.to_owned(), it.spendable, it.full_after);
         Ok(forecasts.iter().map(of).collect())
@@ -177,7 +175,7 @@ impl Actor {
     }
 
     /// The request, as far as the set has what it names.
-    pub fn request(&self, set: &LimitSet, ask: &Ask) -> Request {
+    pub fn request<'a>(&self, set: &'a LimitSet, ask: &Ask) -> Request<'a> {
         let mut request = set.request();
         let limits = self.declaration.sets()[0].limits();
         for (limit, cost) in limits.iter().zip(&ask.costs) {
@@ -263,15 +261,14 @@ impl Actor {
             }
             Operation::CheckMany(ask, keys) => {
                 let keys: Vec<String> = keys.iter().map(|key| key_name(*key)).collect();
-                drop(set.check_many(&keys, &self.request(&set, ask))?);
+                drop(self.request(&set, ask).check_many(&keys)?);
             }
             Operation::Reserve(ask, delay, is_cancelled) => {
                 let (request, delay) = (self.request(&set, ask), Duration::from_micros(*delay));
-                let outcome = match &subject {
-                    Subject::Set(set) => set.reserve(&request, delay)?,
-                    Subject::Key(key) => key.reserve(&request, delay)?,
-                    Subject::Address(_) => return Ok(Done::default()),
-                };
+                if set.is_by_address() {
+                    return Ok(Done::default());
+                }
+                let outcome = subject.ask(&request)?.reserve(delay)?;
                 match outcome {
                     ReserveOutcome::Reserved(mut reservation) if *is_cancelled => {
                         reservation.cancel()?;
@@ -285,11 +282,10 @@ impl Actor {
             Operation::Wait(ask, timeout) => {
                 let timeout = timeout.map(Duration::from_micros);
                 let request = self.request(&set, ask);
-                let future = match &subject {
-                    Subject::Set(set) => set.acquire_owned(&request, timeout),
-                    Subject::Key(key) => key.acquire_owned(&request, timeout),
-                    Subject::Address(_) => return Ok(Done::default()),
-                };
+                if set.is_by_address() {
+                    return Ok(Done::default());
+                }
+                let future = subject.ask(&request)?.acquire_async(timeout).into_owned();
                 if self.waiting.len() < MAX_WAITING {
                     self.waiting.push(Waiting {
                         future: Box::pin(future),
@@ -299,11 +295,10 @@ impl Actor {
             }
             Operation::WaitHere(ask, timeout) => {
                 let (request, timeout) = (self.request(&set, ask), Duration::from_micros(*timeout));
-                let outcome = match &subject {
-                    Subject::Set(set) => set.acquire(&request, timeout)?,
-                    Subject::Key(key) => key.acquire(&request, timeout)?,
-                    Subject::Address(_) => return Ok(Done::default()),
-                };
+                if set.is_by_address() {
+                    return Ok(Done::default());
+                }
+                let outcome = subject.ask(&request)?.acquire(timeout)?;
                 match outcome {
                     Outcome::Admitted(permit) => return Ok(self.keep(permit, step.key)),
                     Outcome::Refused(refusal) => return Ok(refused(refusal)),
@@ -400,23 +395,23 @@ impl Actor {
             }
             Operation::Throttle(micros) => match &subject {
                 Subject::Set(set) => set.throttle(Duration::from_micros(*micros))?,
-                Subject::Key(key) => key.throttle(Duration::from_micros(*micros))?,
-                Subject::Address(_) => {}
+                Subject::Key(key, _) => key.throttle(Duration::from_micros(*micros))?,
+                Subject::Address(..) => {}
             },
             Operation::ThrottleSet(micros) => set.throttle(Duration::from_micros(*micros))?,
             Operation::Reset(limit) => match &subject {
                 Subject::Set(set) => set.reset(&self.named(*limit), false)?,
-                Subject::Key(key) => drop(key.reset(&self.named(*limit))?),
-                Subject::Address(address) => drop(address.reset(&self.named(*limit))?),
+                Subject::Key(key, _) => drop(key.reset(&self.named(*limit))?),
+                Subject::Address(address, _) => drop(address.reset(&self.named(*limit))?),
             },
             Operation::ResetSet(limit, counters) => set.reset(&self.named(*limit), *counters)?,
             Operation::Assign(tier) => {
-                if let Subject::Key(key) = &subject {
+                if let Subject::Key(key, _) = &subject {
                     key.assign(tier_name(*tier))?;
                 }
             }
             Operation::Override(limit, capacity) => {
-                if let Subject::Key(key) = &subject {
+                if let Subject::Key(key, _) = &subject {
                     let limit = limit_name(&self.declaration, *limit);
                     match capacity {
                         Some(capacity) => key.override_capacity(limit, *capacity)?,

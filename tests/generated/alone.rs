@@ -488,9 +488,9 @@ impl Scene {
                 request.set_cost(limit.name(), 1).map_err(text)?;
             }
             for key in 0..40_u8 {
-                let outcome = set
-                    .key(format!("new {}", key_name(key)))
-                    .and_then(|it| it.try_acquire(&request));
+                let outcome = request
+                    .for_key(format!("new {}", key_name(key)))
+                    .and_then(|request| request.try_acquire());
                 match outcome.map_err(text)? {
                     Outcome::Admitted(_) => {}
                     Outcome::Refused(refusal) => {

@@ -51,7 +51,7 @@ fn closure<A, B>(answer: impl Fn(A) -> B + Send + Sync + 'static) -> impl Fn(A) 
 fn leaves_nothing(case: &str, body: impl FnMut(&Observed)) {
     let panics = with_each_panic(place, body, |place, calls| {
         assert_eq!(place.taken(), (0, 0), "{case}, call {calls}");
-        drop(expect_permit(place.set.try_acquire(&place.set.request())));
+        drop(expect_permit(place.set.request().try_acquire()));
     });
     assert!(panics > 2, "{case}: {panics}");
 }
@@ -66,7 +66,7 @@ const MEETS: [(&str, bool, bool); 4] = [
 
 /// Does the work while the place is taken, until the work waits for it where it may.
 fn run<T>(place: &Observed, is_taken: bool, may_wait: bool, work: impl Future<Output = T>) -> T {
-    let mut permit = is_taken.then(|| expect_permit(place.set.try_acquire(&place.set.request())));
+    let mut permit = is_taken.then(|| expect_permit(place.set.request().try_acquire()));
     let freeing = async {
         if may_wait && permit.is_some() {
             wait_until("it waits", || place.taken().1 == 1).await;

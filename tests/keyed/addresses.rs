@@ -28,14 +28,25 @@ impl Logins {
     }
 
     fn check(&self, address: &str) -> Checked<'_> {
-        let address = self.set.address(ip(address)).expect("counts networks");
-        address.check(&self.set.request()).expect("no error")
+        let address = ip(address);
+        self.set
+            .request()
+            .for_address(address)
+            .expect("keyed")
+            .check()
+            .expect("no error")
     }
 
     /// What is left for an address, and for its network.
     fn left(&self, address: &str) -> Vec<u64> {
-        let address = self.set.address(ip(address)).expect("counts networks");
-        let verdicts = address.peek(&self.set.request()).expect("no error");
+        let address = ip(address);
+        let verdicts = self
+            .set
+            .request()
+            .for_address(address)
+            .expect("keyed")
+            .peek()
+            .expect("no error");
         verdicts.iter().map(|verdict| verdict.remaining).collect()
     }
 }
@@ -98,10 +109,24 @@ fn a_reset_replenishes_all_networks_of_an_address() {
     for _ in 0..2 {
         assert!(logins.check("203.0.113.1").is_admitted());
     }
-    let address = logins.set.address(ip("203.0.113.1")).expect("counts networks");
-    assert!(address.reset(&["address"]).expect("no error"));
+    let address = ip("203.0.113.1");
+    assert!(
+        logins
+            .set
+            .address(address)
+            .expect("counts networks")
+            .reset(&["address"])
+            .expect("no error")
+    );
     assert_eq!(logins.left("203.0.113.1"), [2, 1]);
-    assert!(address.reset(&[]).expect("no error"));
+    assert!(
+        logins
+            .set
+            .address(address)
+            .expect("counts networks")
+            .reset(&[])
+            .expect("no error")
+    );
     assert_eq!(logins.left("203.0.113.1"), [2, 3]);
     let unknown = logins.set.address(ip("203.0.115.1")).expect("counts networks");
     assert!(!unknown.reset(&[]).expect("no error"));
@@ -115,7 +140,7 @@ fn addresses_and_keys_are_not_mixed_up() {
         Err(Error::Request(RequestError::AddressRequired { .. }))
     ));
     assert!(matches!(
-        logins.set.check(&logins.set.request()),
+        logins.set.request().check(),
         Err(Error::Request(RequestError::KeyRequired { .. }))
     ));
     let directory = tempfile::tempdir().expect("a directory");

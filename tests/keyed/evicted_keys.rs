@@ -28,8 +28,8 @@ fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
     let set = segment.set("api").expect("declared");
     let request = set.request().with("tokens", 500_000).expect("declared");
     for number in 0..MANY {
-        let key = set.key(format!("tenant {number}")).expect("keyed");
-        let mut permit = expect_permit(key.try_acquire(&request));
+        let key = format!("tenant {number}");
+        let mut permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
         let settlement = permit.settle([("tokens", 100_000)]).expect("works");
         assert_eq!(settlement.refunded("tokens"), 400_000, "tenant {number}");
     }
@@ -43,19 +43,19 @@ fn a_key_that_was_pushed_out_refunds_nothing_to_the_key_that_has_its_row() {
     let segment = segment(&directory);
     let set = segment.set("api").expect("declared");
     let request = set.request().with("tokens", 500_000).expect("declared");
-    let first = set.key("first").expect("keyed");
-    let mut permit = expect_permit(first.try_acquire(&request));
+    let first = "first";
+    let mut permit = expect_permit(request.for_key(first).expect("keyed").try_acquire());
     for number in 1..MANY {
-        let key = set.key(format!("tenant {number}")).expect("keyed");
-        drop(expect_permit(key.try_acquire(&request)));
+        let key = format!("tenant {number}");
+        drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
     }
     let settlement = permit.settle([("tokens", 0)]).expect("works");
     assert_eq!(settlement.refunded("tokens"), 0);
     for number in 2..MANY {
-        let verdicts = set
-            .key(format!("tenant {number}"))
+        let verdicts = request
+            .for_key(format!("tenant {number}"))
             .expect("keyed")
-            .peek(&request)
+            .peek()
             .expect("works");
         assert!(verdicts[0].remaining < 510_000, "tenant {number}: {verdicts:?}");
     }

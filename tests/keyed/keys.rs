@@ -50,9 +50,17 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
     let api = segment.set("api").expect("declared");
     let mut permits = Vec::new();
     for number in 0..1_000 {
-        let key = api.key(format!("tenant-{number}")).expect("a key");
+        let key = &format!("tenant-{number}");
         for _ in 0..=number % 4 {
-            permits.extend(key.try_acquire(&api.request()).expect("works").into_result().ok());
+            permits.extend(
+                api.request()
+                    .for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("works")
+                    .into_result()
+                    .ok(),
+            );
         }
     }
     let keys = by_name(&reader);
@@ -109,9 +117,10 @@ fn a_key_is_shown_as_far_as_it_is_kept() {
     let cut = format!("{}é and so on", "x".repeat(39));
     for key in [&b"\xff\x00\x01"[..], cut.as_bytes(), "größe".as_bytes()] {
         drop(
-            api.key(key)
+            api.request()
+                .for_key(key)
                 .expect("a key")
-                .try_acquire(&api.request())
+                .try_acquire()
                 .expect("works"),
         );
     }
@@ -147,9 +156,10 @@ fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
     );
     let api = segment.set("api").expect("declared");
     drop(
-        api.key("secret")
+        api.request()
+            .for_key("secret")
             .expect("a key")
-            .try_acquire(&api.request())
+            .try_acquire()
             .expect("works"),
     );
     let file = std::fs::read(directory.path().join("limits")).expect("read");
@@ -177,16 +187,17 @@ fn who_waits_is_counted_in_the_line_of_its_key() {
     let held: Vec<_> = ["a", "b"]
         .iter()
         .map(|name| {
-            api.key(name)
+            api.request()
+                .for_key(name)
                 .expect("a key")
-                .try_acquire(&api.request())
+                .try_acquire()
                 .expect("works")
         })
         .collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let outcome = api.key("a").expect("a key").acquire(&api.request(), None);
+                let outcome = api.request().for_key("a").expect("a key").acquire(None);
                 assert!(outcome.expect("works").is_admitted());
             });
         }
@@ -225,9 +236,15 @@ fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let keys = [0, 1, 2].map(|number: u8| api.key([number]).expect("a key"));
+            let keys = [[0], [1], [2_u8]];
             for key in keys.iter().cycle().take(200_000) {
-                drop(key.try_acquire(&api.request()).expect("works"));
+                drop(
+                    api.request()
+                        .for_key(key)
+                        .expect("keyed")
+                        .try_acquire()
+                        .expect("works"),
+                );
             }
             is_done.store(true, Ordering::Relaxed);
         });
@@ -299,9 +316,10 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
     let api = segment.set("api").expect("declared");
     for _ in 0..4 {
         drop(
-            api.key("a")
+            api.request()
+                .for_key("a")
                 .expect("a key")
-                .try_acquire(&api.request())
+                .try_acquire()
                 .expect("works"),
         );
     }
@@ -365,9 +383,10 @@ fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
     let api = segment.set("api").expect("declared");
     let permits: Vec<_> = (0..20_u8)
         .map(|number| {
-            api.key([number])
+            api.request()
+                .for_key([number])
                 .expect("a key")
-                .try_acquire(&api.request())
+                .try_acquire()
                 .expect("works")
         })
         .collect();

@@ -21,19 +21,24 @@ fn calls(capacity: u64) -> Limit {
     Limit::calls("requests", capacity, MINUTE)
 }
 
-fn try_take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Option<Permit<'a>> {
-    let key = set.key(key).expect("a key");
-    key.try_acquire(request).expect("a decision").into_result().ok()
+fn try_take<'a>(key: &str, request: &Request<'a>) -> Option<Permit<'a>> {
+    request
+        .for_key(key)
+        .expect("keyed")
+        .try_acquire()
+        .expect("a decision")
+        .into_result()
+        .ok()
 }
 
-fn take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Permit<'a> {
-    try_take(set, key, request).expect("there is room")
+fn take<'a>(key: &str, request: &Request<'a>) -> Permit<'a> {
+    try_take(key, request).expect("there is room")
 }
 
 /// What a key has left of the first limit.
 fn remaining(set: &LimitSet, key: &str) -> u64 {
     let request = set.request().with("requests", 0).expect("valid");
-    let verdicts = set.key(key).expect("a key").peek(&request).expect("works");
+    let verdicts = request.for_key(key).expect("a key").peek().expect("works");
     verdicts[0].remaining
 }
 
@@ -43,14 +48,14 @@ fn each_key_has_limits_of_its_own() {
     let request = set.request();
     for round in 1..=3 {
         for key in ["a", "b", "c"] {
-            assert!(try_take(&set, key, &request).is_some(), "number {round} of {key}");
+            assert!(try_take(key, &request).is_some(), "number {round} of {key}");
         }
     }
     for key in ["a", "b", "c"] {
-        let refused = set
-            .key(key)
+        let refused = request
+            .for_key(key)
             .expect("a key")
-            .try_acquire(&request)
+            .try_acquire()
             .expect("a decision");
         let Outcome::Refused(refusal) = refused else {
             panic!("a fourth of three for {key}");
@@ -61,7 +66,7 @@ fn each_key_has_limits_of_its_own() {
         );
         assert!(refusal.retry_after().expect("time heals it") <= MINUTE / 3);
     }
-    assert!(try_take(&set, "d", &request).is_some());
+    assert!(try_take("d", &request).is_some());
     let set = first_set(&segment);
     assert_eq!((set.counts.admitted, set.counts.refused_rate), (10, 3));
     let keys = set.keys.expect("keyed");
@@ -93,7 +98,7 @@ fn a_sliding_window_may_refuse_a_key_early_by_a_64th_of_the_window_and_never_adm
         let now = scene.clock.now();
         // How many were admitted in the stretch that ends now.
         let within = |length: Duration| admitted.len() - admitted.partition_point(|at| *at + length <= now);
-        if try_take(&set, "a", &request).is_some() {
+        if try_take("a", &request).is_some() {
             assert!(within(WINDOW) < CAPACITY, "one more than the capacity");
             admitted.push(now);
         } else {
@@ -123,10 +128,10 @@ fn keys_are_told_apart_by_every_byte_and_by_their_length() {
     ];
     for admitted in [true, false] {
         for key in keys {
-            let outcome = set
-                .key(key)
+            let outcome = request
+                .for_key(key)
                 .expect("a key")
-                .try_acquire(&request)
+                .try_acquire()
                 .expect("a decision");
             assert_eq!(outcome.is_admitted(), admitted, "{} bytes", key.len());
         }
@@ -166,16 +171,14 @@ fn a_keyed_set_needs_a_key_and_another_knows_none() {
     assert!(matches!(plain.key("a"), Err(Error::Request(RequestError::NotKeyed { set })) if set == "plain"));
     let request = api.request();
     let needs_key = |error: Option<Error>| matches!(error, Some(Error::Request(RequestError::KeyRequired { set })) if set == "api");
-    assert!(needs_key(api.try_acquire(&request).err()));
-    assert!(needs_key(api.acquire(&request, None).err()));
-    assert!(needs_key(api.reserve(&request, MINUTE).err()));
-    assert!(needs_key(api.peek(&request).err()));
+    assert!(needs_key(request.try_acquire().err()));
+    assert!(needs_key(request.acquire(None).err()));
+    assert!(needs_key(request.reserve(MINUTE).err()));
+    assert!(needs_key(request.peek().err()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
-    assert!(needs_key(
-        runtime.block_on(api.acquire_async(&request, None)).err()
-    ));
+    assert!(needs_key(runtime.block_on(request.acquire_async(None)).err()));
     let counts = first_set(&segment).counts;
     assert_eq!((counts.admitted, counts.refused_rate), (0, 0));
 }
@@ -189,9 +192,9 @@ fn keys_that_are_not_stored_leave_no_trace_in_the_file() {
         let (_directory, segment, set) = create(declaration);
         let secret = "alice@example.org";
         let request = set.request();
-        assert!(try_take(&set, secret, &request).is_some());
-        assert!(try_take(&set, secret, &request).is_none());
-        assert!(try_take(&set, "bob@example.org", &request).is_some());
+        assert!(try_take(secret, &request).is_some());
+        assert!(try_take(secret, &request).is_none());
+        assert!(try_take("bob@example.org", &request).is_some());
         let file = std::fs::read(segment.path()).expect("the file");
         let is_there = file
             .windows(secret.len())
@@ -208,11 +211,11 @@ fn all_limits_of_a_key_are_taken_or_none() {
         .add_limit(Limit::concurrency("in_flight", 2));
     let (_directory, segment, set) = create(set);
     let request = |tokens| set.request().with("tokens", tokens).expect("declared");
-    let first = take(&set, "a", &request(90));
-    let refused = set
-        .key("a")
+    let first = take("a", &request(90));
+    let refused = request(20)
+        .for_key("a")
         .expect("a key")
-        .try_acquire(&request(20))
+        .try_acquire()
         .expect("a decision");
     let Outcome::Refused(refusal) = refused else {
         panic!("110 of 100");
@@ -225,11 +228,11 @@ fn all_limits_of_a_key_are_taken_or_none() {
     );
     assert_eq!(remaining(&set, "a"), 9, "a refusal takes nothing");
     assert_eq!(first_set(&segment).active, 1);
-    let second = take(&set, "a", &request(10));
-    let refused = set
-        .key("a")
+    let second = take("a", &request(10));
+    let refused = request(0)
+        .for_key("a")
         .expect("a key")
-        .try_acquire(&request(0))
+        .try_acquire()
         .expect("a decision");
     assert_eq!(
         refused
@@ -239,7 +242,7 @@ fn all_limits_of_a_key_are_taken_or_none() {
             .reason(),
         RefusalReason::Concurrency
     );
-    assert!(try_take(&set, "b", &request(100)).is_some());
+    assert!(try_take("b", &request(100)).is_some());
     drop((first, second));
     assert_eq!(first_set(&segment).active, 0);
 }
@@ -248,15 +251,15 @@ fn all_limits_of_a_key_are_taken_or_none() {
 fn what_a_key_holds_comes_back_to_it_alone() {
     let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 2)));
     let request = set.request();
-    let mut a = [take(&set, "a", &request), take(&set, "a", &request)];
-    let b = take(&set, "b", &request);
-    assert!(try_take(&set, "a", &request).is_none());
-    let second_of_b = take(&set, "b", &request);
+    let mut a = [take("a", &request), take("a", &request)];
+    let b = take("b", &request);
+    assert!(try_take("a", &request).is_none());
+    let second_of_b = take("b", &request);
     a[0].release().expect("works");
     a[0].release().expect("once more does nothing");
-    assert!(try_take(&set, "b", &request).is_none());
-    let again = take(&set, "a", &request);
-    assert!(try_take(&set, "a", &request).is_none());
+    assert!(try_take("b", &request).is_none());
+    let again = take("a", &request);
+    assert!(try_take("a", &request).is_none());
     drop((a, b, second_of_b, again));
     let snapshot = first_set(&segment);
     assert_eq!((snapshot.active, snapshot.holds.len()), (0, 0));
@@ -268,11 +271,9 @@ fn every_key_may_hold_one_at_the_same_time() {
     const KEYS: usize = 2_000;
     let (_directory, segment, set) = create(keyed(KEYS as u64).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
-    let permits: Vec<Permit<'_>> = (0..KEYS)
-        .map(|key| take(&set, &key.to_string(), &request))
-        .collect();
+    let permits: Vec<Permit<'_>> = (0..KEYS).map(|key| take(&key.to_string(), &request)).collect();
     assert_eq!(first_set(&segment).holds.len(), KEYS);
-    assert!(try_take(&set, "7", &request).is_none());
+    assert!(try_take("7", &request).is_none());
     drop(permits);
 }
 
@@ -285,19 +286,16 @@ fn what_a_dead_process_held_comes_back_to_its_keys() {
             let (segment, set) =
                 create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
-            let own = take(&set, "own", &request);
+            let own = take("own", &request);
             let mut child = Child::fork(|| {
-                let _held = [take(&set, "a", &request), take(&set, "b", &request)];
+                let _held = [take("a", &request), take("b", &request)];
                 die()
             });
             child.wait();
             for key in ["a", "b"] {
-                eventually("it is given back", || try_take(&set, key, &request).is_some());
+                eventually("it is given back", || try_take(key, &request).is_some());
             }
-            assert!(
-                try_take(&set, "own", &request).is_none(),
-                "the living keep theirs"
-            );
+            assert!(try_take("own", &request).is_none(), "the living keep theirs");
             drop(own);
             let snapshot = first_set(&segment);
             assert_eq!((snapshot.counts.reclaimed, snapshot.active), (2, 0));
@@ -309,21 +307,26 @@ fn what_a_dead_process_held_comes_back_to_its_keys() {
 fn a_key_waits_in_a_line_of_its_own() {
     let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
-    let held = take(&set, "a", &request);
+    let held = take("a", &request);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("a key");
-            key.acquire(&request, TIMEOUT).expect("works").is_admitted()
+            let key = "a";
+            request
+                .for_key(key)
+                .expect("keyed")
+                .acquire(TIMEOUT)
+                .expect("works")
+                .is_admitted()
         });
         eventually("it waits", || queued(&segment) == 1);
         // Others neither wait behind it, nor serve it.
         for _ in 0..10 {
-            drop(take(&set, "b", &request));
+            drop(take("b", &request));
         }
-        let late = set
-            .key("a")
+        let late = request
+            .for_key("a")
             .expect("a key")
-            .acquire(&request, Duration::from_millis(1));
+            .acquire(Duration::from_millis(1));
         assert!(!late.expect("works").is_admitted(), "no request overtakes");
         assert_eq!(queued(&segment), 1);
         drop(held);
@@ -340,11 +343,18 @@ fn the_last_hold_given_back_goes_to_a_waiter_for_one_in_any_queue() {
     let (_directory, segment, set) = create(set);
     let request = set.request();
     for _ in 0..20 {
-        let held = take(&set, "a", &request);
+        let held = take("a", &request);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let key = set.key("b").expect("a key");
-                assert!(key.acquire(&request, TIMEOUT).expect("works").is_admitted());
+                let key = "b";
+                assert!(
+                    request
+                        .for_key(key)
+                        .expect("keyed")
+                        .acquire(TIMEOUT)
+                        .expect("works")
+                        .is_admitted()
+                );
             });
             eventually("it waits", || queued(&segment) == 1);
             drop(held);
@@ -368,11 +378,13 @@ fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
     let served = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..2 * KEYS {
-            let (set, request, served) = (&set, &request, &served);
+            let (request, served) = (&request, &served);
             scope.spawn(move || {
-                let key = set.key(format!("key-{}", thread % KEYS)).expect("a key");
+                let key = &format!("key-{}", thread % KEYS);
                 for _ in 0..50 {
-                    drop(expect_permit(key.acquire(request, TIMEOUT)));
+                    drop(expect_permit(
+                        request.for_key(key).expect("keyed").acquire(TIMEOUT),
+                    ));
                     served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
             });
@@ -393,10 +405,14 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
             let (segment, set) =
                 create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
-            let held = take(&set, "a", &request);
+            let held = take("a", &request);
             let wait = || {
-                let key = set.key("a").expect("a key");
-                let outcome = key.acquire(&request, TIMEOUT).expect("works");
+                let key = "a";
+                let outcome = request
+                    .for_key(key)
+                    .expect("keyed")
+                    .acquire(TIMEOUT)
+                    .expect("works");
                 assert!(outcome.is_admitted());
             };
             let first = Child::fork(wait);
@@ -404,7 +420,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
             let second = Child::fork(wait);
             eventually("the second waits", || queued(&segment) == 2);
             first.kill();
-            assert!(try_take(&set, "b", &request).is_some());
+            assert!(try_take("b", &request).is_some());
             drop(held);
             second.succeed();
             // The dead one is found by the process that looks.
@@ -425,13 +441,23 @@ fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let [a, b] = ["a", "b"].map(|key| set.key(key).expect("a key"));
-        let held = a.acquire_async(&request, None).await.expect("works");
-        let mut dropped = Box::pin(a.acquire_async(&request, TIMEOUT));
+        let [a, b] = ["a", "b"];
+        let held = request
+            .for_key(a)
+            .expect("keyed")
+            .acquire_async(None)
+            .await
+            .expect("works");
+        let mut dropped = Box::pin(request.for_key(a).expect("keyed").acquire_async(TIMEOUT));
         let poll = tokio::time::timeout(Duration::from_millis(1), &mut dropped).await;
         assert!(poll.is_err(), "it waits");
-        let served = a.acquire_async(&request, TIMEOUT);
-        let other = b.acquire_async(&request, TIMEOUT).await.expect("works");
+        let served = request.for_key(a).expect("keyed").acquire_async(TIMEOUT);
+        let other = request
+            .for_key(b)
+            .expect("keyed")
+            .acquire_async(TIMEOUT)
+            .await
+            .expect("works");
         assert!(other.is_admitted(), "another key is not held up");
         drop(dropped);
         let (served, ()) = tokio::join!(served, async { drop(held) });
@@ -451,11 +477,17 @@ fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
     let request = set.request();
     std::thread::scope(|scope| {
         for key in ["a", "b", "c"] {
-            let (set, request) = (&set, &request);
+            let request = &request;
             scope.spawn(move || {
-                let key = set.key(key).expect("a key");
                 for _ in 0..5 {
-                    assert!(key.acquire(request, TIMEOUT).expect("works").is_admitted());
+                    assert!(
+                        request
+                            .for_key(key)
+                            .expect("keyed")
+                            .acquire(TIMEOUT)
+                            .expect("works")
+                            .is_admitted()
+                    );
                 }
             });
         }
@@ -468,12 +500,14 @@ fn a_key_reserves_ahead_for_itself_alone() {
     let scene = Scene::new(keyed(10).add_limit(calls(1)));
     let set = scene.set();
     let request = set.request();
-    let reserve = |key: &str| {
-        let key = set.key(key).expect("a key");
-        match key.reserve(&request, 3 * MINUTE).expect("works") {
-            ReserveOutcome::Reserved(reservation) => Some(reservation),
-            ReserveOutcome::Refused(_) => None,
-        }
+    let reserve = |key: &str| match request
+        .for_key(key)
+        .expect("keyed")
+        .reserve(3 * MINUTE)
+        .expect("works")
+    {
+        ReserveOutcome::Reserved(reservation) => Some(reservation),
+        ReserveOutcome::Refused(_) => None,
     };
     let delays: Vec<_> = (0..4).map(|_| reserve("a").expect("in time").delay()).collect();
     assert_eq!(delays, [Duration::ZERO, MINUTE, 2 * MINUTE, 3 * MINUTE]);
@@ -487,7 +521,7 @@ fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
     let scene = Scene::new(keyed(10).add_limit(limit));
     let (segment, set) = (&scene.segment, scene.set());
     let request = set.request().with("requests", 50).expect("declared");
-    let (mut a, mut b) = (take(&set, "a", &request), take(&set, "b", &request));
+    let (mut a, mut b) = (take("a", &request), take("b", &request));
     assert_eq!(
         a.settle([("requests", 10)]).expect("works").refunded("requests"),
         40
@@ -520,7 +554,7 @@ fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
     let request = set.request();
     let held: Vec<_> = ["a", "b"]
         .iter()
-        .flat_map(|key| [take(&set, key, &request), take(&set, key, &request)])
+        .flat_map(|key| [take(key, &request), take(key, &request)])
         .collect();
     assert!(!set.key("nobody").expect("a key").reset(&[]).expect("works"));
     assert!(matches!(
@@ -547,12 +581,12 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let scene = Scene::new(keyed(10).add_limit(limit));
     let set = scene.set();
     let request = set.request().with("requests", 80).expect("declared");
-    let mut before = take(&set, "a", &request);
+    let mut before = take("a", &request);
     // Of the second reset and the third no less than of the first.
     for reset in 1..=3 {
         assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
         scene.clock.advance_to(NEW_YEAR + 2 * reset * NANOSECOND);
-        let after = take(&set, "a", &request);
+        let after = take("a", &request);
         let settled = before.settle([("requests", 0)]).expect("works");
         assert_eq!(settled.refunded("requests"), 0, "reset {reset}");
         assert_eq!(remaining(&set, "a"), 20);
@@ -564,11 +598,16 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
 fn a_reset_of_a_key_serves_who_waits_for_it() {
     let (_directory, segment, set) = create(keyed(10).add_limit(Limit::calls("requests", 1, 60 * MINUTE)));
     let request = set.request();
-    let _used = take(&set, "a", &request);
+    let _used = take("a", &request);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("a key");
-            key.acquire(&request, TIMEOUT).expect("works").is_admitted()
+            let key = "a";
+            request
+                .for_key(key)
+                .expect("keyed")
+                .acquire(TIMEOUT)
+                .expect("works")
+                .is_admitted()
         });
         eventually("it waits", || queued(&segment) == 1);
         assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
@@ -586,17 +625,41 @@ fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
                 directory,
                 keyed(10).add_limit(Limit::calls("requests", 3, 60 * MINUTE)),
             );
-            let key = set.key("a").expect("a key");
+            let key = "a";
             let request = set.request();
-            assert!(key.try_acquire(&request).expect("a decision").is_admitted());
-            Child::fork(|| assert!(key.try_acquire(&request).expect("a decision").is_admitted())).succeed();
+            assert!(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("a decision")
+                    .is_admitted()
+            );
+            Child::fork(|| {
+                assert!(
+                    request
+                        .for_key(key)
+                        .expect("keyed")
+                        .try_acquire()
+                        .expect("a decision")
+                        .is_admitted()
+                )
+            })
+            .succeed();
             Child::fork(|| {
                 let opened = Segment::open(segment.path()).expect("opens");
                 let set = opened.set("api").expect("declared");
-                assert!(try_take(&set, "a", &set.request()).is_some());
+                assert!(try_take("a", &set.request()).is_some());
             })
             .succeed();
-            assert!(!key.try_acquire(&request).expect("a decision").is_admitted());
+            assert!(
+                !request
+                    .for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("a decision")
+                    .is_admitted()
+            );
             assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 1);
         },
     );
@@ -611,15 +674,15 @@ fn a_permit_of_a_key_is_inert_in_a_forked_child() {
             let (_segment, set) =
                 create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
-            let mut permit = take(&set, "a", &request);
+            let mut permit = take("a", &request);
             Child::fork(|| {
                 permit.release().expect("does nothing");
-                assert!(try_take(&set, "a", &request).is_none());
+                assert!(try_take("a", &request).is_none());
             })
             .succeed();
-            assert!(try_take(&set, "a", &request).is_none());
+            assert!(try_take("a", &request).is_none());
             permit.release().expect("works");
-            assert!(try_take(&set, "a", &request).is_some());
+            assert!(try_take("a", &request).is_some());
         },
     );
 }
@@ -630,7 +693,7 @@ fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
     let scene = Scene::new(keyed(10).add_limit(limit));
     let (segment, set) = (&scene.segment, scene.set());
     let request = set.request().with("requests", 80).expect("declared");
-    let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(&set, key, &request));
+    let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(key, &request));
     scene.clock.advance_to(NEW_YEAR + 2 * MINUTE);
     let has_row = |key: &str| segment.key_snapshot("api", key).expect("works").is_some();
     // Both are replenished, and their rows are given to others.
@@ -638,7 +701,7 @@ fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
         if !has_row("as reserved") && !has_row("above") {
             break;
         }
-        drop(try_take(&set, &format!("key-{number}"), &request));
+        drop(try_take(&format!("key-{number}"), &request));
     }
     scene.clock.advance_to(NEW_YEAR + 5 * MINUTE);
     let settled = as_reserved.settle([("requests", 80)]).expect("works");
@@ -665,14 +728,18 @@ fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
             // A row whose key holds something is given to no other; once it holds nothing, it is as if never used.
             let holding = set.request().with("requests", 0).expect("declared");
             let keys = (0..).map(|number| format!("key-{number}"));
-            let permits = keys.map_while(|key| try_take(&set, &key, &holding));
+            let permits = keys.map_while(|key| try_take(&key, &holding));
             std::mem::forget(permits.collect::<Vec<_>>());
             die();
         });
         child.wait();
         let request = set.request().with("slots", 0).expect("declared");
-        let key = set.key("another").expect("a key");
-        let outcome = key.reserve(&request, Duration::ZERO).expect("works");
+        let key = "another";
+        let outcome = request
+            .for_key(key)
+            .expect("keyed")
+            .reserve(Duration::ZERO)
+            .expect("works");
         assert!(matches!(outcome, ReserveOutcome::Reserved(_)), "{outcome:?}");
     });
 }

@@ -122,10 +122,10 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
                     dice.u64(..KEYS)
                 };
                 let before = boot_nanos();
-                let outcome = set
-                    .key(number.to_le_bytes())
+                let outcome = request
+                    .for_key(number.to_le_bytes())
                     .expect("a key")
-                    .try_acquire(&request);
+                    .try_acquire();
                 match outcome.expect("works") {
                     Outcome::Admitted(permit) => {
                         log.note([number, before, boot_nanos()]);
@@ -197,16 +197,21 @@ fn flood(set: &LimitSet, given: &SharedWords, victims: u64, others: u64, operati
             } else {
                 victims + dice.u64(..others)
             };
-            if ask(set, number, &request) {
+            if ask(number, &request) {
                 given[number as usize].fetch_add(1, Ordering::Relaxed);
             }
         }
     });
 }
 
-fn ask(set: &LimitSet, number: u64, request: &shmlimit::Request) -> bool {
-    let key = set.key(format!("tenant-{number}")).expect("a key");
-    key.try_acquire(request).expect("works").is_admitted()
+fn ask(number: u64, request: &shmlimit::Request) -> bool {
+    let key = format!("tenant-{number}");
+    request
+        .for_key(key)
+        .expect("keyed")
+        .try_acquire()
+        .expect("works")
+        .is_admitted()
 }
 
 #[test]
@@ -223,12 +228,12 @@ fn no_limited_key_regains_anything_under_a_flood_of_twenty_times_as_many() {
         let request = set.request();
         let given = SharedWords::new((VICTIMS + OTHERS) as usize);
         for victim in 0..VICTIMS {
-            assert!(ask(&set, victim, &request), "there is a row for each of them");
+            assert!(ask(victim, &request), "there is a row for each of them");
             given[victim as usize].fetch_add(1, Ordering::Relaxed);
         }
         flood(&set, &given, VICTIMS, OTHERS, 20_000);
         for victim in 0..VICTIMS {
-            while ask(&set, victim, &request) {
+            while ask(victim, &request) {
                 given[victim as usize].fetch_add(1, Ordering::Relaxed);
             }
             let given = given[victim as usize].load(Ordering::Relaxed);
@@ -295,10 +300,7 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
         let size = size_of(&segment);
         let request = set.request();
         for limited in 0..LIMITED {
-            assert!(
-                (0..CAPACITY).all(|_| ask(&set, limited, &request)),
-                "there is room"
-            );
+            assert!((0..CAPACITY).all(|_| ask(limited, &request)), "there is room");
         }
         // What each process has asked, and what limited keys were given again.
         let words = SharedWords::new(PROCESSES + 1);
@@ -308,10 +310,10 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
                 let mut dice = Rng::with_seed(seed);
                 loop {
                     let limited = dice.u64(..LIMITED);
-                    if dice.u64(..4) == 0 && ask(&set, limited, &request) {
+                    if dice.u64(..4) == 0 && ask(limited, &request) {
                         regained.fetch_add(1, Ordering::Relaxed);
                     }
-                    ask(&set, LIMITED + dice.u64(..) % 1_000_000, &request);
+                    ask(LIMITED + dice.u64(..) % 1_000_000, &request);
                     words[process].fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -329,7 +331,7 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
         }
         children.into_iter().for_each(Child::kill);
         for limited in 0..LIMITED {
-            assert!(!ask(&set, limited, &request), "key {limited}");
+            assert!(!ask(limited, &request), "key {limited}");
         }
         assert_eq!(regained.load(Ordering::Relaxed), 0);
         let keys = keys(&segment);
@@ -353,10 +355,10 @@ fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u
     let mut latest_refused: Option<Vec<u8>> = None;
     for number in 0..20 * max_keys {
         let key = next(number, latest_refused.as_deref());
-        if let Outcome::Refused(refusal) = set
-            .key(&key)
+        if let Outcome::Refused(refusal) = request
+            .for_key(&key)
             .expect("a key")
-            .try_acquire(&request)
+            .try_acquire()
             .expect("works")
             && refusal.reason() == RefusalReason::TableFull
         {

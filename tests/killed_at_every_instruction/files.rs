@@ -125,7 +125,8 @@ fn detach_with_a_permit_out(path: &Path) {
     let segment = Segment::open(path).expect("the segment");
     let set = segment.set(SET).expect("declared");
     std::mem::forget(
-        set.try_acquire(&set.request())
+        set.request()
+            .try_acquire()
             .expect("works")
             .into_result()
             .expect("admitted"),
@@ -383,7 +384,7 @@ impl Place {
             .open_or_create(&path, &declaration())
             .map_err(explain("open_or_create"))?;
         let set = segment.set(SET).map_err(explain("the set"))?;
-        let outcome = set.try_acquire(&set.request()).map_err(explain("try_acquire"))?;
+        let outcome = set.request().try_acquire().map_err(explain("try_acquire"))?;
         if !outcome.is_admitted() {
             return Err("what the dead process held is not given back".to_owned());
         }

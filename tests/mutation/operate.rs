@@ -6,7 +6,7 @@ use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentError};
 
 use super::specimen::{
-    NAMED_KEY, change_limits, key_of, take_as_declared, take_by_key, try_set, wait_for_set,
+    KEY, NAMED_KEY, change_limits, key_of, take_as_declared, take_by_key, try_set, wait_for_set,
 };
 
 /// A permit, or nothing.
@@ -92,8 +92,8 @@ fn ask(set: &LimitSet) {
         Err(error) => return check(Some(error)),
     };
     let verdicts = match key_of(set) {
-        Ok(Some(key)) => key.peek(&request),
-        Ok(None) => set.peek(&request),
+        Ok(Some(_)) => request.for_key(KEY).and_then(|request| request.peek()),
+        Ok(None) => request.peek(),
         Err(error) => Err(error),
     };
     match verdicts {

@@ -195,7 +195,7 @@ fn table() -> Keyed {
 }
 
 /// Who is limited in a keyed set.
-const KEY: &str = "tenant";
+pub const KEY: &str = "tenant";
 
 /// The rows of the keyed set, all of which have a key but for some.
 const ROWS: usize = 64;
@@ -230,11 +230,7 @@ fn leave_traces(segment: &Segment) {
                 let _ = request
                     .set_cost("held", 5)
                     .and_then(|()| request.set_cost("a", 5));
-                let subject = set.key(KEY).ok();
-                let mut waiting = Box::pin(match &subject {
-                    Some(key) => key.acquire_async(&request, None),
-                    None => set.acquire_async(&request, None),
-                });
+                let mut waiting = Box::pin(request.acquire_async(None));
                 let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 std::mem::forget(waiting);
             }
@@ -245,20 +241,12 @@ fn leave_traces(segment: &Segment) {
 
 /// Takes something of every limit of a set, or of one of its keys.
 pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
-    let request = request(set)?;
-    match key_of(set)? {
-        Some(key) => key.try_acquire(&request),
-        None => set.try_acquire(&request),
-    }
+    request(set)?.try_acquire()
 }
 
 /// As [`try_set`], waiting in the queue for no time at all.
 pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
-    let request = request(set)?;
-    match key_of(set)? {
-        Some(key) => key.acquire(&request, Duration::from_nanos(1)),
-        None => set.acquire(&request, Duration::from_nanos(1)),
-    }
+    request(set)?.acquire(Duration::from_nanos(1))
 }
 
 /// Another key, whose tier or capacities are named by requests.
@@ -276,7 +264,7 @@ pub fn change_limits(set: &LimitSet) -> Result<(), Error> {
             key.override_capacity("a", 6)?;
             named.with_override("calls", 4_000_037)?.with_override("a", 4)?
         };
-        set.key(NAMED_KEY)?.check(&named).map(drop)?;
+        named.for_key(NAMED_KEY)?.check().map(drop)?;
     }
     Ok(())
 }
@@ -288,7 +276,7 @@ fn has_tiers(set: &LimitSet) -> bool {
 /// As [`try_set`], but for another key than the others, for good.
 pub fn take_by_key(set: &LimitSet, key: &str) -> Result<Vec<bool>, Error> {
     let request = set.request().with("calls", 1)?.with("a", 0)?;
-    let outcomes = set.check_many(&[key, KEY], &request)?;
+    let outcomes = request.check_many(&[key, KEY])?;
     Ok(outcomes.iter().map(Checked::is_admitted).collect())
 }
 
@@ -298,7 +286,7 @@ pub fn take_as_declared(set: &LimitSet, key: &str) -> Result<bool, Error> {
     for name in ["calls", "a"] {
         request.set_override(name, None)?;
     }
-    Ok(set.key(key)?.try_acquire(&request)?.is_admitted())
+    Ok(request.for_key(key)?.try_acquire()?.is_admitted())
 }
 
 /// The key that is limited, of a keyed set.
@@ -306,12 +294,15 @@ pub fn key_of(set: &LimitSet) -> Result<Option<Key<'_>>, Error> {
     set.is_keyed().then(|| set.key(KEY)).transpose()
 }
 
-fn request(set: &LimitSet) -> Result<Request, Error> {
+fn request(set: &LimitSet) -> Result<Request<'_>, Error> {
     let mut request = set.request();
     for (name, cost) in [("tokens", 12_345), ("decimal", 77)] {
         if let Some(index) = set.limit_index(name) {
             request.set_cost(index, cost)?;
         }
+    }
+    if set.is_keyed() {
+        request.set_key(KEY)?;
     }
     Ok(request.label("größer als ein Wort"))
 }

@@ -92,7 +92,7 @@ impl Scene {
             namespace: (its_namespace != namespace()).then_some(its_namespace),
         };
         let api = self.open_for(Duration::from_millis(30));
-        match api.try_acquire(&api.request()) {
+        match api.request().try_acquire() {
             Err(Error::Segment(SegmentError::LockStuck { process, .. })) => {
                 assert_eq!(process, Some(expected));
             }
@@ -104,7 +104,7 @@ impl Scene {
     fn is_taken_over(&self) {
         let api = self.open_for(TIMEOUT);
         let request = api.request().with("slots", SLOTS).expect("declared");
-        assert!(api.try_acquire(&request).expect("taken over").is_admitted());
+        assert!(request.try_acquire().expect("taken over").is_admitted());
         let snapshot = self.segment.snapshot().expect("a copy");
         assert_eq!((snapshot.sets[0].counts.recoveries, snapshot.cold_starts), (1, 0));
     }
@@ -215,7 +215,7 @@ fn a_forked_child_that_is_killed_leaves_its_lock_to_its_parent() {
         let api = scene.segment.set("api").expect("declared");
         let child = Child::fork(|| {
             // With what it inherited: its first use makes it a participant of its own.
-            drop(api.try_acquire(&api.request()).expect("works"));
+            drop(api.request().try_acquire().expect("works"));
             scene.have_the_lock_of(&scene.segment);
             pause();
         });

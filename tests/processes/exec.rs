@@ -24,7 +24,7 @@ impl Drop for Running {
 fn hold_everything(path: &str) {
     let segment = Segment::open(path).expect("the starter made it");
     let pool = segment.set("pool").expect("declared");
-    std::mem::forget(expect_permit(pool.try_acquire(&pool.request())));
+    std::mem::forget(expect_permit(pool.request().try_acquire()));
     println!("held");
     std::mem::forget(segment);
 }
@@ -59,7 +59,7 @@ fn a_hold_does_not_outlive_an_exec() {
     );
     let pool = segment.set("pool").expect("declared");
     let deadline = Instant::now() + DEADLINE;
-    while !pool.try_acquire(&pool.request()).expect("works").is_admitted() {
+    while !pool.request().try_acquire().expect("works").is_admitted() {
         assert!(
             Instant::now() < deadline,
             "what was held before the exec was not given back"

@@ -39,7 +39,7 @@ fn segment_with(directory: &Path, slots: u64, lock: LockKind) -> Segment {
 
 fn try_take(api: &LimitSet, slots: u64) -> Option<Permit<'_>> {
     let request = api.request().with("slots", slots).expect("declared");
-    api.try_acquire(&request).expect("works").into_result().ok()
+    request.try_acquire().expect("works").into_result().ok()
 }
 
 fn take(api: &LimitSet, slots: u64) -> Permit<'_> {
@@ -84,7 +84,7 @@ fn a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own() {
         let segment = segment(directory, 3);
         let api = segment.set("api").expect("declared");
         let request = api.request().with("tokens", 100).expect("declared");
-        let mut permit = api.try_acquire(&request).expect("works").into_result().ok();
+        let mut permit = request.try_acquire().expect("works").into_result().ok();
         let parent = own_id();
         let child = Child::fork(|| {
             check_inert(&segment, &mut permit);
@@ -499,7 +499,7 @@ fn too_many_participants_are_refused_until_one_of_them_is_dead() {
         };
         Child::fork(|| assert!(is_too_many(Segment::open(&path).map(drop)))).succeed();
         let api = segment.set("api").expect("declared");
-        let attempt = || api.try_acquire(&api.request()).map(drop);
+        let attempt = || api.request().try_acquire().map(drop);
         // A forked child needs a place of its own, too. The one that it has no place for can do nothing.
         Child::fork(|| assert!(is_too_many(attempt()))).succeed();
         attempt().expect("the first keeps its place");

@@ -68,12 +68,12 @@ fn a_child_does_not_wait_for_a_thread_that_was_finding_out_how_many_processors_t
         holder.wait_until_stopped();
         IS_HELD_UP.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
-            let waits = scope.spawn(|| api.try_acquire(&api.request()).map(drop));
+            let waits = scope.spawn(|| api.request().try_acquire().map(drop));
             eventually("the thread asks", || IS_INSIDE.load(Ordering::SeqCst));
             let child = Child::fork(|| {
                 alarm::set(SECONDS_OF_CHILD);
                 IS_HELD_UP.store(false, Ordering::SeqCst);
-                let refused = api.try_acquire(&api.request()).map(drop);
+                let refused = api.request().try_acquire().map(drop);
                 assert!(
                     matches!(refused, Err(Error::Segment(SegmentError::LockStuck { .. }))),
                     "{refused:?}"
@@ -103,9 +103,7 @@ fn work(path: &Path, segment: &Segment, thread: usize) {
                 .expect("a checkpoint"),
         ),
         _ => {
-            let permit = api
-                .acquire(&api.request(), Duration::from_millis(20))
-                .expect("works");
+            let permit = api.request().acquire(Duration::from_millis(20)).expect("works");
             if let Ok(permit) = permit.into_result() {
                 permit.heartbeat_in_background().expect("renews");
             }

@@ -72,7 +72,7 @@ fn goes_on(child: Child) {
     child.succeed();
 }
 
-fn with<const N: usize>(set: &LimitSet, costs: [(&str, u64); N]) -> Request {
+fn with<'a, const N: usize>(set: &'a LimitSet, costs: [(&str, u64); N]) -> Request<'a> {
     let costs = costs.into_iter();
     costs.fold(set.request(), |request, (limit, cost)| {
         request.with(limit, cost).expect("declared")
@@ -80,7 +80,7 @@ fn with<const N: usize>(set: &LimitSet, costs: [(&str, u64); N]) -> Request {
 }
 
 fn permit(set: &LimitSet) -> Permit<'_> {
-    match set.try_acquire(&with(set, [("tokens", 10)])) {
+    match with(set, [("tokens", 10)]).try_acquire() {
         Ok(Outcome::Admitted(permit)) => permit,
         other => panic!("{other:?}"),
     }
@@ -98,7 +98,7 @@ fn returned(segment: &Segment) -> usize {
 
 fn can_take_all(set: &LimitSet) -> bool {
     let request = set.request().with("slots", SLOTS).expect("declared");
-    set.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 fn within_the_bound<T>(what: &str, act: impl FnOnce() -> T) -> T {
@@ -109,10 +109,12 @@ fn within_the_bound<T>(what: &str, act: impl FnOnce() -> T) -> T {
 }
 
 fn wait(set: &LimitSet) -> Pin<Box<AcquireFuture<'_>>> {
-    polled(Box::pin(set.acquire_async(
-        &set.request().with("tokens", 1).expect("declared"),
-        HOUR,
-    )))
+    polled(Box::pin(
+        set.request()
+            .with("tokens", 1)
+            .expect("declared")
+            .acquire_async(HOUR),
+    ))
 }
 
 fn polled(mut future: Pin<Box<AcquireFuture<'_>>>) -> Pin<Box<AcquireFuture<'_>>> {
@@ -194,7 +196,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
             .ceiling(MANY);
         let segment = create(&path, SetDeclaration::new("api").add_limit(limit));
         let api = segment.set("api").expect("declared");
-        let take = || expect_permit(api.try_acquire(&api.request()));
+        let take = || expect_permit(api.request().try_acquire());
         let mut permits: Vec<_> = (0..MANY).map(|_| take()).collect();
         let child = stopped_with_the_lock(&path);
         let mut failed = permits.pop().expect("one of them");
@@ -203,7 +205,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         assert_eq!(returned(&segment), MANY as usize);
         goes_on(child);
         // One that changes nothing itself.
-        let _ = api.peek(&api.request()).expect("works");
+        let _ = api.request().peek().expect("works");
         let copy = copy(&segment);
         assert_eq!((copy.active, copy.holds.len()), (0, 0));
         assert_eq!(copy.limits[0].counts.failed, 1);
@@ -234,7 +236,10 @@ fn futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_gra
         within_the_bound("dropping permits", || drop(held));
         goes_on(child);
         let _ = api
-            .peek(&api.request().with("tokens", 0).expect("declared"))
+            .request()
+            .with("tokens", 0)
+            .expect("declared")
+            .peek()
             .expect("works");
         let copy = copy(&segment);
         assert_eq!((copy.tickets.len(), copy.holds.len()), (0, 0), "{copy:?}");
@@ -264,7 +269,7 @@ fn a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back() {
         let worker = Child::fork(|| {
             let segment = open();
             let api = segment.set("api").expect("declared");
-            assert!(api.check(&api.request()).expect("works").is_admitted());
+            assert!(api.request().check().expect("works").is_admitted());
             words[0].store(1, Ordering::SeqCst);
             eventually("the lock is stuck", || words[0].load(Ordering::SeqCst) == 2);
             within_the_bound("detaching", || drop((api, segment)));
@@ -346,13 +351,13 @@ fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
         let [stuck_permit, healthy_permit] = [&stuck, &healthy].map(permit);
         stuck_permit.heartbeat_in_background().expect("a thread");
         // The thread has futures of the stuck segment to look after as well, and a permit to give back.
-        let mut unused = expect_permit(stuck.try_acquire(&with(&stuck, [("slots", 0), ("tokens", 10)])));
+        let mut unused = expect_permit(with(&stuck, [("slots", 0), ("tokens", 10)]).try_acquire());
         let waits = wait(&stuck);
         let child = stopper.stops();
         unused.abandon();
         healthy_permit.heartbeat_in_background().expect("a thread");
         let request = healthy.request().with("tokens", 1).expect("declared");
-        let outcome = healthy.acquire(&request, lease * 3 / 2).expect("works");
+        let outcome = request.acquire(lease * 3 / 2).expect("works");
         assert!(!outcome.is_admitted(), "the lease of the healthy segment ran out");
         assert!(!healthy_permit.reclaimed() && !stuck_permit.reclaimed());
         within_the_bound("dropping a future", || drop(waits));
@@ -371,11 +376,10 @@ fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold()
         .holds(1);
     let segment = create(&directory.path().join("limits"), set);
     let api = segment.set("api").expect("declared");
-    let [a, b, c] = ["a", "b", "c"].map(|key| api.key(key).expect("a key"));
-    let request = api.request();
+    let [a, b, c] = ["a", "b", "c"].map(|key| api.request().for_key(key).expect("keyed"));
     for _ in 0..5 {
-        let held = expect_permit(a.try_acquire(&request));
-        let [first, second] = [&b, &c].map(|key| polled(Box::pin(key.acquire_async(&request, HOUR))));
+        let held = expect_permit(a.try_acquire());
+        let [first, second] = [&b, &c].map(|request| polled(Box::pin(request.acquire_async(HOUR))));
         drop(held);
         let granted = || {
             let tickets = copy(&segment).tickets;

@@ -22,7 +22,7 @@ fn create(path: &Path) -> Segment {
 fn can_take(segment: &Segment, slots: u64) -> bool {
     let api = segment.set("api").expect("declared");
     let request = api.request().with("slots", slots).expect("declared");
-    api.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 fn cold_starts(segment: &Segment) -> u64 {
@@ -64,7 +64,7 @@ fn share(path: &Path, creates: bool, is_hidden: [bool; 2]) {
             Segment::open(path).expect("opens")
         };
         let api = segment.set("api").expect("declared");
-        let held = scene::expect_permit(api.try_acquire(&api.request()));
+        let held = scene::expect_permit(api.request().try_acquire());
         words[0].store(1, Ordering::SeqCst);
         eventually("the other has looked", || words[0].load(Ordering::SeqCst) == 2);
         drop(held);

@@ -27,7 +27,7 @@ fn limits(set: SetDeclaration) -> Declaration {
     scene::declaration().participants(8).add_set(set)
 }
 
-fn request(set: &LimitSet) -> Request {
+fn request(set: &LimitSet) -> Request<'_> {
     let request = set.request().with("slots", 2).expect("declared");
     let request = request.with("tokens", 300).expect("declared");
     request.with("calls", 30).expect("declared")
@@ -87,12 +87,12 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         let api = segment.set("api").expect("declared");
         let request = request(&api);
         let child = holder(|| {
-            std::mem::forget(expect_permit(api.try_acquire(&request)));
+            std::mem::forget(expect_permit(request.try_acquire()));
         });
         // Neither running nor stopped does it lose anything.
         for signal in [Signal::SIGCONT, Signal::SIGSTOP] {
             child.send(signal);
-            let verdicts = api.peek(&request).expect("works");
+            let verdicts = request.peek().expect("works");
             assert_eq!(in_tens(of_verdicts(&verdicts)), [(0, 0), (700, 0), (70, 0)]);
             assert!(!verdicts[0].admitted);
             let (standings, active, of_dead) = of_snapshot(&segment.snapshot().expect("a copy"));
@@ -104,7 +104,7 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         let before = bytes(&path);
         // What it had reserved of a rate stays charged.
         let expected = [(2, 2), (700, 0), (70, 0)];
-        let verdicts = api.peek(&request).expect("works");
+        let verdicts = request.peek().expect("works");
         assert!(verdicts.iter().all(|verdict| verdict.admitted), "{verdicts:?}");
         assert_eq!(in_tens(of_verdicts(&verdicts)), expected);
         assert_eq!(in_tens(of_forecasts(&api.forecast().expect("works"))), expected);
@@ -122,7 +122,7 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         }
         assert!(bytes(&path) == before, "a look changed the file");
 
-        let permit = api.try_acquire(&request).expect("works").into_result();
+        let permit = request.try_acquire().expect("works").into_result();
         assert!(permit.is_ok(), "a look said that it would be admitted");
         let (standings, active, of_dead) = of_snapshot(&segment.snapshot().expect("a copy"));
         assert_eq!(in_tens(standings), [(0, 0), (400, 0), (40, 0)]);
@@ -138,19 +138,21 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
         let set = SetDeclaration::new("api").keyed(Keyed::new(100)).holds(8);
         let segment = Segment::create(&path, &limits(set)).expect("a segment");
         let api = segment.set("api").expect("declared");
-        let request = request(&api);
-        let [dead, live] = ["dead", "live"].map(|key| api.key(key).expect("a key"));
+        let [dead, live] = ["dead", "live"].map(|key| request(&api).for_key(key).expect("keyed"));
         let child = holder(|| {
-            std::mem::forget(expect_permit(dead.try_acquire(&request)));
+            std::mem::forget(expect_permit(dead.try_acquire()));
         });
-        let _held = expect_permit(live.try_acquire(&request));
+        let _held = expect_permit(live.try_acquire());
         child.kill();
 
         let before = bytes(&path);
-        assert_eq!(dead.peek(&request).expect("works")[0].of_dead, 2);
-        assert!(dead.peek(&request).expect("works").iter().all(|it| it.admitted));
-        assert_eq!(of_forecasts(&dead.forecast().expect("works"))[0], (2, 2));
-        assert_eq!(of_verdicts(&live.peek(&request).expect("works"))[0], (0, 0));
+        assert_eq!(dead.peek().expect("works")[0].of_dead, 2);
+        assert!(dead.peek().expect("works").iter().all(|it| it.admitted));
+        assert_eq!(
+            of_forecasts(&api.key("dead").expect("keyed").forecast().expect("works"))[0],
+            (2, 2)
+        );
+        assert_eq!(of_verdicts(&live.peek().expect("works"))[0], (0, 0));
         let reader = SegmentReader::open(&path).expect("a segment");
         for (key, standing, held, of_dead) in [("dead", (2, 2), 0, 1), ("live", (0, 0), 1, 0)] {
             let mut shown = vec![
@@ -176,7 +178,7 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
         let (standings, active, of_dead) = of_snapshot(&reader.snapshot().expect("a copy"));
         assert_eq!((standings[0].1, active, of_dead), (2, 1, 1));
         assert!(bytes(&path) == before, "a look changed the file");
-        assert!(dead.try_acquire(&request).expect("works").is_admitted());
+        assert!(dead.try_acquire().expect("works").is_admitted());
     });
 }
 
@@ -189,10 +191,10 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         let segment = Segment::create(&path, &limits(set)).expect("a segment");
         let api = segment.set("api").expect("declared");
         let all = api.request().with("slots", 2).expect("declared");
-        let held: Permit<'_> = expect_permit(api.try_acquire(&all));
+        let held: Permit<'_> = expect_permit(all.try_acquire());
         let request = request(&api);
         let child = Child::fork(|| {
-            std::mem::forget(api.acquire(&request, None).expect("works"));
+            std::mem::forget(request.acquire(None).expect("works"));
         });
         let snapshot = || segment.snapshot().expect("a copy").sets.remove(0);
         eventually("the child waits", || !snapshot().tickets.is_empty());
@@ -205,7 +207,7 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         child.kill();
 
         let before = bytes(&path);
-        let verdicts = api.peek(&request).expect("works");
+        let verdicts = request.peek().expect("works");
         assert!(verdicts.iter().all(|verdict| verdict.admitted), "{verdicts:?}");
         assert_eq!((verdicts[0].remaining, verdicts[0].of_dead), (2, 2));
         let tokens = verdicts[1];
@@ -213,7 +215,7 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         assert_eq!(tokens.of_dead, 0);
         assert!((690..990).contains(&tokens.remaining), "{tokens:?}");
         assert!(bytes(&path) == before, "a look changed the file");
-        let outcome = api.try_acquire(&request).expect("works");
+        let outcome = request.try_acquire().expect("works");
         assert!(outcome.is_admitted(), "a look said that it would be admitted");
     });
 }
@@ -234,11 +236,11 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
         .create(&path, &declaration)
         .expect("a segment");
     let api = segment.set("api").expect("declared");
-    let held = expect_permit(api.try_acquire(&api.request()));
+    let held = expect_permit(api.request().try_acquire());
     let look = || {
         let snapshot = segment.snapshot().expect("a copy");
         let looks = [
-            of_verdicts(&api.peek(&api.request()).expect("works")),
+            of_verdicts(&api.request().peek().expect("works")),
             of_forecasts(&api.forecast().expect("works")),
             of_snapshot(&snapshot).0,
         ];
@@ -251,7 +253,7 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
     let before = bytes(&path);
     assert_eq!(look(), (vec![(1, 1), (2, 0)], 1));
     assert!(bytes(&path) == before, "a look changed the file");
-    let second = api.try_acquire(&api.request()).expect("works").into_result();
+    let second = api.request().try_acquire().expect("works").into_result();
     assert!(second.is_ok(), "a look said that it would be admitted");
     drop(held);
 }

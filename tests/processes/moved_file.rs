@@ -23,12 +23,12 @@ fn create(directory: &Path) -> (Segment, LimitSet) {
 
 fn can_take(api: &LimitSet, slots: u64) -> bool {
     let request = api.request().with("slots", slots).expect("declared");
-    api.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 /// A child of this process and a child of that use what they have inherited, beside each other.
 fn children_join(api: &LimitSet) {
-    let held = scene::expect_permit(api.try_acquire(&api.request()));
+    let held = scene::expect_permit(api.request().try_acquire());
     Child::fork(|| {
         assert!(can_take(api, 1) && !can_take(api, 2));
         Child::fork(|| assert!(can_take(api, 1) && !can_take(api, 2))).succeed();
@@ -109,7 +109,7 @@ fn a_child_joins_in_another_root_directory_with_proc_and_is_told_what_is_missing
         fs::create_dir_all(root.join("proc")).expect("a directory");
         Child::fork(|| {
             chroot(&root).expect("permitted to who may mount");
-            match api.try_acquire(&api.request()) {
+            match api.request().try_acquire() {
                 Err(Error::Open(error @ OpenError::Moved { .. })) => {
                     assert!(error.to_string().contains("Mount /proc"), "{error}");
                 }
@@ -134,7 +134,7 @@ fn a_child_does_not_join_a_file_that_has_no_name_any_more() {
         let (_segment, api) = create(&below);
         fs::remove_file(below.join("limits")).expect("removes");
         Child::fork(|| {
-            let refused = api.try_acquire(&api.request()).map(drop);
+            let refused = api.request().try_acquire().map(drop);
             assert!(
                 matches!(
                     refused,

@@ -29,7 +29,7 @@ fn create(path: &Path) -> Segment {
 fn can_take_all(segment: &Segment) -> bool {
     let api = segment.set("api").expect("declared");
     let request = api.request().with("slots", SLOTS).expect("declared");
-    api.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 /// Runs `body` in the first process of a new PID namespace, where that is permitted.
@@ -130,7 +130,7 @@ fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str)
                 other => panic!("{other:?}"),
             };
             for _ in 0..3 {
-                is_refused(api.try_acquire(&api.request()).map(drop));
+                is_refused(api.request().try_acquire().map(drop));
                 is_refused(api.reset(&[], false));
                 is_refused(Segment::open(&path).map(drop));
             }
@@ -175,7 +175,7 @@ fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
                 let segment = Segment::open(&path).expect("starts cold");
                 let api = segment.set("api").expect("declared");
                 let request = api.request().with("slots", SLOTS).expect("declared");
-                let _held = api.try_acquire(&request).expect("works");
+                let _held = request.try_acquire().expect("works");
                 raise(Signal::SIGSTOP).expect("stops");
             });
             holder.wait_until_stopped();
@@ -219,7 +219,7 @@ fn a_child_forked_into_another_time_namespace_measures_time_anew() {
         for _ in 0..5 {
             // Until the counter serves.
             for _ in 0..20_000 {
-                drop(api.try_acquire(&api.request()).expect("works"));
+                drop(api.request().try_acquire().expect("works"));
             }
             Child::fork(|| {
                 let segment = Segment::open(&theirs).expect("starts cold, or is this namespace's by now");

@@ -38,7 +38,7 @@ fn open_for(path: &Path, lock_timeout: Duration) -> LimitSet {
 
 fn can_take_all(api: &LimitSet) -> bool {
     let request = api.request().with("slots", SLOTS).expect("declared");
-    api.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 fn pause() -> ! {
@@ -138,7 +138,7 @@ fn a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_
                 pause();
             });
             eventually("the lock is taken", || words[0].load(Ordering::SeqCst) == 1);
-            let refused = impatient.try_acquire(&impatient.request());
+            let refused = impatient.request().try_acquire();
             assert!(
                 matches!(refused, Err(Error::Segment(SegmentError::LockStuck { .. }))),
                 "taken from the living: {refused:?}"
@@ -174,7 +174,7 @@ fn processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_
             assert_eq!(std::process::id(), 1);
             let api = open_for(&path, TIMEOUT);
             let held = api.request().with("slots", SLOTS).expect("declared");
-            let _held = expect_permit(api.try_acquire(&held));
+            let _held = expect_permit(held.try_acquire());
             inner.store(namespace(), Ordering::SeqCst);
             stage.store(1, Ordering::SeqCst);
             pause();
@@ -188,7 +188,7 @@ fn processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_
             }
             stage.store(2, Ordering::SeqCst);
             // By the queue: it hears of no death in the other namespace, and looks.
-            drop(expect_permit(api.acquire(&api.request(), None)));
+            drop(expect_permit(api.request().acquire(None)));
             stage.store(3, Ordering::SeqCst);
         });
         at(2);
@@ -260,7 +260,7 @@ fn a_stopped_holder_in_another_namespace_is_named_with_it_and_nothing_is_taken_f
             namespace: Some(words[1].load(Ordering::SeqCst)),
         };
         let api = open_for(&path, Duration::from_millis(30));
-        match api.try_acquire(&api.request()) {
+        match api.request().try_acquire() {
             Err(Error::Segment(SegmentError::LockStuck { process, .. })) => {
                 assert_eq!(process, Some(expected));
             }
@@ -292,11 +292,11 @@ fn a_child_forked_into_another_pid_namespace_joins_and_one_in_another_time_names
             return;
         };
         let api = segment.set("api").expect("declared");
-        let held = expect_permit(api.try_acquire(&api.request()));
+        let held = expect_permit(api.request().try_acquire());
         in_new_namespace(|| {
-            let _held = expect_permit(api.try_acquire(&api.request()));
-            let other = expect_permit(api.try_acquire(&api.request()));
-            assert!(!api.try_acquire(&api.request()).expect("works").is_admitted());
+            let _held = expect_permit(api.request().try_acquire());
+            let other = expect_permit(api.request().try_acquire());
+            assert!(!api.request().try_acquire().expect("works").is_admitted());
             drop(other);
             assert_eq!(segment.snapshot().expect("a copy").participants.len(), 2);
         })
@@ -310,7 +310,7 @@ fn a_child_forked_into_another_pid_namespace_joins_and_one_in_another_time_names
         }
         Child::fork(|| {
             for refused in [
-                api.try_acquire(&api.request()).map(drop),
+                api.request().try_acquire().map(drop),
                 Segment::open(&path).map(drop),
             ] {
                 assert!(matches!(

@@ -49,7 +49,7 @@ fn is_stuck<T>(result: Result<T, Error>, holder: &Child) -> bool {
 
 fn can_take_all(api: &LimitSet) -> bool {
     let request = api.request().with("slots", SLOTS).expect("declared");
-    api.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 #[test]
@@ -58,13 +58,13 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let (path, segment, api) = open_api(directory);
         let request = api.request().with("tokens", 100).expect("declared");
-        let mut permit = expect_permit(api.try_acquire(&request));
+        let mut permit = expect_permit(request.try_acquire());
         let child = Child::fork(|| {
             RawSegment::open(&path).lock().take_and_stop();
         });
         child.wait_until_stopped();
-        assert!(is_stuck(api.try_acquire(&request), &child));
-        assert!(is_stuck(api.peek(&request), &child));
+        assert!(is_stuck(request.try_acquire(), &child));
+        assert!(is_stuck(request.peek(), &child));
         assert!(is_stuck(permit.settle([("tokens", 60)]), &child));
         assert!(is_stuck(api.reset(&[], false), &child));
         let problem = segment.recover().expect("says what it could not do").sets[0]
@@ -111,9 +111,9 @@ fn what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_
             let request = api.request().with("slots", slots).expect("declared");
             request.with("tokens", tokens).expect("declared")
         };
-        let mut permit = expect_permit(api.try_acquire(&request(1, 100)));
-        drop(expect_permit(api.try_acquire(&request(0, 900))));
-        let reserved = api.reserve(&request(0, 200), HOUR).expect("works");
+        let mut permit = expect_permit(request(1, 100).try_acquire());
+        drop(expect_permit(request(0, 900).try_acquire()));
+        let reserved = request(0, 200).reserve(HOUR).expect("works");
         let mut reservation = reserved.into_result().expect("to be had within the hour");
         assert!(!reservation.delay().is_zero());
         let child = Child::fork(|| {
@@ -160,7 +160,7 @@ fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
         });
         child.wait_until_stopped();
         assert!(is_stuck(
-            api.try_acquire(&api.request().with("tokens", 1).unwrap()),
+            api.request().with("tokens", 1).unwrap().try_acquire(),
             &child
         ));
         child.send(Signal::SIGCONT);
@@ -176,7 +176,7 @@ fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once(
         let (path, segment, api) = open_api(directory);
         let words = SharedWords::new(1);
         let dropper = Child::fork(|| {
-            let held = api.try_acquire(&api.request().with("slots", SLOTS).unwrap());
+            let held = api.request().with("slots", SLOTS).unwrap().try_acquire();
             let held = held.expect("works").into_result().expect("free");
             words[0].store(1, Ordering::SeqCst);
             eventually("the lock is held", || words[0].load(Ordering::SeqCst) == 2);
@@ -207,7 +207,7 @@ fn a_killed_holder_is_recovered_from_by_the_next_process() {
         });
         child.wait_until_stopped();
         let request = api.request().with("tokens", 1).expect("declared");
-        assert!(is_stuck(api.try_acquire(&request), &child));
+        assert!(is_stuck(request.try_acquire(), &child));
         child.kill();
         let lock = segment.snapshot().expect("a copy").sets[0].lock;
         assert!(lock.owner_died, "{lock:?}");
@@ -229,7 +229,7 @@ fn work(api: &LimitSet) -> ! {
         request
             .set_cost("slots", 1 + dice.u64(..SLOTS))
             .expect("declared");
-        let mut permit = expect_permit(api.try_acquire(&request));
+        let mut permit = expect_permit(request.try_acquire());
         permit.settle([("tokens", 0)]).expect("works");
     }
 }
@@ -250,7 +250,7 @@ fn a_worker_stopped_anywhere_in_an_operation_harms_no_other_and_a_copy_starts_co
         eventually("the worker was stopped with the lock a few times", || {
             worker.send(Signal::SIGSTOP);
             worker.wait_until_stopped();
-            if is_stuck(api.peek(&asking), &worker) {
+            if is_stuck(asking.peek(), &worker) {
                 stuck += 1;
                 let original = segment.snapshot().expect("a copy").sets[0].clone();
                 assert_eq!(original.lock.holder_pid, Some(worker.id()));

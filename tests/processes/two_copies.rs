@@ -91,7 +91,7 @@ fn two_copies_in_one_process_are_two_participants() {
         assert!(first.try_take());
         let second = Copy::load(&directory.join("second.so"), &path);
         let api = segment.set("api").expect("declared");
-        let is_free = || api.try_acquire(&api.request()).expect("works").is_admitted();
+        let is_free = || api.request().try_acquire().expect("works").is_admitted();
         for _ in 0..100 {
             assert!(!second.try_take(), "one of one was admitted twice");
             assert!(!is_free(), "one of one was admitted twice");

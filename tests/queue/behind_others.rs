@@ -26,7 +26,7 @@ impl Served {
         Self { scene, set }
     }
 
-    fn request(&self, costs: &[u64]) -> Request {
+    fn request(&self, costs: &[u64]) -> Request<'_> {
         let mut request = self.set.request();
         for (limit, cost) in costs.iter().enumerate() {
             request.set_cost(limit.to_string(), *cost).expect("declared");
@@ -35,7 +35,7 @@ impl Served {
     }
 
     fn ask(&self, costs: &[u64]) -> Result<(), Refusal> {
-        let outcome = self.set.try_acquire(&self.request(costs)).expect("works");
+        let outcome = self.request(costs).try_acquire().expect("works");
         outcome.into_result().map(drop)
     }
 
@@ -53,7 +53,7 @@ impl Served {
 
     /// A request that waits, if it has to.
     fn enqueue(&self, costs: &[u64]) -> Option<Pin<Box<AcquireFuture<'_>>>> {
-        let mut waiting = Box::pin(self.set.acquire_async(&self.request(costs), None));
+        let mut waiting = Box::pin(self.request(costs).acquire_async(None));
         let mut context = Context::from_waker(Waker::noop());
         waiting
             .as_mut()
@@ -164,12 +164,12 @@ fn a_full_queue_and_a_timeout_say_how_long_those_before_take() {
         .map(|_| served.enqueue(&[1]).expect("has to wait"))
         .collect();
     // The third in the queue gives up, and does not count itself among those before it.
-    let late = served.set.acquire_while(&served.set.request(), None, || false);
+    let late = served.set.request().acquire_while(None, || false);
     let late = late.expect("works").into_result().expect_err("a timeout");
     assert_eq!(late.retry_after(), Some(Duration::from_millis(300)));
 
     let _third = served.enqueue(&[1]).expect("has to wait");
-    let full = served.set.acquire(&served.set.request(), None).expect("works");
+    let full = served.set.request().acquire(None).expect("works");
     let full = full.into_result().expect_err("no place is left");
     assert_eq!(full.reason(), RefusalReason::QueueFull);
     assert_eq!(full.retry_after(), Some(Duration::from_millis(400)));
@@ -183,7 +183,7 @@ fn what_a_fixed_window_counted_above_its_capacity_ends_with_it() {
         .align(Align::FirstUse);
     let served = Served::new(set_of(&[]).add_limit(ten));
     let request = served.set.request().with("0", 1).expect("declared");
-    expect_permit(served.set.try_acquire(&request))
+    expect_permit(request.try_acquire())
         .settle([("0", 30)])
         .expect("charged above the capacity");
     let waiting = served.enqueue(&[5]).expect("has to wait");
@@ -203,20 +203,17 @@ fn the_queue_of_another_key_counts_for_nothing() {
             .keyed(Keyed::new(100))
             .add_limit(ten_a_second()),
     );
-    let request = served.set.request();
     let mut context = Context::from_waker(Waker::noop());
-    let [crowded, other] = ["a", "b"].map(|key| served.set.key(key).expect("a key"));
-    for key in [&crowded, &other] {
-        assert!(key.try_acquire(&request).expect("works").is_admitted());
+    let [crowded, other] = ["a", "b"].map(|key| served.set.request().for_key(key).expect("keyed"));
+    for request in [&crowded, &other] {
+        assert!(request.try_acquire().expect("works").is_admitted());
     }
-    let mut waiting: Vec<_> = (0..3)
-        .map(|_| Box::pin(crowded.acquire_async(&request, None)))
-        .collect();
+    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(crowded.acquire_async(None))).collect();
     for future in &mut waiting {
         assert!(future.as_mut().poll(&mut context).is_pending());
     }
-    for (key, millis) in [(&crowded, 400), (&other, 100)] {
-        let said = expect_refusal(key.try_acquire(&request)).retry_after();
+    for (request, millis) in [(&crowded, 400), (&other, 100)] {
+        let said = expect_refusal(request.try_acquire()).retry_after();
         assert_eq!(said, Some(Duration::from_millis(millis)));
     }
 }

@@ -20,18 +20,18 @@ fn assert_nothing_is_left(segment: &Segment, set: &LimitSet, when: &str) {
     let seen = first_set(segment);
     assert_eq!(seen.tickets.len(), 0, "{when}");
     assert_eq!(seen.holds.len(), 0, "{when}");
-    drop(expect_permit(set.acquire(&set.request(), TIMEOUT)));
+    drop(expect_permit(set.request().acquire(TIMEOUT)));
 }
 
 #[test]
 fn a_wait_that_a_panic_ends_leaves_the_queue() {
     let (_directory, segment, set) = create(places());
     for asked in 0..4 {
-        let permit = expect_permit(set.try_acquire(&set.request()));
+        let permit = expect_permit(set.request().try_acquire());
         let mut times = 0;
         let mut held = Some(permit);
         let has_panicked = panics(|| {
-            let outcome = set.acquire_while(&set.request(), None, || {
+            let outcome = set.request().acquire_while(None, || {
                 if times == asked {
                     // What it waits for is granted to it now.
                     if asked == 3 {
@@ -88,12 +88,12 @@ fn a_waker_that_panics_wherever_it_is_called_leaves_nothing_behind() {
     for calls in 0..24 {
         let (again, calls) = (calls % 2 == 1, calls / 2);
         AGAIN.store(again, Ordering::SeqCst);
-        let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+        let permit = expect_permit(set.request().acquire(TIMEOUT));
         let (waker, mut held) = (waker(), Some(permit));
         // Wherever the panic goes: to the poll, or to the thread that wakes.
         let _ = panics(|| {
             CALLS_LEFT.store(calls, Ordering::SeqCst);
-            let mut waiting = pin!(set.acquire_async(&set.request(), None));
+            let mut waiting = pin!(set.request().acquire_async(None));
             let _ = waiting.as_mut().poll(&mut Context::from_waker(&waker));
             let other = Waker::noop();
             let _ = waiting.as_mut().poll(&mut Context::from_waker(other));

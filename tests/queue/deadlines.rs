@@ -36,10 +36,10 @@ fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
         TIMEOUT,
         |directory| {
             let (segment, set) = create_in(directory, places(1));
-            let permit = expect_permit(set.try_acquire(&set.request()));
+            let permit = expect_permit(set.request().try_acquire());
             let child = Child::fork(|| {
                 // Long enough for all of them to be seen in the queue, however busy the machine is.
-                let wait = || expect_refusal(set.acquire(&set.request(), 2 * SECOND));
+                let wait = || expect_refusal(set.request().acquire(2 * SECOND));
                 thread::scope(|scope| {
                     let waiters: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
                     for waiter in waiters {
@@ -54,7 +54,7 @@ fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
             let stopped = Instant::now();
             eventually("their time is up", || stopped.elapsed() > 2 * SECOND);
             drop(permit);
-            let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+            let permit = expect_permit(set.request().acquire(TIMEOUT));
             let seen = first_set(&segment);
             assert_eq!((seen.tickets.len(), seen.counts.timed_out), (0, 8));
             drop(permit);
@@ -68,9 +68,9 @@ fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
 #[test]
 fn a_future_that_nobody_polls_is_not_granted_after_its_time() {
     let (_directory, segment, set) = create(places(1));
-    let permit = expect_permit(set.try_acquire(&set.request()));
+    let permit = expect_permit(set.request().try_acquire());
     let mut left: Vec<_> = (0..4)
-        .map(|_| Box::pin(set.acquire_async(&set.request(), SECOND)))
+        .map(|_| Box::pin(set.request().acquire_async(SECOND)))
         .collect();
     for future in &mut left {
         assert!(poll_once(future).is_pending());
@@ -78,7 +78,7 @@ fn a_future_that_nobody_polls_is_not_granted_after_its_time() {
     let since = Instant::now();
     eventually("their time is up", || since.elapsed() > SECOND);
     drop(permit);
-    let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+    let permit = expect_permit(set.request().acquire(TIMEOUT));
     drop(permit);
     for mut future in left {
         let refusal = expect_refusal(ready(poll_once(&mut future)));
@@ -96,9 +96,9 @@ fn calls(keyed: bool) -> SetDeclaration {
 
 fn take(set: &LimitSet, keyed: bool) -> bool {
     let outcome = if keyed {
-        set.key("key").expect("a key").try_acquire(&set.request())
+        set.request().for_key("key").expect("a key").try_acquire()
     } else {
-        set.try_acquire(&set.request())
+        set.request().try_acquire()
     };
     outcome.expect("works").is_admitted()
 }
@@ -111,10 +111,14 @@ fn by_a_virtual_clock_a_time_is_up_by_that_clock() {
         assert!(take(&set, keyed));
         let request = set.request();
         let mut waiting = Box::pin(if keyed {
-            let key = set.key("key").expect("a key");
-            key.acquire_owned(&request, 5 * SECOND)
+            let key = "key";
+            request
+                .for_key(key)
+                .expect("keyed")
+                .acquire_async(5 * SECOND)
+                .into_owned()
         } else {
-            set.acquire_owned(&request, 5 * SECOND)
+            request.acquire_async(5 * SECOND).into_owned()
         });
         assert!(poll_once(&mut waiting).is_pending());
         scene.pass(20 * SECOND);
@@ -134,7 +138,7 @@ fn what_is_granted_in_time_may_be_collected_later() {
     let scene = Scene::new(calls(false));
     let set = scene.set();
     assert!(take(&set, false));
-    let mut waiting = Box::pin(set.acquire_async(&set.request(), 15 * SECOND));
+    let mut waiting = Box::pin(set.request().acquire_async(15 * SECOND));
     assert!(poll_once(&mut waiting).is_pending());
     scene.pass(12 * SECOND);
     // Serves the queue.
@@ -146,9 +150,9 @@ fn what_is_granted_in_time_may_be_collected_later() {
 #[test]
 fn tickets_whose_time_is_up_make_room_for_those_who_come() {
     let (_directory, segment, set) = create(places(1).waiters(2));
-    let _permit = expect_permit(set.try_acquire(&set.request()));
+    let _permit = expect_permit(set.request().try_acquire());
     let mut left: Vec<_> = (0..2)
-        .map(|_| Box::pin(set.acquire_async(&set.request(), SECOND)))
+        .map(|_| Box::pin(set.request().acquire_async(SECOND)))
         .collect();
     for future in &mut left {
         assert!(poll_once(future).is_pending());
@@ -156,7 +160,7 @@ fn tickets_whose_time_is_up_make_room_for_those_who_come() {
     let since = Instant::now();
     eventually("their time is up", || since.elapsed() > SECOND);
     eventually("there is room in the queue", || {
-        let mut waiting = Box::pin(set.acquire_async(&set.request(), TIMEOUT));
+        let mut waiting = Box::pin(set.request().acquire_async(TIMEOUT));
         poll_once(&mut waiting).is_pending()
     });
     assert_eq!(first_set(&segment).counts.timed_out, 2);
@@ -167,9 +171,9 @@ fn who_waited_before_a_throttle_looks_when_it_ends() {
     let (_directory, segment, set) = create(places(1));
     let started = Instant::now();
     for _ in 0..30 {
-        let mut permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+        let mut permit = expect_permit(set.request().acquire(TIMEOUT));
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| drop(expect_permit(set.acquire(&set.request(), TIMEOUT))));
+            let waiter = scope.spawn(|| drop(expect_permit(set.request().acquire(TIMEOUT))));
             eventually("it waits", || queued(&segment) == 1);
             permit.throttled(Duration::from_millis(10)).expect("works");
             drop(permit);

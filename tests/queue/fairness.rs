@@ -107,7 +107,7 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
     let log = Log::new();
     // The number that the permit before the first one would have had.
     let before_all = {
-        let first = expect_permit(set.acquire(&set.request(), TIMEOUT));
+        let first = expect_permit(set.request().acquire(TIMEOUT));
         first.fencing_number().expect("holds something") - 1
     };
     let workers: Vec<Child> = (0..WORKERS)
@@ -116,7 +116,7 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
             Child::fork(move || {
                 let request = set.request();
                 while log.is_over().load(Ordering::Relaxed) == 0 {
-                    let permit = expect_permit(set.acquire(&request, TIMEOUT));
+                    let permit = expect_permit(request.acquire(TIMEOUT));
                     let number = permit.fencing_number().expect("holds something") - before_all;
                     log.grant(number)
                         .store(u64::from(std::process::id()), Ordering::Relaxed);
@@ -208,7 +208,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             .map(|_| {
                 Child::fork(|| {
                     while is_over.load(Ordering::Relaxed) == 0 {
-                        let _permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+                        let _permit = expect_permit(set.request().acquire(TIMEOUT));
                         small_grants.fetch_add(1, Ordering::Relaxed);
                         sleep(WORK);
                     }
@@ -222,7 +222,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             let all = set.request().with("places", 4).expect("declared");
             for _ in 0..10 {
                 let before = small_grants.load(Ordering::Relaxed);
-                drop(expect_permit(set.acquire(&all, TIMEOUT)));
+                drop(expect_permit(all.acquire(TIMEOUT)));
                 eventually("small requests are served in between", || {
                     small_grants.load(Ordering::Relaxed) > before
                 });
@@ -259,7 +259,7 @@ fn none_of_64_processes_starves_on_two_processors() {
                 let set = &set;
                 Child::fork(move || {
                     while is_over.load(Ordering::Relaxed) == 0 {
-                        let _permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+                        let _permit = expect_permit(set.request().acquire(TIMEOUT));
                         turns[number].fetch_add(1, Ordering::Relaxed);
                     }
                 })

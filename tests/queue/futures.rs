@@ -22,7 +22,7 @@ const CAPACITY: u64 = 4;
 
 /// What is free is taken.
 fn take(set: &LimitSet) -> Permit<'_> {
-    expect_permit(set.try_acquire(&set.request()))
+    expect_permit(set.request().try_acquire())
 }
 
 fn places(capacity: u64) -> SetDeclaration {
@@ -79,7 +79,7 @@ fn a_future_gets_what_another_thread_gives_back() {
     let permit = take(&set);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = block_on(set.acquire_async(&set.request(), TIMEOUT)).expect("works");
+            let outcome = block_on(set.request().acquire_async(TIMEOUT)).expect("works");
             assert!(outcome.is_admitted());
         });
         eventually("it waits", || queued(&segment) == 1);
@@ -100,7 +100,7 @@ fn a_waiter_that_becomes_the_first_is_woken_at_its_instant_and_not_by_the_livene
         std::thread::scope(|scope| {
             for _ in 0..WAITERS {
                 scope.spawn(|| {
-                    let outcome = block_on(set.acquire_async(&set.request(), TIMEOUT)).expect("works");
+                    let outcome = block_on(set.request().acquire_async(TIMEOUT)).expect("works");
                     assert!(outcome.is_admitted());
                 });
             }
@@ -126,11 +126,11 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
     let permit = take(&set);
     let panics = Arc::new(Panics(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&panics));
-    let mut first = Box::pin(set.acquire_async(&set.request(), TIMEOUT));
+    let mut first = Box::pin(set.request().acquire_async(TIMEOUT));
     assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     std::thread::scope(|scope| {
         let second = scope.spawn(|| {
-            block_on(set.acquire_async(&set.request(), TIMEOUT))
+            block_on(set.request().acquire_async(TIMEOUT))
                 .expect("works")
                 .is_admitted()
         });
@@ -148,11 +148,11 @@ fn a_future_whose_time_is_up_is_refused() {
     let (_directory, segment, set) = create(places(1));
     let permit = take(&set);
     let timeout = Duration::from_millis(20);
-    let refusal = block_on(set.acquire_async(&set.request(), timeout))
+    let refusal = block_on(set.request().acquire_async(timeout))
         .expect("works")
         .into_result();
     assert_eq!(refusal.expect_err("held").reason(), RefusalReason::Concurrency);
-    let at_once = block_on(set.acquire_async(&set.request(), Duration::ZERO)).expect("works");
+    let at_once = block_on(set.request().acquire_async(Duration::ZERO)).expect("works");
     assert!(!at_once.is_admitted());
     drop(permit);
     assert_nothing_is_left(&segment);
@@ -168,7 +168,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
     );
     let set = scene.set();
     for _ in 0..10 {
-        assert!(set.check(&set.request()).expect("works").is_admitted());
+        assert!(set.request().check().expect("works").is_admitted());
     }
     let mut context = Context::from_waker(Waker::noop());
     // Long enough for all of them to come to wait, however busy the machine is.
@@ -176,7 +176,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
     let mut timeout = Duration::from_millis(5);
     let mut started = Instant::now();
     while futures.len() < WAITERS {
-        let mut future = Box::pin(set.acquire_async(&set.request(), timeout));
+        let mut future = Box::pin(set.request().acquire_async(timeout));
         if future.as_mut().poll(&mut context).is_pending() && started.elapsed() < timeout / 2 {
             futures.push(future);
         } else {
@@ -214,16 +214,23 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("set").expect("declared");
     let keyed = segment.set("keyed").expect("declared");
-    let key = keyed.key("one").expect("keyed");
-    let _held = set.try_acquire(&set.request()).expect("works");
-    let _held_of_key = key.try_acquire(&keyed.request()).expect("works");
+    let key = "one";
+    let _held = set.request().try_acquire().expect("works");
+    let _held_of_key = keyed
+        .request()
+        .for_key(key)
+        .expect("keyed")
+        .try_acquire()
+        .expect("works");
     let mut context = Context::from_waker(Waker::noop());
     let mut futures = Vec::new();
     for _ in 0..5_000 {
-        futures.push(Box::pin(set.acquire_async(&set.request(), None)));
+        futures.push(Box::pin(set.request().acquire_async(None)));
     }
     for _ in 0..500 {
-        futures.push(Box::pin(key.acquire_async(&keyed.request(), None)));
+        futures.push(Box::pin(
+            keyed.request().for_key(key).expect("keyed").acquire_async(None),
+        ));
     }
     for future in &mut futures {
         assert!(future.as_mut().poll(&mut context).is_pending());
@@ -239,7 +246,8 @@ fn a_future_waits_for_time_to_the_instant() {
     block_on(async {
         for _ in 0..4 {
             assert!(
-                set.acquire_async(&set.request(), None)
+                set.request()
+                    .acquire_async(None)
                     .await
                     .expect("works")
                     .is_admitted()
@@ -256,14 +264,14 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
         .add_limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
     let (_directory, segment, set) = create(set);
     let request = set.request().with("tokens", 10).expect("declared");
-    let permit = expect_permit(set.try_acquire(&request));
-    let mut granted = Box::pin(set.acquire_async(&request, None));
-    let mut waiting = Box::pin(set.acquire_async(&request, None));
+    let permit = expect_permit(request.try_acquire());
+    let mut granted = Box::pin(request.acquire_async(None));
+    let mut waiting = Box::pin(request.acquire_async(None));
     let mut context = Context::from_waker(Waker::noop());
     assert!(granted.as_mut().poll(&mut context).is_pending());
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     // Never polled, it has no place.
-    drop(set.acquire_async(&request, None));
+    drop(request.acquire_async(None));
     drop(permit);
     let snapshot = segment.snapshot().expect("a snapshot");
     let phases: Vec<bool> = snapshot.sets[0]
@@ -308,7 +316,7 @@ impl Drop for Inside<'_> {
 
 /// Waits for a turn, and is inside for a moment. May be dropped anywhere.
 async fn take_a_turn(set: &LimitSet, words: &SharedWords) {
-    let permit = expect_permit(set.acquire_async(&set.request(), None).await);
+    let permit = expect_permit(set.request().acquire_async(None).await);
     let inside = Inside::enter(words);
     let mut has_yielded = false;
     std::future::poll_fn(|context| {
@@ -446,7 +454,7 @@ fn a_future_that_is_carried_over_a_fork_begins_anew_in_the_child() {
         let (segment, set) = create_in(directory, places(1));
         let permit = take(&set);
         let request = set.request();
-        let mut future = Box::pin(set.acquire_async(&request, None));
+        let mut future = Box::pin(request.acquire_async(None));
         let mut context = Context::from_waker(Waker::noop());
         assert!(future.as_mut().poll(&mut context).is_pending());
         let child = Child::fork(|| {
@@ -471,7 +479,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
             let permit = take(&set);
             let mut child = Child::fork(|| {
                 let mut futures: Vec<_> = (0..10)
-                    .map(|_| Box::pin(set.acquire_async(&set.request(), None)))
+                    .map(|_| Box::pin(set.request().acquire_async(None)))
                     .collect();
                 for future in &mut futures {
                     assert!(
@@ -488,7 +496,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
             std::thread::scope(|scope| {
                 let next = scope.spawn(|| {
                     assert!(
-                        block_on(set.acquire_async(&set.request(), TIMEOUT))
+                        block_on(set.request().acquire_async(TIMEOUT))
                             .expect("works")
                             .is_admitted()
                     );
@@ -512,7 +520,7 @@ fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count
         .map(|round| {
             let number = 2 * round + remainder;
             eventually("it is its turn", || turn.load(Ordering::Acquire) == number);
-            let mut future = Box::pin(set.acquire_async(&set.request(), None));
+            let mut future = Box::pin(set.request().acquire_async(None));
             assert!(future.as_mut().poll(&mut context).is_pending());
             turn.store(number + 1, Ordering::Release);
             (number, future)
@@ -576,7 +584,7 @@ fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half
     let test = "futures::futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away";
     in_own_process(test, TIMEOUT, |directory| {
         let (segment, set) = create_in(directory, places(1));
-        let permit = set.try_acquire(&set.request()).expect("works").into_result();
+        let permit = set.request().try_acquire().expect("works").into_result();
         let turn = SharedWords::new(2);
         let log = SharedWords::new(1 + EACH as usize);
         let take_part = |remainder: u64| {
@@ -612,7 +620,7 @@ fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_t
         let log = SharedWords::new(1 + EACH as usize);
         // It dies with the place and with every second ticket.
         let other = Child::fork(|| {
-            let held = set.try_acquire(&set.request()).expect("works").into_result();
+            let held = set.request().try_acquire().expect("works").into_result();
             let futures = queue_by_turns(&set, &turn[0], 0, EACH);
             // Until it is killed.
             std::thread::park();
@@ -641,7 +649,7 @@ fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
         let permit = take(&set);
         permit.heartbeat_in_background().expect("a thread");
         // For longer than the lease, no other process gets the place.
-        let outcome = set.acquire(&set.request(), lease * 3 / 2).expect("works");
+        let outcome = set.request().acquire(lease * 3 / 2).expect("works");
         assert!(!outcome.is_admitted() && !permit.reclaimed());
         drop(permit);
         assert_nothing_is_left(&segment);

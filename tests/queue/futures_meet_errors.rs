@@ -15,11 +15,11 @@ fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
         let declaration = scene::declaration().add_set(set);
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("set").expect("declared");
-        let _held = set.try_acquire(&set.request()).expect("works");
+        let _held = set.request().try_acquire().expect("works");
         thread::scope(|scope| {
             let waiting = |timeout: Option<Duration>| {
                 let set = &set;
-                scope.spawn(move || smol::block_on(set.acquire_async(&set.request(), timeout)).map(drop))
+                scope.spawn(move || smol::block_on(set.request().acquire_async(timeout)).map(drop))
             };
             // The second is behind another, and neither has an instant to be looked after.
             let futures = [waiting(None), waiting(Some(10 * TIMEOUT))];

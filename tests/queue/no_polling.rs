@@ -90,11 +90,11 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         // How many have been admitted, and how many of them may go on.
         let words = SharedWords::new(2);
         let [admitted, dismissed] = [&words[0], &words[1]];
-        let held = expect_permit(set.try_acquire(&set.request()));
+        let held = expect_permit(set.request().try_acquire());
         let mut children = Vec::new();
         for number in 1..=WAITERS {
             children.push(Child::fork(|| {
-                let mut permit = expect_permit(set.acquire(&set.request(), None));
+                let mut permit = expect_permit(set.request().acquire(None));
                 let turn = admitted.fetch_add(1, Ordering::Relaxed) + 1;
                 eventually("it may go on", || dismissed.load(Ordering::Relaxed) >= turn);
                 permit.release().expect("its own");
@@ -182,7 +182,7 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let held: Vec<_> = segment
             .sets()
-            .map(|set| std::mem::forget(set.try_acquire(&set.request()).expect("works")))
+            .map(|set| std::mem::forget(set.request().try_acquire().expect("works")))
             .collect();
         assert_eq!(held.len(), 2);
         let words = SharedWords::new(1);
@@ -190,7 +190,7 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
             let sets: Vec<_> = segment.sets().collect();
             let requests: Vec<_> = sets.iter().map(|set| set.request()).collect();
             let mut futures: Vec<_> = (0..FUTURES)
-                .map(|number| Box::pin(sets[number % 2].acquire_async(&requests[number % 2], None)))
+                .map(|number| Box::pin(requests[number % 2].acquire_async(None)))
                 .collect();
             for future in &mut futures {
                 let mut context = Context::from_waker(Waker::noop());
@@ -236,12 +236,12 @@ fn a_thread_is_woken_by_its_waiter_futex_and_a_future_by_the_process_futex() {
     let segment = Segment::create(&path, &scene::declaration().add_set(places)).expect("a segment");
     let raw = RawSegment::open(&path);
     let set = segment.set("set").expect("declared");
-    let take = || expect_permit(set.try_acquire(&set.request()));
+    let take = || expect_permit(set.request().try_acquire());
     let queued = || segment.snapshot().expect("a snapshot").sets[0].tickets.len();
 
     let held = take();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| expect_permit(set.acquire(&set.request(), TIMEOUT)));
+        let waiter = scope.spawn(|| expect_permit(set.request().acquire(TIMEOUT)));
         eventually("it waits", || queued() == 1);
         drop(held);
         drop(waiter.join().expect("admitted"));
@@ -250,7 +250,7 @@ fn a_thread_is_woken_by_its_waiter_futex_and_a_future_by_the_process_futex() {
 
     let held = take();
     let request = set.request();
-    let mut future = Box::pin(set.acquire_async(&request, TIMEOUT));
+    let mut future = Box::pin(request.acquire_async(TIMEOUT));
     let mut context = Context::from_waker(Waker::noop());
     assert!(future.as_mut().poll(&mut context).is_pending());
     assert_eq!(queued(), 1);
@@ -273,7 +273,7 @@ fn a_process_watches_for_the_deaths_of_others_only() {
             snapshot.sets[0].tickets.len()
         };
         let wait_for_ever = || {
-            let _ = set.acquire(&set.request(), None);
+            let _ = set.request().acquire(None);
             unreachable!("killed before");
         };
         let threads = |child: &Child| {
@@ -281,7 +281,7 @@ fn a_process_watches_for_the_deaths_of_others_only() {
             tasks.expect("alive").count()
         };
         let own = Child::fork(|| {
-            let _held = set.try_acquire(&set.request()).expect("works");
+            let _held = set.request().try_acquire().expect("works");
             std::thread::scope(|scope| {
                 scope.spawn(wait_for_ever);
             });

@@ -18,10 +18,10 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
     let (_directory, segment, pool) =
         create(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
     let request = pool.request();
-    let first = admitted(pool.acquire_owned(&request, None)).await;
+    let first = admitted(request.acquire_async(None).into_owned()).await;
     let mut tasks = Vec::new();
     for number in 0..3 {
-        let waiting = pool.acquire_owned(&request, TIMEOUT);
+        let waiting = request.acquire_async(TIMEOUT).into_owned();
         let (enqueued, is_enqueued) = oneshot::channel();
         tasks.push(tokio::spawn(async move {
             let mut waiting = std::pin::pin!(waiting);
@@ -35,7 +35,7 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
         }));
         assert_eq!(is_enqueued.await, Ok(false), "it waits");
     }
-    drop((first, request, pool, segment));
+    drop((first, pool, segment));
     let mut numbers = Vec::new();
     for task in tasks {
         let (number, serial, permit) = task.await.expect("no panic");
@@ -50,8 +50,8 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
 async fn a_task_that_is_aborted_leaves_the_queue() {
     let (_directory, segment, pool) =
         create(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
-    let held = admitted(pool.acquire_owned(&pool.request(), None)).await;
-    let mut waiting = Box::pin(pool.acquire_owned(&pool.request(), None));
+    let held = admitted(pool.request().acquire_async(None).into_owned()).await;
+    let mut waiting = Box::pin(pool.request().acquire_async(None).into_owned());
     tokio::select! {
         biased;
         outcome = &mut waiting => panic!("the only place is taken: {outcome:?}"),
@@ -64,7 +64,7 @@ async fn a_task_that_is_aborted_leaves_the_queue() {
     assert!(task.await.expect_err("aborted").is_cancelled());
     assert_eq!(queued(), 0);
     drop(held);
-    let again = pool.try_acquire(&pool.request()).expect("works");
+    let again = pool.request().try_acquire().expect("works");
     assert!(matches!(again, Outcome::Admitted(_)));
 }
 
@@ -75,14 +75,21 @@ async fn a_key_gives_owned_futures_too_and_refusals_come_with_them() {
         .add_limit(Limit::concurrency("places", 1));
     let (_directory, _segment, tenants) = create(set);
     let future = {
-        let key = tenants.key("acme").expect("keyed");
-        key.acquire_owned(&tenants.request(), None)
+        let key = "acme";
+        tenants
+            .request()
+            .for_key(key)
+            .expect("keyed")
+            .acquire_async(None)
+            .into_owned()
     };
     let permit = tokio::spawn(admitted(future)).await.expect("no panic");
     let outcome = tenants
-        .key("acme")
+        .request()
+        .for_key("acme")
         .expect("keyed")
-        .acquire_owned(&tenants.request(), Duration::from_millis(1));
+        .acquire_async(Duration::from_millis(1))
+        .into_owned();
     let refused = tokio::spawn(outcome).await.expect("no panic").expect("works");
     assert_eq!(
         refused.into_result().expect_err("it is held").binding(),

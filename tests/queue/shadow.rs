@@ -35,9 +35,9 @@ fn a_request_that_waits_for_another_limit_does_not_wait_for_one_in_shadow() {
             set = set.holds(holds);
         }
         let (_directory, segment, set) = create(set);
-        let _first = expect_permit(set.try_acquire(&set.request()));
-        let _second = expect_permit(set.acquire(&set.request(), TIMEOUT));
-        let _third = expect_permit(set.acquire(&set.request(), TIMEOUT));
+        let _first = expect_permit(set.request().try_acquire());
+        let _second = expect_permit(set.request().acquire(TIMEOUT));
+        let _third = expect_permit(set.request().acquire(TIMEOUT));
         let seen = first_set(&segment);
         assert_eq!(seen.limits[0].counts.would_refuse, 2, "{what}: {seen:?}");
     }
@@ -49,9 +49,9 @@ fn a_throttle_does_not_hide_that_every_hold_is_taken() {
         .holds(1)
         .add_limit(Limit::concurrency("places", 4));
     let (_directory, _segment, set) = create(set);
-    let permit = expect_permit(set.try_acquire(&set.request()));
+    let permit = expect_permit(set.request().try_acquire());
     set.throttle(Duration::from_secs(60)).expect("works");
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     assert_eq!(
         refusal.retry_after(),
@@ -59,6 +59,6 @@ fn a_throttle_does_not_hide_that_every_hold_is_taken() {
         "no clock says when a hold comes back"
     );
     drop(permit);
-    let refusal = expect_refusal(set.try_acquire(&set.request()));
+    let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::Throttled);
 }

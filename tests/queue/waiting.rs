@@ -21,9 +21,9 @@ fn a_waiter_gets_what_another_process_gives_back() {
         TIMEOUT,
         |directory| {
             let (segment, set) = create_in(directory, places(1));
-            let permit = expect_permit(set.acquire(&set.request(), None));
+            let permit = expect_permit(set.request().acquire(None));
             let child = Child::fork(|| {
-                let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
+                let outcome = set.request().acquire(TIMEOUT).expect("works");
                 assert!(outcome.is_admitted());
             });
             eventually("the child waits", || queued(&segment) == 1);
@@ -51,10 +51,10 @@ fn a_waiter_gets_what_another_process_gives_back() {
 #[test]
 fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
     let (_directory, segment, set) = create(places(1));
-    let permit = expect_permit(set.try_acquire(&set.request()));
+    let permit = expect_permit(set.request().try_acquire());
     let started = Instant::now();
     let timeout = Duration::from_millis(20);
-    let refusal = expect_refusal(set.acquire(&set.request(), timeout));
+    let refusal = expect_refusal(set.request().acquire(timeout));
     assert!(started.elapsed() >= timeout);
     assert_eq!(refusal.binding(), Some("places"));
     assert_eq!(refusal.reason(), RefusalReason::Concurrency);
@@ -62,7 +62,7 @@ fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
     assert!(snapshot.sets[0].tickets.is_empty());
     assert_eq!(snapshot.sets[0].counts.timed_out, 1);
     drop(permit);
-    assert!(set.try_acquire(&set.request()).expect("works").is_admitted());
+    assert!(set.request().try_acquire().expect("works").is_admitted());
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_rate_is_waited_for_to_the_instant() {
     let (_directory, _segment, set) = create(set);
     let first = Instant::now();
     for _ in 0..5 {
-        assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
+        assert!(set.request().acquire(TIMEOUT).expect("works").is_admitted());
     }
     // The first is taken at once, and each of the others a window after the one before.
     assert!(first.elapsed() >= Duration::from_millis(4 * 30));
@@ -81,7 +81,7 @@ fn a_rate_is_waited_for_to_the_instant() {
 fn no_request_waits_for_the_impossible() {
     let (_directory, _segment, set) = create(places(2));
     let request = set.request().with("places", 3).expect("declared");
-    let outcome = set.acquire(&request, None);
+    let outcome = request.acquire(None);
     assert!(matches!(
         outcome,
         Err(Error::Request(RequestError::NeverAdmissible { .. }))
@@ -92,15 +92,16 @@ fn no_request_waits_for_the_impossible() {
 fn no_request_waits_for_the_impossible_behind_others_either() {
     let (_directory, segment, set) = create(places(2));
     let all = set.request().with("places", 2).expect("declared");
-    let permit = expect_permit(set.try_acquire(&all));
+    let permit = expect_permit(all.try_acquire());
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            set.acquire(&set.request(), TIMEOUT)
+            set.request()
+                .acquire(TIMEOUT)
                 .map(|outcome| outcome.is_admitted())
         });
         eventually("it waits", || queued(&segment) == 1);
         let request = set.request().with("places", 3).expect("declared");
-        let outcome = set.acquire(&request, Duration::from_millis(100));
+        let outcome = request.acquire(Duration::from_millis(100));
         assert!(
             matches!(outcome, Err(Error::Request(RequestError::NeverAdmissible { .. }))),
             "{outcome:?}"
@@ -117,16 +118,16 @@ fn one_more_than_may_wait_is_refused() {
         TIMEOUT,
         |directory| {
             let (segment, set) = create_in(directory, places(1).waiters(2));
-            let permit = expect_permit(set.try_acquire(&set.request()));
+            let permit = expect_permit(set.request().try_acquire());
             let children: Vec<Child> = (0..2)
                 .map(|_| {
                     Child::fork(|| {
-                        assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
+                        assert!(set.request().acquire(TIMEOUT).expect("works").is_admitted());
                     })
                 })
                 .collect();
             eventually("both wait", || queued(&segment) == 2);
-            let refusal = expect_refusal(set.acquire(&set.request(), TIMEOUT));
+            let refusal = expect_refusal(set.request().acquire(TIMEOUT));
             assert_eq!(refusal.reason(), RefusalReason::QueueFull);
             assert!(
                 refusal.to_string().starts_with("the queue of set `set` is full")
@@ -148,18 +149,18 @@ fn no_request_overtakes_and_a_large_request_is_not_starved() {
         |directory| {
             let (segment, set) = create_in(directory, places(4));
             let one = set.request();
-            let permits: Vec<_> = (0..3).map(|_| expect_permit(set.try_acquire(&one))).collect();
+            let permits: Vec<_> = (0..3).map(|_| expect_permit(one.try_acquire())).collect();
             let child = Child::fork(|| {
                 let all = set.request().with("places", 4).expect("declared");
-                assert!(set.acquire(&all, TIMEOUT).expect("works").is_admitted());
+                assert!(all.acquire(TIMEOUT).expect("works").is_admitted());
             });
             eventually("the large request waits", || queued(&segment) == 1);
-            let refusal = expect_refusal(set.try_acquire(&one));
+            let refusal = expect_refusal(one.try_acquire());
             assert_eq!(refusal.binding(), Some("places"));
             assert_eq!(refusal.retry_after(), None);
             drop(permits);
             child.succeed();
-            assert!(set.try_acquire(&one).expect("works").is_admitted());
+            assert!(one.try_acquire().expect("works").is_admitted());
         },
     );
 }
@@ -172,9 +173,9 @@ fn the_dead_in_line_do_not_stop_the_others() {
         |directory| {
             let (segment, set) = create_in(directory, places(1));
             let admitted = SharedWords::new(1);
-            let permit = expect_permit(set.try_acquire(&set.request()));
+            let permit = expect_permit(set.request().try_acquire());
             let wait = || {
-                let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+                let permit = expect_permit(set.request().acquire(TIMEOUT));
                 admitted[0].fetch_add(1, Ordering::Relaxed);
                 drop(permit);
             };
@@ -206,7 +207,7 @@ fn what_a_killed_holder_held_goes_to_the_first_in_line() {
         |directory| {
             let (segment, set) = create_in(directory, places(1));
             let holder = Child::fork(|| {
-                std::mem::forget(expect_permit(set.try_acquire(&set.request())));
+                std::mem::forget(expect_permit(set.request().try_acquire()));
                 loop {
                     std::thread::park();
                 }
@@ -215,7 +216,7 @@ fn what_a_killed_holder_held_goes_to_the_first_in_line() {
                 segment.snapshot().expect("a snapshot").sets[0].active == 1
             });
             let waiter = Child::fork(|| {
-                assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
+                assert!(set.request().acquire(TIMEOUT).expect("works").is_admitted());
             });
             eventually("the other waits", || queued(&segment) == 1);
             holder.kill();
@@ -233,9 +234,9 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
             let set = SetDeclaration::new("set").add_limit(Limit::rate("tokens", 100, 60 * MINUTE));
             let (segment, set) = create_in(directory, set);
             let request = |cost| set.request().with("tokens", cost).expect("declared");
-            let mut permit = expect_permit(set.try_acquire(&request(100)));
+            let mut permit = expect_permit(request(100).try_acquire());
             let child = Child::fork(|| {
-                assert!(set.acquire(&request(50), None).expect("works").is_admitted());
+                assert!(request(50).acquire(None).expect("works").is_admitted());
             });
             eventually("it waits", || queued(&segment) == 1);
             let _ = permit.settle([("tokens", 10)]).expect("works");
@@ -250,9 +251,9 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
     let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
     let (_directory, segment, set) = create(set);
     let started = Instant::now();
-    let mut late = expect_permit(set.try_acquire(&set.request()));
+    let mut late = expect_permit(set.request().try_acquire());
     late.heartbeat().expect("in time");
-    let next = expect_permit(set.acquire(&set.request(), TIMEOUT));
+    let next = expect_permit(set.request().acquire(TIMEOUT));
     assert!(started.elapsed() >= lease);
     assert!(late.reclaimed() && !next.reclaimed());
     assert!(next.fencing_number() > late.fencing_number());
@@ -278,7 +279,7 @@ fn a_waiter_for_a_hold_is_woken_by_the_death_of_its_owner() {
             let (segment, set) = create_in(directory, places(10).holds(1));
             let round = || {
                 let child = Child::fork(|| {
-                    let _permit = set.acquire(&set.request(), None).expect("works");
+                    let _permit = set.request().acquire(None).expect("works");
                     std::thread::sleep(MINUTE);
                 });
                 eventually("the child holds", || {
@@ -286,7 +287,7 @@ fn a_waiter_for_a_hold_is_woken_by_the_death_of_its_owner() {
                 });
                 std::thread::scope(|scope| {
                     let waiter = scope.spawn(|| {
-                        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
+                        let outcome = set.request().acquire(TIMEOUT).expect("works");
                         assert!(outcome.is_admitted());
                         Instant::now()
                     });

@@ -38,7 +38,7 @@ fn run(directory: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
             let log = &log;
             let set = &set;
             Child::fork(move || {
-                let permit = expect_permit(set.acquire(&set.request(), TIMEOUT));
+                let permit = expect_permit(set.request().acquire(TIMEOUT));
                 log[2 * number].store(now(), Ordering::Relaxed);
                 sleep(TASK);
                 log[2 * number + 1].store(now(), Ordering::Relaxed);

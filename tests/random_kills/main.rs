@@ -159,7 +159,7 @@ fn acquire<'a>(
     truth: &Truth,
     worker: usize,
     set: &'a LimitSet,
-    request: &Request,
+    request: &Request<'a>,
     units: u64,
 ) -> Option<Holding<'a>> {
     let pool = if set.name() == "plain" {
@@ -167,7 +167,7 @@ fn acquire<'a>(
     } else {
         Pool::Seats
     };
-    match set.try_acquire(request).expect("works") {
+    match request.try_acquire().expect("works") {
         Outcome::Admitted(permit) => Some(hold(truth, worker, permit, pool, units)),
         Outcome::Refused(_) => None,
     }
@@ -288,7 +288,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
         let all = set.request().with(limit, capacity).expect("declared");
         // The process that is refused looks for the dead, so that nothing else need happen.
         eventually("all of it can be held at once", || {
-            set.try_acquire(&all).expect("works").is_admitted()
+            all.try_acquire().expect("works").is_admitted()
         });
     }
     for set in plans::SETS {

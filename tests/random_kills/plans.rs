@@ -54,7 +54,7 @@ pub fn declarations() -> [SetDeclaration; 2] {
 /// What one worker asks of the sets.
 pub struct Plans<'a> {
     keys: [Key<'a>; 2],
-    plain: [Request; 2],
+    plain: [Request<'a>; 2],
 }
 
 impl<'a> Plans<'a> {
@@ -63,7 +63,12 @@ impl<'a> Plans<'a> {
             keys: sets.each_ref().map(|set| set.key(KEY).expect("keyed")),
             plain: sets
                 .each_ref()
-                .map(|set| set.request().with("tokens", 1).expect("declared")),
+                .map(|set| {
+                    set.request()
+                        .for_key(KEY)
+                        .and_then(|request| request.with("tokens", 1))
+                })
+                .map(|request| request.expect("declared")),
         }
     }
 
@@ -79,7 +84,7 @@ impl<'a> Plans<'a> {
             (_, 0) => Some(plain.clone().with_tier(some_tier(dice)).expect("declared")),
             (_, _) => Some(with_capacities(plain.clone(), dice)),
         };
-        let outcome = self.keys[number].try_acquire(named.as_ref().unwrap_or(plain));
+        let outcome = named.as_ref().unwrap_or(plain).try_acquire();
         match outcome {
             Ok(Outcome::Admitted(permit)) => Some((permit, Pool::Places(number), units)),
             Ok(Outcome::Refused(_)) => None,
@@ -106,7 +111,7 @@ fn some_tier(dice: &mut Rng) -> &'static str {
 }
 
 /// Both capacities at once, or none of both.
-fn with_capacities(request: Request, dice: &mut Rng) -> Request {
+fn with_capacities<'a>(request: Request<'a>, dice: &mut Rng) -> Request<'a> {
     let places = Some(dice.u64(..MAX_PLACES + 1)).filter(|places| *places > 0);
     request
         .with_override("places", places)
@@ -160,14 +165,24 @@ pub fn check_that_nothing_is_left(set: &LimitSet) {
         all.and_then(|request| request.with_tier("large"))
     };
     let all = all.expect("declared");
-    let key = set.key(KEY).expect("keyed");
+    let key = KEY;
     // A request that is refused looks for the dead, so that nothing else need happen.
     eventually("all places of a key can be held at once", || {
-        key.try_acquire(&all).expect("works").is_admitted()
+        all.for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("works")
+            .is_admitted()
     });
-    key.clear_override("places").expect("works");
-    key.clear_override("calls").expect("works");
-    key.assign("default").expect("works");
+    set.key(key)
+        .expect("keyed")
+        .clear_override("places")
+        .expect("works");
+    set.key(key)
+        .expect("keyed")
+        .clear_override("calls")
+        .expect("works");
+    set.key(key).expect("keyed").assign("default").expect("works");
     eventually("nothing of any key is used, held or kept", || {
         set.table_usage().expect("keyed").used == 0
     });

@@ -40,7 +40,7 @@ pub fn one_limit_in(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
 
 pub fn check(set: &LimitSet, cost: u64) -> bool {
     let request = set.request().with("calls", cost).expect("declared");
-    set.check(&request).expect("works").is_admitted()
+    request.check().expect("works").is_admitted()
 }
 
 /// Takes one, two and three by turns until not even one is left, and counts what it took.
@@ -55,7 +55,10 @@ pub fn spend_all(set: &LimitSet, spent: &AtomicU64) {
 }
 
 pub fn remaining(set: &LimitSet) -> u64 {
-    set.peek(&set.request().with("calls", 1).expect("declared"))
+    set.request()
+        .with("calls", 1)
+        .expect("declared")
+        .peek()
         .expect("works")[0]
         .remaining
 }

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn holder_try_take(holder: *mut Holder) -> c_int {
     let Some(set) = holder.segment.sets().next() else {
         return -1;
     };
-    match set.try_acquire(&set.request()) {
+    match set.request().try_acquire() {
         Ok(admission) => match admission.into_result() {
             Ok(permit) => {
                 holder.held = Some(permit.into_owned());

@@ -10,8 +10,7 @@ use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Declaration, Error, Limit, LimitSet, OpenError, OpenOptions, Permit, Removal, Request, RequestError,
-    Segment, SetDeclaration, VirtualClock,
+    Declaration, Error, Limit, OpenError, OpenOptions, Permit, Segment, SetDeclaration, VirtualClock,
 };
 
 fn declaration(participants: u32) -> Declaration {
@@ -21,7 +20,7 @@ fn declaration(participants: u32) -> Declaration {
 
 fn take(segment: &Segment) -> Permit<'static> {
     let set = segment.set("api").expect("declared");
-    expect_permit(set.try_acquire(&set.request())).into_owned()
+    expect_permit(set.request().try_acquire()).into_owned()
 }
 
 /// Processes that are attached, alive or not.
@@ -87,7 +86,7 @@ fn handles_with_other_options_share_the_attachment_and_keep_their_options() {
     let virtual_time = options.open(&path).expect("opened");
     let admits = |segment: &Segment| {
         let set = segment.set("api").expect("declared");
-        set.try_acquire(&set.request()).expect("works").is_admitted()
+        set.request().try_acquire().expect("works").is_admitted()
     };
     assert!(admits(&virtual_time));
     assert!(!admits(&virtual_time));
@@ -187,58 +186,4 @@ fn too_many_are_told_by_participants_and_by_processes() {
         words[1].store(1, Ordering::SeqCst);
         children.into_iter().for_each(Child::succeed);
     });
-}
-
-#[test]
-fn a_request_is_used_on_every_handle_of_its_set() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("limits");
-    let first = Segment::create(&path, &declaration(1)).expect("created");
-    let others = [
-        Segment::open(&path).expect("opened"),
-        OpenOptions::new().reclaim(false).open(&path).expect("opened"),
-    ];
-    let request = first.set("api").expect("declared").request();
-    let request = request.with("in_flight", 3).expect("declared");
-    for other in &others {
-        let api = other.set("api").expect("declared").strict(false);
-        let permit = expect_permit(api.try_acquire(&request));
-        assert_eq!(permit.taken().collect::<Vec<_>>(), [("in_flight", 3)]);
-    }
-}
-
-#[test]
-fn a_request_of_another_segment_says_for_which_it_was_prepared() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let paths = ["a.limits", "b.limits"].map(|name| directory.path().join(name));
-    let of = |path: &Path| Segment::create(path, &declaration(1)).expect("created");
-    let [one, two] = [of(&paths[0]), of(&paths[1])];
-    let [api, other] = [&one, &two].map(|segment| segment.set("api").expect("declared"));
-    let used_on = |set: &LimitSet, request: &Request| {
-        let error = set.try_acquire(request).expect_err("another set");
-        assert!(
-            matches!(error, Error::Request(RequestError::ForeignRequest { .. })),
-            "{error}"
-        );
-        error.to_string()
-    };
-    let [a, b] = [paths[0].display(), paths[1].display()];
-    assert_eq!(
-        used_on(&api, &other.request()),
-        format!(
-            "the request was prepared for set `api` of {b} and used on set `api` of {a}: prepare it with `request` of \
-             the set that it is used on"
-        )
-    );
-
-    OpenOptions::new()
-        .remove(&paths[0], Removal::Forced)
-        .expect("removed");
-    let successor = of(&paths[0]);
-    let again = successor.set("api").expect("declared");
-    let text = used_on(&again, &api.request());
-    let expected = format!(
-        "for set `api` of another segment that was or is at this path and used on set `api` of {a}: "
-    );
-    assert!(text.contains(&expected), "{text}");
 }

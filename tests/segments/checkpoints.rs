@@ -54,7 +54,7 @@ fn take(segment: &Segment, calls: u64) {
         .with("calls", calls)
         .and_then(|it| it.with("tokens", 7 * calls));
     let request = request.and_then(|it| it.with("slots", 0)).expect("declared");
-    assert!(api.check(&request).expect("works").is_admitted());
+    assert!(request.check().expect("works").is_admitted());
 }
 
 /// What is left of the calls, of which tokens are seven times as many.
@@ -93,7 +93,7 @@ fn a_segment_that_is_gone_goes_on_as_its_checkpoint_has_it_without_what_was_held
             let api = segment.set("api").expect("declared");
             let request = api.request().with("calls", 0).and_then(|it| it.with("tokens", 0));
             let request = request.and_then(|it| it.with("slots", 3)).expect("declared");
-            std::mem::forget(expect_permit(api.try_acquire(&request)));
+            std::mem::forget(expect_permit(request.try_acquire()));
             assert!(segment.checkpoint(&kept).expect("written"));
             // What is admitted from here on may be admitted again.
             take(&segment, CALLS / 4);
@@ -108,7 +108,7 @@ fn a_segment_that_is_gone_goes_on_as_its_checkpoint_has_it_without_what_was_held
         let api = segment.set("api").expect("declared");
         let request = api.request().with("slots", 3).expect("declared");
         eventually("the slots are free", || {
-            api.try_acquire(&request).expect("works").is_admitted()
+            request.try_acquire().expect("works").is_admitted()
         });
     });
 }
@@ -342,7 +342,7 @@ fn a_thread_takes_them_as_declared_in_the_process_that_opened_and_in_a_child_tha
             let child = Child::fork(|| {
                 nix::sys::prctl::set_pdeathsig(None).expect("it outlives its parent");
                 let api = segment.set("api").expect("declared");
-                assert!(api.check(&api.request()).expect("works").is_admitted());
+                assert!(api.request().check().expect("works").is_admitted());
                 words[0].store(1, Ordering::Release);
                 eventually("it is not needed any more", || ended.load(Ordering::Acquire) > 0);
             });
@@ -407,7 +407,7 @@ fn another_declaration_begins_anew_and_takes_the_file_over() {
         let segment = Segment::open_or_create(&path, &other(10)).expect("a segment");
         assert_eq!(scene::first_set(&segment).limits[0].remaining, 10);
         let api = segment.set("api").expect("declared");
-        assert!(api.check(&api.request()).expect("works").is_admitted());
+        assert!(api.request().check().expect("works").is_admitted());
         // Of another size, so that the file is made anew.
         assert!(segment.checkpoint(&kept).expect("written"));
         drop((api, segment));

@@ -48,20 +48,20 @@ fn create_with_mutexes(path: &Path) -> Segment {
 fn use_up(segment: &Segment) -> u64 {
     let calls = segment.set("calls").expect("declared");
     let request = calls.request();
-    let is_admitted = || calls.try_acquire(&request).expect("works").is_admitted();
+    let is_admitted = || request.try_acquire().expect("works").is_admitted();
     (0..).take_while(|_| is_admitted()).count() as u64
 }
 
 fn can_take_slots(segment: &Segment, slots: u64) -> bool {
     let set = segment.set("slots").expect("declared");
     let request = set.request().with("slots", slots).expect("declared");
-    set.try_acquire(&request).expect("works").is_admitted()
+    request.try_acquire().expect("works").is_admitted()
 }
 
 fn take_for_good(segment: &Segment, slots: u64) {
     let set = segment.set("slots").expect("declared");
     let request = set.request().with("slots", slots).expect("declared");
-    let permit = expect_permit(set.try_acquire(&request));
+    let permit = expect_permit(request.try_acquire());
     std::mem::forget(permit);
 }
 
@@ -214,7 +214,7 @@ fn a_copy_is_a_segment_of_its_own() {
         take_for_good(&original, 2);
         let calls = original.set("calls").expect("declared");
         for _ in 0..4 {
-            assert!(calls.try_acquire(&calls.request()).expect("works").is_admitted());
+            assert!(calls.request().try_acquire().expect("works").is_admitted());
         }
         // The holder of what the copy says is held is this very process.
         fs::copy(&path, &copy_path).expect("a copy");
@@ -337,7 +337,7 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
         let is_stuck = |segment: &Segment| {
             let slots = segment.set("slots").expect("declared");
             matches!(
-                slots.try_acquire(&slots.request()),
+                slots.request().try_acquire(),
                 Err(Error::Segment(SegmentError::LockStuck { .. }))
             )
         };

@@ -27,7 +27,7 @@ fn declaration() -> Declaration {
 fn use_up(segment: &Segment) -> u64 {
     let api = segment.set("api").expect("declared");
     let request = api.request();
-    let is_admitted = || api.try_acquire(&request).expect("works").is_admitted();
+    let is_admitted = || request.try_acquire().expect("works").is_admitted();
     (0..).take_while(|_| is_admitted()).count() as u64
 }
 
@@ -226,7 +226,7 @@ fn a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_n
             match Segment::open(&path) {
                 Ok(segment) => {
                     let api = segment.set("api").expect("declared");
-                    let asked = (0..=CAPACITY).map(|_| api.check(&api.request()));
+                    let asked = (0..=CAPACITY).map(|_| api.request().check());
                     let admitted: Result<Vec<bool>, Error> = asked.map(|it| Ok(it?.is_admitted())).collect();
                     match admitted {
                         Ok(admitted) => assert!(admitted.contains(&false), "more than there is"),

@@ -414,8 +414,15 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     let segment = Segment::create(&path, &declaration).expect("a segment");
     let api = segment.set("api").expect("declared");
     for number in 0..8 {
-        let key = api.key(format!("key-{number}")).expect("a key");
-        assert!(key.check(&api.request()).expect("works").is_admitted());
+        let key = format!("key-{number}");
+        assert!(
+            api.request()
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        );
     }
     // A row far from all that any process does: a tag without a key.
     let raw = RawSegment::open(&path);
@@ -425,8 +432,15 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     let counts = || segment.snapshot().expect("a copy").sets[0].counts;
 
     raw.lock().take_in_a_thread_that_ends();
-    let last = api.key("key-7").expect("a key");
-    assert!(last.check(&api.request()).expect("works").is_admitted());
+    let last = "key-7";
+    assert!(
+        api.request()
+            .for_key(last)
+            .expect("keyed")
+            .check()
+            .expect("works")
+            .is_admitted()
+    );
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
     // The process that asks for it has all of it looked at.
@@ -446,7 +460,7 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
             let segment = Segment::create(&path, &scene::declaration().add_set(slots)).expect("a segment");
             let api = segment.set("api").expect("declared");
             let take = || {
-                let outcome = api.try_acquire(&api.request()).expect("works");
+                let outcome = api.request().try_acquire().expect("works");
                 outcome.into_result()
             };
             let [held, other, another] = [0, 1, 2].map(|_| take().expect("free"));
@@ -486,8 +500,8 @@ fn a_waiter_that_lost_its_ticket_takes_another_and_not_the_next_one_of_its_proce
     in_own_process(test, TIMEOUT, |directory| {
         let place = Limit::concurrency("places", 1);
         let (segment, set) = create_in(directory, SetDeclaration::new("set").waiters(4).add_limit(place));
-        let permit = expect_permit(set.try_acquire(&set.request()));
-        let waiter = Child::fork(|| drop(set.acquire(&set.request(), TIMEOUT)));
+        let permit = expect_permit(set.request().try_acquire());
+        let waiter = Child::fork(|| drop(set.request().acquire(TIMEOUT)));
         eventually("it waits", || queued(&segment) == 1);
         let raw = RawSegment::open(segment.path());
         let is_waiting = |index: &usize| {
@@ -501,7 +515,7 @@ fn a_waiter_that_lost_its_ticket_takes_another_and_not_the_next_one_of_its_proce
         eventually("it waits in a place of its own", || queued(&segment) == 2);
         waiter.kill();
         drop(permit);
-        drop(expect_permit(set.acquire(&set.request(), TIMEOUT)));
+        drop(expect_permit(set.request().acquire(TIMEOUT)));
         assert_eq!(queued(&segment), 0);
     });
 }

@@ -49,10 +49,10 @@ fn numbers(segment: &Segment) -> Vec<u64> {
         segment.set("api").expect("declared"),
         segment.set("keyed").expect("declared"),
     );
-    let mut permits = vec![expect_permit(api.try_acquire(&api.request())).into_owned()];
+    let mut permits = vec![expect_permit(api.request().try_acquire()).into_owned()];
     for key in 0..20 {
-        let key = keyed.key(format!("key {key}")).expect("a key");
-        permits.push(expect_permit(key.try_acquire(&keyed.request())).into_owned());
+        let key = format!("key {key}");
+        permits.push(expect_permit(keyed.request().for_key(key).expect("keyed").try_acquire()).into_owned());
     }
     let number = |permit: &shmlimit::Permit<'_>| permit.fencing_number().expect("it holds something");
     permits.iter().map(number).collect()

@@ -13,10 +13,10 @@ fn a_shard_moves_on_with_each_decision_refusals_included() {
     let changes = || reader.diagnose().expect("readable").shards[0].changes;
     let mut seen = vec![changes()];
     assert_eq!(changes(), seen[0], "a look is no operation");
-    let permit = expect_permit(set.try_acquire(&set.request()));
+    let permit = expect_permit(set.request().try_acquire());
     seen.push(changes());
     for _ in 0..3 {
-        expect_refusal(set.try_acquire(&set.request()));
+        expect_refusal(set.request().try_acquire());
         seen.push(changes());
     }
     drop(permit);

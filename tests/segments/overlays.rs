@@ -133,14 +133,14 @@ fn a_file_that_is_mounted_into_a_container_by_itself_is_as_it_was_before() {
         let source = overlay.lower.with_file_name("source");
         let segment = Segment::create(&source, &declaration(1)).expect("on tmpfs");
         let api = segment.set("api").expect("declared");
-        let held = scene::expect_permit(api.try_acquire(&api.request()));
+        let held = scene::expect_permit(api.request().try_acquire());
         let path = overlay.merged.join("limits");
         fs::write(&path, "").expect("a place to mount on");
         scene::mounts::mount(Some(&source), &path, None, libc::MS_BIND, None).expect("a bind mount");
         Child::fork(|| {
             let segment = Segment::open(&path).expect("on tmpfs");
             let api = segment.set("api").expect("declared");
-            scene::expect_refusal(api.acquire(&api.request(), Duration::ZERO));
+            scene::expect_refusal(api.request().acquire(Duration::ZERO));
         })
         .succeed();
         drop(held);

@@ -81,7 +81,7 @@ fn a_dead_process_is_dead_whatever_a_reader_locks() {
                 let api = segment.set("api").expect("declared");
                 let words = SharedWords::new(1);
                 let holder = Child::fork(|| {
-                    std::mem::forget(scene::expect_permit(api.try_acquire(&api.request())));
+                    std::mem::forget(scene::expect_permit(api.request().try_acquire()));
                     words[0].store(1, Ordering::SeqCst);
                     loop {
                         std::thread::park();
@@ -95,13 +95,13 @@ fn a_dead_process_is_dead_whatever_a_reader_locks() {
                     participants.iter().any(|it| it.pid == u64::from(pid) && it.alive)
                 };
                 assert!(is_alive(holder.id()) && is_alive(std::process::id()));
-                scene::expect_refusal(api.try_acquire(&api.request()));
+                scene::expect_refusal(api.request().try_acquire());
                 let pid = holder.id();
                 holder.send(Signal::SIGKILL);
                 // It has the byte as soon as its owner is dead.
                 let reader = reader(&path, command, PARTICIPANTS + 1, ALL);
                 assert!(!is_alive(pid) && is_alive(std::process::id()));
-                drop(scene::expect_permit(api.acquire(&api.request(), TIMEOUT)));
+                drop(scene::expect_permit(api.request().acquire(TIMEOUT)));
                 let report = segment.recover().expect("recovers");
                 assert_eq!(report.freed_participants, 1);
                 // No place is taken by a process, and none is to be had.

@@ -30,7 +30,7 @@ fn a_segment_in_use_stays_and_names_who_uses_it() {
         other => panic!("{other:?}"),
     }
     let api = segment.set("api").expect("declared");
-    assert!(api.try_acquire(&api.request()).expect("untouched").is_admitted());
+    assert!(api.request().try_acquire().expect("untouched").is_admitted());
     drop((api, segment));
     remove(&path, Removal::Unused).expect("unused by now");
     assert!(!path.exists());
@@ -43,7 +43,7 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
     assert!(!path.exists());
     let api = segment.set("api").expect("declared");
     assert!(matches!(
-        api.try_acquire(&api.request()),
+        api.request().try_acquire(),
         Err(Error::Segment(SegmentError::Removed { .. }))
     ));
 }

@@ -38,7 +38,7 @@ fn removal(api: &LimitSet) -> Option<(std::path::PathBuf, RemovalCause)> {
     for limit in ["requests", "tokens", "slots"] {
         request.set_cost(limit, 0).expect("declared");
     }
-    match api.try_acquire(&request) {
+    match request.try_acquire() {
         Ok(_) => None,
         Err(Error::Segment(SegmentError::Removed { path, cause })) => Some((path, cause)),
         Err(other) => panic!("{other:?}"),
@@ -62,10 +62,7 @@ fn admitted(api: &LimitSet) -> usize {
     let request = request.with("tokens", 0).expect("declared");
     let request = request.with("slots", 0).expect("declared");
     (0..30)
-        .filter(|_| {
-            api.try_acquire(&request)
-                .is_ok_and(|outcome| outcome.is_admitted())
-        })
+        .filter(|_| request.try_acquire().is_ok_and(|outcome| outcome.is_admitted()))
         .count()
 }
 
@@ -78,11 +75,11 @@ fn handles_of_a_deleted_file_admit_nothing_beside_its_successor() {
     wait_for_removal(&old_api, &path, RemovalCause::Deleted);
     let (_new, new_api) = open(&path);
     assert_eq!((admitted(&old_api), admitted(&new_api)), (0, 20));
-    let message = old_api.try_acquire(&old_api.request()).map(drop);
+    let message = old_api.request().try_acquire().map(drop);
     // `tokens` has no default, which is found first.
     assert!(message.is_err());
     let request = old_api.request().with("tokens", 1).expect("declared");
-    let message = old_api.try_acquire(&request).map(drop).unwrap_err().to_string();
+    let message = request.try_acquire().map(drop).unwrap_err().to_string();
     assert!(
         message.contains("limits was removed: its file was deleted"),
         "{message}"
@@ -152,7 +149,7 @@ fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
     let (segment, api) = open(&path);
     let take = || {
         let request = api.request().with("tokens", 10).expect("declared");
-        expect_permit(api.try_acquire(&request))
+        expect_permit(request.try_acquire())
     };
     let (mut settled, mut cancelled, dropped) = (take(), take(), take());
     segment.retire();
@@ -178,15 +175,15 @@ fn what_waits_in_a_deleted_file_ends_with_that() {
     let (segment, api) = open(&path);
     let all = api.request().with("slots", 20).expect("declared");
     let all = all.with("requests", 0).expect("declared");
-    let _held = expect_permit(api.try_acquire(&all));
+    let _held = expect_permit(all.try_acquire());
     thread::scope(|scope| {
         let threads = [None, Some(10 * TIMEOUT)].map(|timeout| {
-            let (api, all) = (&api, &all);
-            scope.spawn(move || api.acquire(all, timeout).map(drop))
+            let all = &all;
+            scope.spawn(move || all.acquire(timeout).map(drop))
         });
         let futures = [None, Some(10 * TIMEOUT)].map(|timeout| {
-            let (api, all) = (&api, &all);
-            scope.spawn(move || smol::block_on(api.acquire_async(all, timeout)).map(drop))
+            let all = &all;
+            scope.spawn(move || smol::block_on(all.acquire_async(timeout)).map(drop))
         });
         eventually("they wait", || {
             segment.snapshot().expect("a copy").sets[0].tickets.len() == 4
@@ -391,7 +388,7 @@ fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_rep
         let (path, aside) = (directory.path().join("limits"), directory.path().join("aside"));
         let segment = Segment::create(&path, &declaration).expect("a segment");
         let api = segment.set("api").expect("declared");
-        assert!(api.check(&api.request()).expect("in use").is_admitted());
+        assert!(api.request().check().expect("in use").is_admitted());
         if cause == RemovalCause::Deleted {
             fs::remove_file(&path).expect("deleted");
         } else {
@@ -399,7 +396,7 @@ fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_rep
         }
         let _successor = Segment::create(&path, &declaration).expect("a segment");
         let mut admitted = 1;
-        eventually("the removal is noticed", || match api.check(&api.request()) {
+        eventually("the removal is noticed", || match api.request().check() {
             Ok(checked) => {
                 assert!(checked.is_admitted());
                 admitted += 1;

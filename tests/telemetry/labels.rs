@@ -12,7 +12,7 @@ use crate::scene::{create, create_in, expect_permit};
 use nix::sys::signal::{Signal, raise};
 use shmlimit::request::AcquireFuture;
 use shmlimit::snapshot::SegmentReader;
-use shmlimit::{Keyed, Limit, LimitSet, Outcome, Permit, Request, Segment, SetDeclaration};
+use shmlimit::{Keyed, Limit, Outcome, Permit, Request, Segment, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -36,8 +36,8 @@ fn some(labels: &[&str]) -> Vec<Option<String>> {
     labels.iter().map(|label| Some((*label).to_owned())).collect()
 }
 
-fn take<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
-    expect_permit(set.try_acquire(request))
+fn take<'a>(request: &Request<'a>) -> Permit<'a> {
+    expect_permit(request.try_acquire())
 }
 
 fn poll<'a>(
@@ -62,13 +62,13 @@ fn another_process_sees_what_a_hold_is_labelled_with_also_of_a_holder_that_is_de
         };
         let child = Child::fork(|| {
             let work = attach();
-            let _permit = take(&work, &work.request().label("nightly import"));
+            let _permit = take(&work.request().label("nightly import"));
             raise(Signal::SIGSTOP).expect("stops");
         });
         child.wait_until_stopped();
         let mut dead = Child::fork(|| {
             let work = attach();
-            std::mem::forget(take(&work, &work.request().label("gone")));
+            std::mem::forget(take(&work.request().label("gone")));
             die()
         });
         dead.wait();
@@ -93,11 +93,9 @@ fn another_process_sees_what_a_hold_is_labelled_with_also_of_a_holder_that_is_de
 #[test]
 fn each_hold_has_its_own_label_and_who_gives_none_has_none() {
     let (_directory, segment, work) = create(slots(3));
-    let _first = take(&work, &work.request().label("first"));
-    let _second = take(&work, &work.request());
-    let _third = work
-        .acquire(&work.request().label("third"), MINUTE)
-        .expect("a decision");
+    let _first = take(&work.request().label("first"));
+    let _second = take(&work.request());
+    let _third = work.request().label("third").acquire(MINUTE).expect("a decision");
     assert_eq!(
         labels(&segment),
         [Some("first".to_owned()), None, Some("third".to_owned())]
@@ -108,13 +106,13 @@ fn each_hold_has_its_own_label_and_who_gives_none_has_none() {
 fn a_hold_that_is_used_again_does_not_have_the_label_of_the_one_before() {
     let (_directory, segment, work) = create(slots(1));
     for labels_of_next in [None, Some("another"), Some("")] {
-        drop(take(&work, &work.request().label("the one before")));
+        drop(take(&work.request().label("the one before")));
         let request = work.request();
         let request = match labels_of_next {
             Some(label) => request.label(label),
             None => request,
         };
-        let permit = take(&work, &request);
+        let permit = take(&request);
         assert_eq!(labels(&segment), [labels_of_next.map(str::to_owned)]);
         drop(permit);
         assert_eq!(labels(&segment), []);
@@ -126,14 +124,14 @@ fn a_label_of_more_than_64_bytes_is_cut_at_a_character() {
     let (_directory, segment, work) = create(slots(2));
     let long = "x".repeat(63);
     let _permits =
-        [format!("{long}yz"), format!("{long}\u{fc}")].map(|label| take(&work, &work.request().label(label)));
+        [format!("{long}yz"), format!("{long}\u{fc}")].map(|label| take(&work.request().label(label)));
     assert_eq!(labels(&segment), some(&[&format!("{long}y"), &long]));
 }
 
 #[test]
 fn a_permit_keeps_its_label_until_it_is_released() {
     let (_directory, segment, work) = create(slots(1));
-    let permit = take(&work, &work.request().label("moved")).into_owned();
+    let permit = take(&work.request().label("moved")).into_owned();
     let mut permit = std::thread::spawn(move || permit).join().expect("no panic");
     assert_eq!(labels(&segment), some(&["moved"]));
     permit.release().expect("works");
@@ -143,8 +141,8 @@ fn a_permit_keeps_its_label_until_it_is_released() {
 #[test]
 fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
     let (_directory, segment, work) = create(slots(1));
-    let first = take(&work, &work.request().label("first"));
-    let mut waiting = work.acquire_async(&work.request().label("second"), None);
+    let first = take(&work.request().label("first"));
+    let mut waiting = work.request().label("second").acquire_async(None);
     assert!(poll(&mut waiting).is_none());
     drop(first);
     assert_eq!(labels(&segment), [None]);
@@ -152,10 +150,10 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
     assert_eq!(labels(&segment), some(&["second"]));
     drop(second);
 
-    let first = take(&work, &work.request().label("first"));
+    let first = take(&work.request().label("first"));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = work.acquire(&work.request().label("third"), TIMEOUT);
+            let outcome = work.request().label("third").acquire(TIMEOUT);
             let _permit = outcome.expect("a decision").into_result().expect("in time");
             labels(&segment)
         });
@@ -175,12 +173,12 @@ fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_a
         .add_limit(Limit::concurrency("slots", 1).lease(MINUTE));
     let scene = Scene::new(set);
     let work = scene.set();
-    let first = take(&work, &work.request());
-    let mut waiting: AcquireFuture<'_> = work.acquire_async(&work.request().label("late"), None);
+    let first = take(&work.request());
+    let mut waiting: AcquireFuture<'_> = work.request().label("late").acquire_async(None);
     assert!(poll(&mut waiting).is_none());
     drop(first);
     scene.pass(2 * MINUTE);
-    let _other = take(&work, &work.request().label("in time"));
+    let _other = take(&work.request().label("in time"));
     let late = poll(&mut waiting).expect("it was granted");
     assert!(late.reclaimed());
     assert_eq!(labels(&scene.segment), some(&["in time"]));
@@ -197,7 +195,7 @@ fn holds_of_keys_are_labelled_in_every_shard() {
         .iter()
         .map(|key| {
             let request = work.request().label(format!("for {key}"));
-            let outcome = work.key(key).expect("a key").try_acquire(&request);
+            let outcome = request.for_key(key).expect("a key").try_acquire();
             outcome.expect("a decision").into_result().expect("room")
         })
         .collect();
@@ -212,7 +210,7 @@ fn holds_of_keys_are_labelled_in_every_shard() {
 #[test]
 fn only_sets_that_are_declared_to_keep_labels_do_and_others_need_no_memory_for_it() {
     let (directory, segment, work) = create(slots(1).labels(false).holds(100));
-    let _permit = take(&work, &work.request().label("not kept"));
+    let _permit = take(&work.request().label("not kept"));
     assert_eq!(labels(&segment), [None]);
     let path = directory.path().join("others");
     let others =

@@ -41,44 +41,62 @@ type Verb = (&'static str, fn(&Observed));
 
 const WAITING: [Waiting; 9] = [
     ("acquire", places, |scene| {
-        drop(scene.set.acquire(&scene.set.request(), Touchy).expect("works"));
+        drop(scene.set.request().acquire(Touchy).expect("works"));
     }),
     ("acquire_while", places, |scene| {
+        drop(scene.set.request().acquire_while(Touchy, yes()).expect("works"));
+    }),
+    ("acquire_async", places, |scene| {
+        drop(wait_for(scene.set.request().acquire_async(Touchy)).expect("works"));
+    }),
+    ("acquire_owned", places, |scene| {
+        drop(wait_for(scene.set.request().acquire_async(Touchy).into_owned()).expect("works"));
+    }),
+    ("a key's acquire", keyed, |scene| {
+        let key = Touchy;
         drop(
             scene
                 .set
-                .acquire_while(&scene.set.request(), Touchy, yes())
+                .request()
+                .for_key(key)
+                .expect("keyed")
+                .acquire(Touchy)
                 .expect("works"),
         );
     }),
-    ("acquire_async", places, |scene| {
-        drop(wait_for(scene.set.acquire_async(&scene.set.request(), Touchy)).expect("works"));
-    }),
-    ("acquire_owned", places, |scene| {
-        drop(wait_for(scene.set.acquire_owned(&scene.set.request(), Touchy)).expect("works"));
-    }),
-    ("a key's acquire", keyed, |scene| {
-        let key = scene.set.key(Touchy).expect("keyed");
-        drop(key.acquire(&scene.set.request(), Touchy).expect("works"));
-    }),
     ("a key's acquire_while", keyed, |scene| {
-        let key = scene.set.key(Touchy).expect("keyed");
+        let key = Touchy;
         drop(
-            key.acquire_while(&scene.set.request(), Touchy, yes())
+            scene
+                .set
+                .request()
+                .for_key(key)
+                .expect("keyed")
+                .acquire_while(Touchy, yes())
                 .expect("works"),
         );
     }),
     ("a key's acquire_async", keyed, |scene| {
-        let key = scene.set.key(Touchy).expect("keyed");
-        drop(wait_for(key.acquire_async(&scene.set.request(), Touchy)).expect("works"));
+        let key = Touchy;
+        drop(
+            wait_for(
+                scene
+                    .set
+                    .request()
+                    .for_key(key)
+                    .expect("keyed")
+                    .acquire_async(Touchy),
+            )
+            .expect("works"),
+        );
     }),
     ("a pool's acquire_while", places, |scene| {
         let pool = pool_of(scene);
-        drop(pool.acquire_while(&pool.request(), Touchy, yes()).expect("works"));
+        drop(pool.request().acquire_while(Touchy, yes()).expect("works"));
     }),
     ("a pool's acquire_async", places, |scene| {
         let pool = pool_of(scene);
-        drop(wait_for(pool.acquire_async(&pool.request(), Touchy)).expect("works"));
+        drop(wait_for(pool.request().acquire_async(Touchy)).expect("works"));
     }),
 ];
 
@@ -86,8 +104,8 @@ fn assert_nothing_is_left(scene: &Observed, when: &str) {
     assert_eq!(scene.taken(), (0, 0), "{when}");
     let request = scene.set.request();
     drop(expect_permit(match scene.set.is_keyed() {
-        true => scene.set.key("key").expect("keyed").try_acquire(&request),
-        false => scene.set.try_acquire(&request),
+        true => request.for_key("key").expect("keyed").try_acquire(),
+        false => request.try_acquire(),
     }));
 }
 
@@ -107,8 +125,12 @@ fn arguments_that_panic_leave_nothing_taken_by_a_verb_that_waits() {
         let wait_and_get = |scene: &Observed| {
             let request = scene.set.request();
             let permit = match scene.set.is_keyed() {
-                true => scene.set.key("key").expect("keyed").acquire_owned(&request, None),
-                false => scene.set.acquire_owned(&request, None),
+                true => request
+                    .for_key("key")
+                    .expect("keyed")
+                    .acquire_async(None)
+                    .into_owned(),
+                false => request.acquire_async(None).into_owned(),
             };
             let permit = expect_permit(wait_for(permit));
             let has_ended = AtomicBool::new(false);
@@ -143,25 +165,27 @@ impl Drop for AtTheEnd<'_> {
 fn keys_that_panic_leave_nothing_taken() {
     let verbs: [Verb; 6] = [
         ("try_acquire", |scene| {
-            let key = scene.set.key(Touchy).expect("keyed");
-            drop(key.try_acquire(&scene.set.request()).expect("works"));
+            let key = Touchy;
+            drop(
+                scene
+                    .set
+                    .request()
+                    .for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("works"),
+            );
         }),
         ("check_many", |scene| {
             let request = scene.set.request().with("places", 0).expect("declared");
-            drop(scene.set.check_many(&[Touchy, Touchy], &request));
+            drop(request.check_many(&[Touchy, Touchy]));
         }),
         ("assign", |scene| {
             scene.set.assign(Touchy, "large").expect("declared");
             scene.set.assign(Touchy, "default").expect("declared");
         }),
         ("key_snapshots", |scene| {
-            let permit = expect_permit(
-                scene
-                    .set
-                    .key(Touchy)
-                    .expect("keyed")
-                    .try_acquire(&scene.set.request()),
-            );
+            let permit = expect_permit(scene.set.request().for_key(Touchy).expect("keyed").try_acquire());
             let touchy = Touchy;
             let visited = scene.segment.key_snapshots("set", move |_| {
                 let _ = &touchy;
@@ -196,14 +220,14 @@ fn iterators_that_panic_settle_nothing_and_leave_what_was_reserved_with_its_owne
     let verbs: [Verb; 2] = [
         ("a permit", |scene| {
             let request = scene.set.request().with("tokens", 100).expect("declared");
-            let mut permit = expect_permit(scene.set.try_acquire(&request));
+            let mut permit = expect_permit(request.try_acquire());
             permit
                 .settle(items([("tokens", 20), ("tokens", 10)]))
                 .expect("held");
         }),
         ("a reservation", |scene| {
             let request = scene.set.request().with("tokens", 100).expect("declared");
-            let reserved = scene.set.reserve(&request, Duration::ZERO).expect("works");
+            let reserved = request.reserve(Duration::ZERO).expect("works");
             let mut permit = reserved.into_result().expect("free").into_permit();
             permit.settle(items([("tokens", 10)])).expect("held");
         }),

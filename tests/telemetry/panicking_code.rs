@@ -58,27 +58,24 @@ type Verb = (&'static str, fn(&LimitSet, Option<Duration>));
 
 const VERBS: [Verb; 6] = [
     ("acquire", |set, timeout| {
-        drop(set.acquire(&set.request(), timeout).expect("works"));
+        drop(set.request().acquire(timeout).expect("works"));
     }),
     ("acquire_while", |set, timeout| {
-        drop(
-            set.acquire_while(&set.request(), timeout, || true)
-                .expect("works"),
-        );
+        drop(set.request().acquire_while(timeout, || true).expect("works"));
     }),
     ("acquire_async", |set, timeout| {
-        drop(wait_for(set.acquire_async(&set.request(), timeout)).expect("works"));
+        drop(wait_for(set.request().acquire_async(timeout)).expect("works"));
     }),
     ("acquire_owned", |set, timeout| {
-        drop(wait_for(set.acquire_owned(&set.request(), timeout)).expect("works"));
+        drop(wait_for(set.request().acquire_async(timeout).into_owned()).expect("works"));
     }),
     ("pool", |set, timeout| {
         let pool = LimitPool::new([set.clone()], PoolStrategy::RoundRobin).expect("a pool");
-        drop(pool.acquire(&pool.request(), timeout).expect("works"));
+        drop(pool.request().acquire(timeout).expect("works"));
     }),
     ("asynchronous pool", |set, timeout| {
         let pool = LimitPool::new([set.clone()], PoolStrategy::RoundRobin).expect("a pool");
-        drop(wait_for(pool.acquire_async(&pool.request(), timeout)).expect("works"));
+        drop(wait_for(pool.request().acquire_async(timeout)).expect("works"));
     }),
 ];
 
@@ -104,7 +101,7 @@ fn an_observer_that_panics_leaves_nothing_taken_by_any_verb() {
             )
             .expect("a segment");
         let set = segment.set("set").expect("declared");
-        let permit = expect_permit(set.try_acquire(&set.request()));
+        let permit = expect_permit(set.request().try_acquire());
         for timeout in [Duration::ZERO, BRIEFLY] {
             assert!(panics(|| verb(&set, Some(timeout))), "{name}: a refusal");
             assert_eq!(taken(&segment), (1, 0), "{name}, refused");
@@ -129,14 +126,25 @@ fn an_observer_that_panics_leaves_nothing_taken_of_a_key() {
         .create(directory.path().join("limits"), &declaration)
         .expect("a segment");
     let set = segment.set("set").expect("declared");
-    let key = set.key("key").expect("keyed");
+    let key = "key";
     let request = set.request();
-    let permit = expect_permit(key.try_acquire(&request));
+    let permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
     let verbs: [&dyn Fn(); 4] = [
-        &|| drop(key.try_acquire(&request)),
-        &|| drop(key.acquire(&request, BRIEFLY)),
-        &|| drop(key.acquire_while(&request, None, || panic_any(Expected))),
-        &|| drop(wait_for(key.acquire_async(&request, BRIEFLY))),
+        &|| drop(request.for_key(key).expect("keyed").try_acquire()),
+        &|| drop(request.for_key(key).expect("keyed").acquire(BRIEFLY)),
+        &|| {
+            drop(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .acquire_while(None, || panic_any(Expected)),
+            )
+        },
+        &|| {
+            drop(wait_for(
+                request.for_key(key).expect("keyed").acquire_async(BRIEFLY),
+            ))
+        },
     ];
     for (number, verb) in verbs.into_iter().enumerate() {
         assert!(panics(verb), "verb {number}");
@@ -153,9 +161,9 @@ fn iterators_and_visitors_that_panic_change_nothing() {
         .add_limit(Limit::rate("tokens", 100, Duration::from_secs(3600)))
         .add_limit(Limit::concurrency("places", 1));
     let (_directory, segment, set) = scene::create(declared);
-    let key = set.key("key").expect("keyed");
+    let key = "key";
     let request = set.request().with("tokens", 60).expect("declared");
-    let mut permit = expect_permit(key.try_acquire(&request));
+    let mut permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
     let usage = [("tokens", 10), ("tokens", 20)].into_iter();
     let usage = usage.map(|(name, used)| {
         if used == 20 {
@@ -171,7 +179,7 @@ fn iterators_and_visitors_that_panic_change_nothing() {
     assert!(permit.settle([("tokens", 10)]).is_ok(), "it was not settled");
     drop(permit);
     assert_eq!(taken(&segment), (0, 0));
-    let left = key.forecast().expect("works")[0].spendable;
+    let left = set.key(key).expect("keyed").forecast().expect("works")[0].spendable;
     assert!(left >= 90, "{left}");
 }
 
@@ -189,7 +197,7 @@ fn a_subscriber_that_panics_when_a_death_is_reported_leaves_nothing_taken() {
                     if with_lock {
                         RawSegment::open(&path).lock().take_and_stop();
                     } else {
-                        let _permit = expect_permit(set.try_acquire(&set.request()));
+                        let _permit = expect_permit(set.request().try_acquire());
                         raise(Signal::SIGSTOP).expect("stops");
                     }
                 });
@@ -198,7 +206,7 @@ fn a_subscriber_that_panics_when_a_death_is_reported_leaves_nothing_taken() {
                 let has_panicked = with_default(Panicking, || panics(|| verb(&set, Some(TIMEOUT))));
                 assert!(!has_panicked, "{name}, {with_lock}: the caller is not to blame");
                 assert_eq!(taken(&segment), (0, 0), "{name}, {with_lock}");
-                drop(expect_permit(set.try_acquire(&set.request())));
+                drop(expect_permit(set.request().try_acquire()));
             }
         }
     });
@@ -219,9 +227,9 @@ fn a_subscriber_that_panics_while_a_panic_drops_a_permit_does_not_end_the_proces
     let places = Limit::concurrency("places", 1).lease(lease);
     let scene = scene::clock::Scene::new(SetDeclaration::new("set").add_limit(places));
     let set = scene.set();
-    let permit = expect_permit(set.try_acquire(&set.request()));
+    let permit = expect_permit(set.request().try_acquire());
     scene.pass(lease);
-    let other = expect_permit(set.try_acquire(&set.request()));
+    let other = expect_permit(set.request().try_acquire());
     with_default(Panicking, || {
         assert!(panics(|| {
             let _lost = permit;
@@ -300,7 +308,7 @@ impl Recorder for PanickingRecorder {
 #[test]
 fn a_recorder_that_panics_in_any_of_its_calls_changes_nothing() {
     let (_directory, segment, set) = scene::create(places());
-    let permit = expect_permit(set.try_acquire(&set.request()));
+    let permit = expect_permit(set.request().try_acquire());
     let mut panicked = 0;
     for calls in 0.. {
         let recorder = PanickingRecorder {
@@ -316,5 +324,5 @@ fn a_recorder_that_panics_in_any_of_its_calls_changes_nothing() {
     }
     assert!(panicked > 10, "{panicked}");
     drop(permit);
-    drop(expect_permit(set.try_acquire(&set.request())));
+    drop(expect_permit(set.request().try_acquire()));
 }

@@ -205,26 +205,26 @@ impl Scene {
     fn happens(&self) {
         let (jobs, leased) = (&self.jobs, &self.leased);
         self.contend();
-        expect_refusal(self.api.try_acquire(&self.api.request()));
+        expect_refusal(self.api.request().try_acquire());
         // A wait in the queue.
         let request = jobs.request().with("slots", 1).expect("declared");
-        let held = expect_permit(jobs.try_acquire(&request));
-        let waiter = Child::fork(|| drop(expect_permit(jobs.acquire(&request, TIMEOUT))));
+        let held = expect_permit(request.try_acquire());
+        let waiter = Child::fork(|| drop(expect_permit(request.acquire(TIMEOUT))));
         scene::process::eventually("the child waits", || scene::queued(&self.segment) == 1);
         drop(held);
         waiter.succeed();
         // The death of a holder.
         let holder = Child::fork(|| {
-            let _permit = expect_permit(jobs.try_acquire(&request));
+            let _permit = expect_permit(request.try_acquire());
             raise(Signal::SIGSTOP).expect("stops");
         });
         holder.wait_until_stopped();
         holder.kill();
-        drop(expect_permit(jobs.acquire(&request, TIMEOUT)));
+        drop(expect_permit(request.acquire(TIMEOUT)));
         // A lease that runs out.
         let request = leased.request().with("slots", 1).expect("declared");
-        let late = expect_permit(leased.try_acquire(&request));
-        drop(expect_permit(leased.acquire(&request, TIMEOUT)));
+        let late = expect_permit(request.try_acquire());
+        drop(expect_permit(request.acquire(TIMEOUT)));
         drop(late);
         // The death of the owner of a lock: that of the first set.
         let owner = Child::fork(|| {
@@ -233,7 +233,7 @@ impl Scene {
         owner.wait_until_stopped();
         owner.kill();
         drop(expect_permit(
-            jobs.try_acquire(&jobs.request().with("slots", 1).expect("declared")),
+            jobs.request().with("slots", 1).expect("declared").try_acquire(),
         ));
     }
 
@@ -241,7 +241,7 @@ impl Scene {
     fn contend(&self) {
         let take = || {
             for _ in 0..20_000 {
-                let _ = self.api.check(&self.api.request()).expect("a decision");
+                let _ = self.api.request().check().expect("a decision");
             }
         };
         let others = [Child::fork(take), Child::fork(take)];

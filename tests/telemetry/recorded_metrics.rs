@@ -85,11 +85,19 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
     let segment = shmlimit::Segment::create(&path, &declaration).expect("created");
     let chat = segment.set("chat").expect("declared");
     let held: Vec<_> = (0..7)
-        .map(|_| chat.try_acquire(&chat.request()).expect("works"))
+        .map(|_| chat.request().try_acquire().expect("works"))
         .collect();
     let tenants = segment.set("tenants").expect("declared");
-    let key = tenants.key("secret-tenant").expect("keyed");
-    assert!(key.check(&tenants.request()).expect("works").is_admitted());
+    let key = "secret-tenant";
+    assert!(
+        tenants
+            .request()
+            .for_key(key)
+            .expect("keyed")
+            .check()
+            .expect("works")
+            .is_admitted()
+    );
 
     let reader = SegmentReader::open(&path).expect("opened");
     let recorder = LastValues::default();
@@ -152,7 +160,7 @@ fn created(path: &Path) -> Segment {
 
 fn ask(set: &LimitSet, times: usize) {
     for _ in 0..times {
-        drop(set.try_acquire(&set.request()).expect("works"));
+        drop(set.request().try_acquire().expect("works"));
     }
 }
 

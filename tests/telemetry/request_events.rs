@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::scene::expect_permit;
-use shmlimit::pool::{PoolRequest, PoolStrategy};
+use shmlimit::pool::PoolStrategy;
 use shmlimit::request::{RequestEvent, RequestEventKind};
 use shmlimit::{Declaration, Keyed, Limit, LimitPool, OpenOptions, RefusalReason, Segment, SetDeclaration};
 
@@ -65,14 +65,11 @@ fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
     let (_directory, segment, log) = open(&calls_and_slots());
     let mail = segment.set("mail").expect("declared");
     let request = mail.request().label("newsletter");
-    drop(mail.try_acquire(&request).expect("works"));
+    drop(request.try_acquire().expect("works"));
     assert_eq!(log.take(), [""; 0], "an admission is no event");
-    drop(mail.try_acquire(&request).expect("works"));
-    drop(mail.check(&request).expect("works"));
-    drop(
-        mail.reserve(&mail.request(), Duration::from_secs(1))
-            .expect("works"),
-    );
+    drop(request.try_acquire().expect("works"));
+    drop(request.check().expect("works"));
+    drop(mail.request().reserve(Duration::from_secs(1)).expect("works"));
     let denied = |label| format!("mail {label} denied by sent for Rate");
     assert_eq!(
         log.take(),
@@ -81,7 +78,7 @@ fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
 
     let tenants = segment.set("tenants").expect("declared");
     let request = tenants.request().label("batch");
-    let answers = tenants.check_many(&["a", "b", "a"], &request).expect("works");
+    let answers = request.check_many(&["a", "b", "a"]).expect("works");
     assert_eq!(answers.iter().filter(|answer| answer.is_admitted()).count(), 2);
     assert_eq!(log.take(), ["tenants batch denied by sent for Rate"]);
 }
@@ -93,7 +90,7 @@ fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
         .add_limit(Limit::concurrency("slots", 1));
     let (_directory, segment, log) = open(&Declaration::new().add_set(set));
     let money = segment.set("money").expect("declared");
-    let mut permit = expect_permit(money.try_acquire(&money.request()));
+    let mut permit = expect_permit(money.request().try_acquire());
     assert!(permit.debit("spent", 10).expect("works").is_admitted());
     assert_eq!(log.take(), [""; 0]);
     drop(permit.debit("spent", 1).expect("works"));
@@ -113,10 +110,12 @@ fn a_refused_address_is_told() {
     let logins = segment.set("logins").expect("declared");
     let request = logins.request().label("form");
     for address in ["203.0.113.7", "203.0.113.8", "203.0.114.7"] {
-        let address = logins.address(address.parse().expect("an address"));
+        let address = address.parse().expect("an address");
         drop(
-            address
-                .and_then(|address| address.check(&request))
+            request
+                .for_address(address)
+                .expect("by address")
+                .check()
                 .expect("works"),
         );
     }
@@ -127,20 +126,19 @@ fn a_refused_address_is_told() {
 fn each_member_of_a_pool_is_asked_with_a_label_of_its_own() {
     let (_directory, segment, log) = open(&calls_and_slots());
     let [mail, work] = ["mail", "work"].map(|name| segment.set(name).expect("declared"));
-    let request: PoolRequest = [mail.request().label("letter"), work.request().label("job")]
-        .into_iter()
-        .collect();
     let pool = LimitPool::new([mail, work], PoolStrategy::RoundRobin).expect("two sets");
     let pool = pool.failover(true).start_at(0);
+    let request = pool.request().label(0, "letter").label(1, "job");
     let taken = [(); 2].map(|()| {
-        pool.try_acquire(&request)
+        request
+            .try_acquire()
             .expect("works")
             .outcome
             .into_result()
             .expect("room")
     });
     log.take();
-    drop(pool.try_acquire(&request).expect("works"));
+    drop(request.try_acquire().expect("works"));
     let mut told = log.take();
     told.sort();
     assert_eq!(
@@ -158,8 +156,8 @@ fn a_wait_is_told_with_what_came_of_it() {
     let (_directory, segment, log) = open(&calls_and_slots());
     let work = segment.set("work").expect("declared");
     let request = work.request().label("job 7");
-    let permit = expect_permit(work.try_acquire(&request));
-    let refused = work.acquire(&request, Duration::from_millis(5)).expect("works");
+    let permit = expect_permit(request.try_acquire());
+    let refused = request.acquire(Duration::from_millis(5)).expect("works");
     assert!(!refused.is_admitted());
     let reason = RefusalReason::Concurrency;
     assert_eq!(
@@ -170,7 +168,7 @@ fn a_wait_is_told_with_what_came_of_it() {
         ]
     );
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| work.acquire(&request, TIMEOUT).expect("works").is_admitted());
+        let waiter = scope.spawn(|| request.acquire(TIMEOUT).expect("works").is_admitted());
         while segment.snapshot().expect("a copy").sets[1].tickets.is_empty() {
             thread::yield_now();
         }
@@ -186,10 +184,10 @@ fn a_future_tells_the_same() {
     let work = segment.set("work").expect("declared");
     let request = work.request().label("task");
     smol::block_on(async {
-        let permit = expect_permit(work.acquire_async(&request, None).await);
+        let permit = expect_permit(request.acquire_async(None).await);
         assert_eq!(log.take(), [""; 0]);
-        let refused = work
-            .acquire_async(&request, Duration::from_millis(5))
+        let refused = request
+            .acquire_async(Duration::from_millis(5))
             .await
             .expect("works");
         assert!(!refused.is_admitted());
@@ -223,7 +221,7 @@ fn of_a_flood_at_most_ten_refusals_a_second_are_told_and_the_others_are_counted(
     let deadline = std::time::Instant::now() + TIMEOUT;
     while told.lock().expect("not poisoned").0 < 21 {
         assert!(std::time::Instant::now() < deadline, "{told:?}");
-        if !mail.check(&request).expect("works").is_admitted() {
+        if !request.check().expect("works").is_admitted() {
             refused += 1;
         }
     }
@@ -238,7 +236,7 @@ fn a_label_is_cut_off_after_64_bytes_and_never_within_a_letter() {
     let mail = segment.set("mail").expect("declared");
     let request = mail.request().label(format!("{}äö", "x".repeat(61)));
     for _ in 0..2 {
-        drop(mail.check(&request).expect("works"));
+        drop(request.check().expect("works"));
     }
     assert_eq!(
         log.take(),
@@ -260,17 +258,14 @@ fn what_was_admitted_is_given_back_where_who_is_told_panics() {
         .expect("a segment");
     let work = segment.set("work").expect("declared");
     let request = work.request();
-    let permit = expect_permit(work.try_acquire(&request));
+    let permit = expect_permit(request.try_acquire());
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            work.acquire(&request, TIMEOUT)
-                .map(|outcome| outcome.is_admitted())
-        });
+        let waiter = scope.spawn(|| request.acquire(TIMEOUT).map(|outcome| outcome.is_admitted()));
         while segment.snapshot().expect("a copy").sets[1].tickets.is_empty() {
             thread::yield_now();
         }
         drop(permit);
         assert!(waiter.join().is_err(), "it should have panicked");
     });
-    assert!(work.try_acquire(&request).expect("works").is_admitted());
+    assert!(request.try_acquire().expect("works").is_admitted());
 }

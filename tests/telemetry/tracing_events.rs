@@ -88,14 +88,14 @@ fn a_stuck_lock_and_the_recovery_after_its_holders_death_are_events() {
         let pid = holder.id().to_string();
         let events = Events::default();
         with_default(events.clone(), || {
-            let outcome = api.try_acquire(&api.request());
+            let outcome = api.request().try_acquire();
             assert!(matches!(
                 outcome,
                 Err(Error::Segment(SegmentError::LockStuck { .. }))
             ));
             assert_eq!(events.field_of_the_only("lock_stuck", "holder_pid"), Some(pid));
             holder.kill();
-            expect_permit(api.try_acquire(&api.request()))
+            expect_permit(api.request().try_acquire())
                 .release()
                 .expect("works");
         });
@@ -113,14 +113,14 @@ fn what_a_dead_process_held_and_another_gave_back_is_an_event() {
         let (_segment, api) = scene::create_in(directory, api());
         let request = api.request().with("slots", 1).expect("declared");
         let holder = Child::fork(|| {
-            let _permit = expect_permit(api.try_acquire(&request));
+            let _permit = expect_permit(request.try_acquire());
             raise(Signal::SIGSTOP).expect("stops");
         });
         holder.wait_until_stopped();
         holder.kill();
         let events = Events::default();
         with_default(events.clone(), || {
-            let mut permit = expect_permit(api.acquire(&request, TIMEOUT));
+            let mut permit = expect_permit(request.acquire(TIMEOUT));
             permit.release().expect("works");
         });
         assert_eq!(

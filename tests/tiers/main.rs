@@ -15,7 +15,7 @@ use scene::clock::Scene;
 use scene::{create, expect_differences, expect_permit, expect_refusal};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Algorithm, ChangeError, Declaration, DeclarationError, Error, Key, Keyed, Limit, LimitSet, RequestError,
+    Algorithm, ChangeError, Declaration, DeclarationError, Error, Keyed, Limit, LimitSet, RequestError,
     SetDeclaration, Tier,
 };
 
@@ -40,9 +40,15 @@ fn plans() -> SetDeclaration {
 /// How many requests the key is admitted at once, without holding any.
 fn admitted(set: &LimitSet, key: &str) -> u64 {
     let request = set.request().with("in_flight", 0).expect("declared");
-    let key = set.key(key).expect("keyed");
+    let key = key;
     let mut count = 0;
-    while key.check(&request).expect("no error").is_admitted() {
+    while request
+        .for_key(key)
+        .expect("keyed")
+        .check()
+        .expect("no error")
+        .is_admitted()
+    {
         count += 1;
     }
     count
@@ -66,7 +72,7 @@ fn each_key_is_limited_by_its_tier() {
     let permits: Vec<_> = (0..3)
         .map(|_| {
             let request = set.request().with("requests", 0).expect("declared");
-            expect_permit(set.key("rich").expect("keyed").try_acquire(&request))
+            expect_permit(request.for_key("rich").expect("keyed").try_acquire())
         })
         .collect();
     drop(permits);
@@ -78,33 +84,63 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
     let (set, other) = (scene.set(), scene.other().set("api").expect("declared"));
     let plain = set.request();
     let gold = set.request().with_tier("gold").expect("a tier");
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let limits = |verdicts: Vec<shmlimit::Verdict<'_>>| verdicts[0].burst;
-    assert_eq!(limits(key.peek(&plain).expect("no error")), 10);
     assert_eq!(
-        limits(key.peek(&gold).expect("no error")),
+        limits(plain.for_key(key).expect("keyed").peek().expect("no error")),
+        10
+    );
+    assert_eq!(
+        limits(gold.for_key(key).expect("keyed").peek().expect("no error")),
         100,
         "a key without a row would begin in it"
     );
-    let mut permit = expect_permit(key.try_acquire(&gold));
+    let mut permit = expect_permit(gold.for_key(key).expect("keyed").try_acquire());
     assert_eq!(permit.verdicts().next().expect("two limits").burst, 100);
     assert_eq!(permit.verdicts().next().expect("two limits").remaining, 99);
     permit.release().expect("held");
-    let elsewhere = other.key("a").expect("keyed");
-    assert_eq!(elsewhere.tier().expect("no error"), "gold");
+    let elsewhere = "a";
     assert_eq!(
-        limits(elsewhere.peek(&other.request()).expect("no error")),
+        other.key(elsewhere).expect("keyed").tier().expect("no error"),
+        "gold"
+    );
+    assert_eq!(
+        limits(
+            other
+                .request()
+                .for_key(elsewhere)
+                .expect("keyed")
+                .peek()
+                .expect("no error")
+        ),
         100,
         "it stays"
     );
     let free = set.request().with_tier("free").expect("a tier");
-    drop(expect_permit(key.try_acquire(&free)));
-    let refused = key.try_acquire(&free).expect("no error").into_result();
+    drop(expect_permit(free.for_key(key).expect("keyed").try_acquire()));
+    let refused = free
+        .for_key(key)
+        .expect("keyed")
+        .try_acquire()
+        .expect("no error")
+        .into_result();
     assert!(refused.is_err_and(|refusal| refusal.binding() == Some("requests")));
-    assert_eq!(key.tier().expect("no error"), "free", "also where it is refused");
+    assert_eq!(
+        set.key(key).expect("keyed").tier().expect("no error"),
+        "free",
+        "also where it is refused"
+    );
     let default = set.request().with_tier("default").expect("always there");
-    assert!(key.try_acquire(&default).expect("no error").into_result().is_ok());
-    assert_eq!(key.tier().expect("no error"), "default");
+    assert!(
+        default
+            .for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("no error")
+            .into_result()
+            .is_ok()
+    );
+    assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), "default");
 }
 
 #[test]
@@ -117,7 +153,7 @@ fn many_keys_of_one_request_are_put_into_its_tier() {
         .expect("declared")
         .with_tier("free")
         .expect("a tier");
-    let answers = set.check_many(&["a", "b", "a", "a"], &free).expect("no error");
+    let answers = free.check_many(&["a", "b", "a", "a"]).expect("no error");
     let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
     assert_eq!(admitted, [true, true, true, false]);
 }
@@ -126,23 +162,30 @@ fn many_keys_of_one_request_are_put_into_its_tier() {
 fn what_its_tier_never_admits_is_an_error_and_what_another_does_is_not() {
     let scene = Scene::new(plans());
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let fifty = set.request().with("requests", 50).expect("declared");
     let never = |result: Result<_, Error>| match result {
         Err(Error::Request(RequestError::NeverAdmissible { limit, cost, max, .. })) => (limit, cost, max),
         other => panic!("{other:?}"),
     };
     assert_eq!(
-        never(key.try_acquire(&fifty).map(drop)),
+        never(fifty.for_key(key).expect("keyed").try_acquire().map(drop)),
         ("requests".to_owned(), 50, 10)
     );
     let free = fifty.clone().with_tier("free").expect("a tier");
     assert_eq!(
-        never(key.try_acquire(&free).map(drop)),
+        never(free.for_key(key).expect("keyed").try_acquire().map(drop)),
         ("requests".to_owned(), 50, 2)
     );
     let gold = fifty.with_tier("gold").expect("a tier");
-    assert!(key.try_acquire(&gold).expect("no error").into_result().is_ok());
+    assert!(
+        gold.for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("no error")
+            .into_result()
+            .is_ok()
+    );
 }
 
 #[test]
@@ -180,9 +223,9 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
     set.assign("rich", "gold").expect("a tier");
     let free = set.request().with_tier("free").expect("a tier");
     drop(
-        set.key("poor")
+        free.for_key("poor")
             .expect("keyed")
-            .try_acquire(&free)
+            .try_acquire()
             .expect("no error"),
     );
     let reader = SegmentReader::open(scene.path()).expect("a segment");
@@ -206,13 +249,13 @@ fn a_reset_replenishes_a_key_and_leaves_it_in_its_tier() {
     set.assign("rich", "gold").expect("a tier");
     for reset in [0, 1] {
         assert_eq!(admitted(&set, "rich"), 100);
-        let key = set.key("rich").expect("keyed");
+        let key = "rich";
         if reset == 0 {
-            assert!(key.reset(&[]).expect("no error"));
+            assert!(set.key(key).expect("keyed").reset(&[]).expect("no error"));
         } else {
             set.reset(&[], false).expect("no error");
         }
-        assert_eq!(key.tier().expect("no error"), "gold");
+        assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), "gold");
     }
     assert_eq!(admitted(&set, "rich"), 100);
 }

@@ -154,11 +154,19 @@ impl Twins {
             return;
         }
         let set = self.scene.set();
-        let key = set.key("key").expect("keyed");
+        let key = "key";
         match change {
-            Change::Tier(tier) => key.assign(NAMES[tier]).expect("a tier"),
-            Change::Own(Some(own)) => key.override_capacity("units", own).expect("a capacity"),
-            Change::Own(None) => key.clear_override("units").expect("no error"),
+            Change::Tier(tier) => set.key(key).expect("keyed").assign(NAMES[tier]).expect("a tier"),
+            Change::Own(Some(own)) => set
+                .key(key)
+                .expect("keyed")
+                .override_capacity("units", own)
+                .expect("a capacity"),
+            Change::Own(None) => set
+                .key(key)
+                .expect("keyed")
+                .clear_override("units")
+                .expect("no error"),
             Change::Declared(_) => {
                 let set = Self::tiered(self.kind, next.tiers, self.has_overrides);
                 let applied = self
@@ -260,6 +268,10 @@ fn said(verdict: &Verdict<'_>) -> (bool, u64, Option<Duration>, Duration, u64) {
     )
 }
 
+fn request(set: &LimitSet, cost: u64) -> shmlimit::Request<'_> {
+    set.request().with("units", cost).expect("declared")
+}
+
 /// Whatever happens to the key, and at the same time to the set beside, both say the same.
 fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let kind = twins.kind;
@@ -272,20 +284,21 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     // One that has no row would begin in its tier with all that there is.
     let begun = sets.0.request().with("units", 0).expect("declared");
     drop(
-        sets.0
-            .key("key")
+        begun
+            .for_key("key")
             .expect("keyed")
-            .try_acquire(&begun)
+            .try_acquire()
             .expect("no error"),
     );
     for step in steps {
         match step {
             Step::Take(cost) => {
                 let cost = if kind == Kind::Budget { 0 } else { cost };
-                let request = |set: &LimitSet| set.request().with("units", cost).expect("declared");
-                let key = sets.0.key("key").expect("keyed");
-                let ours = key.try_acquire(&request(&sets.0));
-                let theirs = sets.1.try_acquire(&request(&sets.1));
+                let ours = request(&sets.0, cost)
+                    .for_key("key")
+                    .expect("keyed")
+                    .try_acquire();
+                let theirs = request(&sets.1, cost).try_acquire();
                 match (ours, theirs) {
                     (Ok(ours), Ok(theirs)) => {
                         prop_assert_eq!(ours.is_admitted(), theirs.is_admitted());
@@ -340,17 +353,19 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
         let look = |verdicts: Result<Vec<Verdict<'_>>, Error>| {
             verdicts.expect("no error").iter().map(said).collect::<Vec<_>>()
         };
-        let one = |set: &LimitSet| {
-            let cost = u64::from(kind != Kind::Budget);
-            set.request().with("units", cost).expect("declared")
-        };
-        let ours = look(sets.0.key("key").expect("keyed").peek(&one(&sets.0)));
-        let theirs = look(sets.1.peek(&one(&sets.1)));
+        let one = u64::from(kind != Kind::Budget);
+        let ours = look(request(&sets.0, one).for_key("key").expect("keyed").peek());
+        let theirs = look(request(&sets.1, one).peek());
         prop_assert_eq!(ours, theirs);
     }
-    let neighbour = others.key("neighbour").expect("keyed");
-    let verdicts = neighbour
-        .peek(&others.request().with("units", 0).expect("declared"))
+    let neighbour = "neighbour";
+    let verdicts = others
+        .request()
+        .with("units", 0)
+        .expect("declared")
+        .for_key(neighbour)
+        .expect("keyed")
+        .peek()
         .expect("no error");
     let now = twins.now.borrow();
     let (capacity, burst, _) = now.tiers[if twins.has_overrides { 0 } else { 2 }];
@@ -399,19 +414,19 @@ fn what_was_reserved_before_a_change_of_tier_is_not_refunded() {
             .add_tier(Tier::new("gold").capacity("units", 100)),
     );
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[&str]| {
-        let mut permit = expect_permit(key.try_acquire(&five));
+        let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
         for tier in changes {
-            key.assign(tier).expect("a tier");
+            set.key(key).expect("keyed").assign(tier).expect("a tier");
         }
         let refunded = permit
             .settle([("units", 0)])
             .expect("not settled yet")
             .refunded("units");
-        key.assign("default").expect("a tier");
-        key.reset(&[]).expect("no error");
+        set.key(key).expect("keyed").assign("default").expect("a tier");
+        set.key(key).expect("keyed").reset(&[]).expect("no error");
         refunded
     };
     assert_eq!(refunded(&[]), 5);
@@ -430,7 +445,7 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
     };
     let scene = Scene::new(of(100));
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let five = set.request().with("units", 5).expect("declared");
     let apply = |gold| {
         let applied = scene
@@ -438,20 +453,20 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
             .apply(&crate::scene::declaration().add_set(of(gold)));
         assert!(!applied.expect("applicable").is_empty());
     };
-    let take = || expect_permit(key.try_acquire(&five));
+    let take = || expect_permit(five.for_key(key).expect("keyed").try_acquire());
     let settle = |mut permit: Permit<'_>| {
         permit
             .settle([("units", 0)])
             .expect("not settled yet")
             .refunded("units")
     };
-    key.assign("gold").expect("a tier");
+    set.key(key).expect("keyed").assign("gold").expect("a tier");
     let permit = take();
     apply(200);
     assert_eq!(settle(permit), 0, "a change of the definition alone");
     let permit = take();
     apply(300);
-    key.assign("default").expect("a tier");
+    set.key(key).expect("keyed").assign("default").expect("a tier");
     assert_eq!(settle(permit), 0);
 }
 
@@ -469,9 +484,10 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     let spend = |key: &str, units| {
         let request = set.request().with("requests", units).expect("declared");
         assert!(
-            set.key(key)
+            request
+                .for_key(key)
                 .expect("keyed")
-                .check(&request)
+                .check()
                 .expect("no error")
                 .is_admitted()
         );
@@ -480,9 +496,10 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     spend("other", 5);
     let remaining = |key: &str| {
         let verdicts = set
-            .key(key)
+            .request()
+            .for_key(key)
             .expect("keyed")
-            .peek(&set.request())
+            .peek()
             .expect("no error");
         verdicts[0].remaining
     };

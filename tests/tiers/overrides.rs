@@ -22,31 +22,59 @@ fn two_limits() -> SetDeclaration {
 }
 
 fn is_admitted(set: &LimitSet, key: &str) -> bool {
-    let key = set.key(key).expect("keyed");
-    key.check(&set.request()).expect("no error").is_admitted()
+    let key = key;
+    set.request()
+        .for_key(key)
+        .expect("keyed")
+        .check()
+        .expect("no error")
+        .is_admitted()
 }
 
 #[test]
 fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = set.key("large").expect("keyed");
-    key.override_capacity("requests", 25).expect("a capacity");
+    let key = "large";
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 25)
+        .expect("a capacity");
     assert_eq!(admitted(&set, "large"), 25);
     assert_eq!(admitted(&set, "other"), 10);
-    key.override_capacity("in_flight", 3).expect("a capacity");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("in_flight", 3)
+        .expect("a capacity");
     let none = set.request().with("requests", 0).expect("declared");
-    let held: Vec<_> =
-        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").into_result().ok()).collect();
+    let held: Vec<_> = std::iter::from_fn(|| {
+        none.for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("no error")
+            .into_result()
+            .ok()
+    })
+    .collect();
     assert_eq!(held.len(), 3);
     assert_eq!(
-        key.overrides().expect("no error"),
+        set.key(key).expect("keyed").overrides().expect("no error"),
         [("requests".to_owned(), 25), ("in_flight".to_owned(), 3)]
     );
     drop(held);
-    key.clear_override("in_flight").expect("no error");
-    let held: Vec<_> =
-        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").into_result().ok()).collect();
+    set.key(key)
+        .expect("keyed")
+        .clear_override("in_flight")
+        .expect("no error");
+    let held: Vec<_> = std::iter::from_fn(|| {
+        none.for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("no error")
+            .into_result()
+            .ok()
+    })
+    .collect();
     assert_eq!(held.len(), 1);
 }
 
@@ -54,11 +82,17 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
 fn what_was_used_stays_used_when_a_capacity_comes_and_goes() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     assert_eq!(admitted(&set, "a"), 10);
-    key.override_capacity("requests", 12).expect("a capacity");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 12)
+        .expect("a capacity");
     assert_eq!(admitted(&set, "a"), 2);
-    key.clear_override("requests").expect("no error");
+    set.key(key)
+        .expect("keyed")
+        .clear_override("requests")
+        .expect("no error");
     assert_eq!(admitted(&set, "a"), 0);
     scene.pass(MINUTE);
     assert_eq!(admitted(&set, "a"), 10);
@@ -68,12 +102,18 @@ fn what_was_used_stays_used_when_a_capacity_comes_and_goes() {
 fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    key.override_capacity("requests", 20).expect("a capacity");
+    let key = "a";
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 20)
+        .expect("a capacity");
     let request = set.request().with("requests", 15).expect("declared");
-    let permit = expect_permit(key.try_acquire(&request));
+    let permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
     // It is said of the decision, whatever has changed since.
-    key.override_capacity("requests", 40).expect("a capacity");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 40)
+        .expect("a capacity");
     let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.burst);
     assert_eq!(
         permit
@@ -82,21 +122,27 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
             .collect::<Vec<_>>(),
         [(5, 20), (0, 1)]
     );
-    let peeked = key.peek(&request).expect("no error");
+    let peeked = request.for_key(key).expect("keyed").peek().expect("no error");
     assert_eq!(peeked.iter().map(said).collect::<Vec<_>>(), [(25, 40), (0, 1)]);
     drop(permit);
-    key.override_capacity("requests", 16).expect("a capacity");
-    let refusal = expect_refusal(key.try_acquire(&request));
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 16)
+        .expect("a capacity");
+    let refusal = expect_refusal(request.for_key(key).expect("keyed").try_acquire());
     let refused: Vec<_> = refusal.verdicts().map(|verdict| said(&verdict)).collect();
     assert_eq!(refused, [(1, 16), (1, 1)]);
-    key.override_capacity("requests", 14).expect("a capacity");
-    match key.try_acquire(&request) {
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 14)
+        .expect("a capacity");
+    match request.for_key(key).expect("keyed").try_acquire() {
         Err(Error::Request(RequestError::NeverAdmissible { cost, max, .. })) => {
             assert_eq!((cost, max), (15, 14))
         }
         other => panic!("{other:?}"),
     }
-    let forecast = key.forecast().expect("no error");
+    let forecast = set.key(key).expect("keyed").forecast().expect("no error");
     assert_eq!(forecast[0].spendable, 0);
 }
 
@@ -108,9 +154,12 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
     });
     let scene = Scene::new(declared);
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     for (name, own) in names.iter().zip(1000..).step_by(3) {
-        key.override_capacity(name, own).expect("a capacity");
+        set.key(key)
+            .expect("keyed")
+            .override_capacity(name, own)
+            .expect("a capacity");
     }
     for asked in [0..16, 3..7, 9..10, 14..16] {
         let mut request = set.request();
@@ -121,15 +170,15 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
             request = request.with(name, 1).expect("declared");
         }
         let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
-        let permit = expect_permit(key.try_acquire(&request));
+        let permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
         let max: Vec<u64> = permit.verdicts().map(|verdict| verdict.burst).collect();
         assert_eq!(max, expected.collect::<Vec<u64>>());
     }
-    key.throttle(MINUTE).expect("no error");
+    set.key(key).expect("keyed").throttle(MINUTE).expect("no error");
     let request = names.iter().fold(set.request(), |request, name| {
         request.with(name, 1).expect("declared")
     });
-    let peeked = key.peek(&request).expect("no error");
+    let peeked = request.for_key(key).expect("keyed").peek().expect("no error");
     let max: Vec<u64> = peeked.iter().map(|verdict| verdict.burst).collect();
     let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
     assert_eq!(max, expected.collect::<Vec<u64>>(), "also while it is throttled");
@@ -143,15 +192,15 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
             .add_limit(Limit::calls("free", "unlimited", MINUTE)),
     );
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    let why = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
+    let key = "a";
+    let why = |limit: &str, capacity| match set.key(key).expect("keyed").override_capacity(limit, capacity) {
         Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
         other => panic!("{other:?}"),
     };
     assert!(why("requests", 0).contains("at least 1"));
     assert!(why("free", 5).contains("unlimited"));
     assert!(matches!(
-        key.override_capacity("typo", 5),
+        set.key(key).expect("keyed").override_capacity("typo", 5),
         Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
@@ -169,16 +218,16 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
 fn unlimited_is_no_capacity_of_its_own() {
     let scene = Scene::new(two_limits().holds(64));
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     for limit in ["requests", "in_flight"] {
-        match key.override_capacity(limit, u64::MAX) {
+        match set.key(key).expect("keyed").override_capacity(limit, u64::MAX) {
             Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => {
                 assert!(reason.contains("unlimited"), "{reason}")
             }
             other => panic!("{limit}: {other:?}"),
         }
     }
-    assert_eq!(key.overrides().expect("no error"), []);
+    assert_eq!(set.key(key).expect("keyed").overrides().expect("no error"), []);
 }
 
 #[test]
@@ -191,11 +240,12 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
             .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    let refused = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
-        Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
-        other => panic!("{other:?}"),
-    };
+    let key = "a";
+    let refused =
+        |limit: &str, capacity| match set.key(key).expect("keyed").override_capacity(limit, capacity) {
+            Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
+            other => panic!("{other:?}"),
+        };
     let reason = refused("in_flight", 5_000);
     assert!(
         reason.contains("64") && reason.contains("declare `holds`"),
@@ -204,17 +254,37 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
     // Beside the other limit.
     refused("in_flight", 51);
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
-    key.override_capacity("in_flight", 50).expect("50 + 14");
-    key.override_capacity("requests", 5_000)
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("in_flight", 50)
+        .expect("50 + 14");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 5_000)
         .expect("nothing of it is held");
     // What the key has of its own of the other limit counts.
     refused("exports", 15);
-    key.override_capacity("exports", 14).expect("50 + 14");
-    assert_eq!(key.overrides().expect("no error").len(), 3);
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("exports", 14)
+        .expect("50 + 14");
+    assert_eq!(
+        set.key(key).expect("keyed").overrides().expect("no error").len(),
+        3
+    );
     // Less is possible, and nothing at all.
-    key.override_capacity("in_flight", 49).expect("less");
-    key.clear_override("in_flight").expect("no error");
-    key.override_capacity("exports", 60).expect("4 + 60");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("in_flight", 49)
+        .expect("less");
+    set.key(key)
+        .expect("keyed")
+        .clear_override("in_flight")
+        .expect("no error");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("exports", 60)
+        .expect("4 + 60");
 }
 
 #[test]
@@ -225,10 +295,13 @@ fn a_key_may_have_as_much_as_was_declared_for_fewer_holds() {
             .add_limit(Limit::concurrency("in_flight", 20)),
     );
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    key.override_capacity("in_flight", 20).expect("as declared");
+    let key = "a";
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("in_flight", 20)
+        .expect("as declared");
     assert!(matches!(
-        key.override_capacity("in_flight", 21),
+        set.key(key).expect("keyed").override_capacity("in_flight", 21),
         Err(Error::Change(ChangeError::CannotOverride { .. }))
     ));
 }
@@ -249,12 +322,15 @@ fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_
         );
         let set = scene.set();
         for (key, own) in [("own", 4), ("small", 3)] {
-            let key = set.key(key).expect("keyed");
-            key.override_capacity("requests", own).expect("a capacity");
+            let key = key;
+            set.key(key)
+                .expect("keyed")
+                .override_capacity("requests", own)
+                .expect("a capacity");
         }
         let request = set.request().with("requests", 5).expect("declared");
-        let answers = set
-            .check_many(&["a", "own", "b", "small", "a", "a"], &request)
+        let answers = request
+            .check_many(&["a", "own", "b", "small", "a", "a"])
             .expect("no error");
         let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
         assert_eq!(admitted, [true, false, true, false, true, false], "{algorithm:?}");
@@ -286,13 +362,11 @@ fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
     let set = scene.set();
     let cost = |units| set.request().with("requests", units).expect("declared");
     assert!(matches!(
-        set.check_many(&["a", "b"], &cost(21)),
+        cost(21).check_many(&["a", "b"]),
         Err(Error::Request(RequestError::NeverAdmissible { cost: 21, .. }))
     ));
     set.assign("b", "large").expect("a tier");
-    let answers = set
-        .check_many(&["a", "b"], &cost(11))
-        .expect("another tier admits it");
+    let answers = cost(11).check_many(&["a", "b"]).expect("another tier admits it");
     assert_eq!(
         [false, true],
         [answers[0].is_admitted(), answers[1].is_admitted()]
@@ -305,7 +379,7 @@ fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
         .override_capacity("requests", 30)
         .expect("a capacity");
     let cost = set.request().with("requests", 30).expect("declared");
-    let answers = set.check_many(&["a", "b"], &cost).expect("one of them admits it");
+    let answers = cost.check_many(&["a", "b"]).expect("one of them admits it");
     assert_eq!(
         [false, true],
         [answers[0].is_admitted(), answers[1].is_admitted()]
@@ -328,9 +402,13 @@ fn a_set_has_tiers_or_overrides_and_never_both() {
         other => panic!("{other:?}"),
     }
     let overridden = Scene::new(limited(with_overrides(100))).set();
-    let key = overridden.key("a").expect("keyed");
+    let key = "a";
     for refused in [
-        key.assign("gold").expect_err("no tier"),
+        overridden
+            .key(key)
+            .expect("keyed")
+            .assign("gold")
+            .expect_err("no tier"),
         overridden.request().set_tier("gold").expect_err("no tier"),
     ] {
         let says = refused.to_string();
@@ -346,11 +424,19 @@ fn a_set_has_tiers_or_overrides_and_never_both() {
         );
         assert!(says.contains("in place of tiers"), "{says}");
     }
-    key.assign("default").expect("the one that it is in");
+    overridden
+        .key(key)
+        .expect("keyed")
+        .assign("default")
+        .expect("the one that it is in");
     let tiered = Scene::new(limited(keyed(100)).add_tier(gold())).set();
-    let key = tiered.key("a").expect("keyed");
+    let key = "a";
     for refused in [
-        key.override_capacity("requests", 5).expect_err("no overrides"),
+        tiered
+            .key(key)
+            .expect("keyed")
+            .override_capacity("requests", 5)
+            .expect_err("no overrides"),
         tiered
             .request()
             .set_override("requests", 5)
@@ -373,9 +459,12 @@ fn a_capacity_of_its_own_survives_another_declaration() {
     };
     let scene = Scene::new(of(10, 60));
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    key.override_capacity("requests", 30).expect("a capacity");
-    key.reset(&[]).expect("no error");
+    let key = "a";
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 30)
+        .expect("a capacity");
+    set.key(key).expect("keyed").reset(&[]).expect("no error");
     assert_eq!(admitted_calls(&set, "a"), 30);
     let other = scene.other();
     other
@@ -413,8 +502,11 @@ fn a_key_keeps_its_row_until_its_last_capacity_is_taken_away() {
     let scene = Scene::new(set);
     let set = scene.set();
     for key in 0..ROWS {
-        let key = set.key(key.to_string()).expect("keyed");
-        key.override_capacity("requests", 20).expect("a row");
+        let key = key.to_string();
+        set.key(key)
+            .expect("keyed")
+            .override_capacity("requests", 20)
+            .expect("a row");
     }
     let seventh = set.key("7").expect("keyed");
     seventh.override_capacity("others", 20).expect("a row");
@@ -443,8 +535,11 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
         let scene = Scene::new(set.add_limit(Limit::calls("requests", 10, MINUTE)));
         let set = scene.set();
         for key in 0..ROWS {
-            let key = set.key(key.to_string()).expect("keyed");
-            key.override_capacity("requests", 20).expect("a row");
+            let key = key.to_string();
+            set.key(key)
+                .expect("keyed")
+                .override_capacity("requests", 20)
+                .expect("a row");
             scene.pass(Duration::from_nanos(1));
         }
         scene.pass(MINUTE);
@@ -471,10 +566,14 @@ fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usa
         let set = scene.set();
         for number in 0..ROWS {
             let name = number.to_string();
-            let key = set.key(&name).expect("keyed");
+            let key = &name;
             match (number, is_tiered) {
-                (3, true) => key.assign("gold").expect("a row"),
-                (3, false) => key.override_capacity("requests", 20).expect("a row"),
+                (3, true) => set.key(key).expect("keyed").assign("gold").expect("a row"),
+                (3, false) => set
+                    .key(key)
+                    .expect("keyed")
+                    .override_capacity("requests", 20)
+                    .expect("a row"),
                 _ => {
                     assert!(is_admitted(&set, &name));
                     assert!(is_admitted(&set, &name));
@@ -504,12 +603,15 @@ fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usa
 fn a_reset_replenishes_a_key_and_leaves_it_its_capacity() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    key.override_capacity("requests", 20).expect("a capacity");
+    let key = "a";
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 20)
+        .expect("a capacity");
     for reset in [0, 1] {
         assert_eq!(admitted(&set, "a"), 20);
         if reset == 0 {
-            assert!(key.reset(&[]).expect("no error"));
+            assert!(set.key(key).expect("keyed").reset(&[]).expect("no error"));
         } else {
             set.reset(&[], false).expect("no error");
         }
@@ -522,16 +624,22 @@ fn what_was_reserved_before_a_change_of_capacity_is_not_refunded() {
     let limit = Limit::rate("units", 10, MINUTE).algorithm(Algorithm::TokenBucket);
     let scene = Scene::new(with_overrides(10).add_limit(limit));
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[u64]| {
-        let mut permit = expect_permit(key.try_acquire(&five));
+        let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
         for own in changes {
-            key.override_capacity("units", *own).expect("a capacity");
+            set.key(key)
+                .expect("keyed")
+                .override_capacity("units", *own)
+                .expect("a capacity");
         }
         let settled = permit.settle([("units", 0)]).expect("not settled yet");
-        key.clear_override("units").expect("no error");
-        key.reset(&[]).expect("no error");
+        set.key(key)
+            .expect("keyed")
+            .clear_override("units")
+            .expect("no error");
+        set.key(key).expect("keyed").reset(&[]).expect("no error");
         settled.refunded("units")
     };
     assert_eq!(refunded(&[]), 5);
@@ -543,8 +651,11 @@ fn what_was_reserved_before_a_change_of_capacity_is_not_refunded() {
 fn keys_are_shown_with_the_capacities_of_their_own() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    key.override_capacity("requests", 20).expect("a capacity");
+    let key = "a";
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("requests", 20)
+        .expect("a capacity");
     let reader = SegmentReader::open(scene.path()).expect("a segment");
     let shown = reader.key_snapshot("api", "a").expect("no error").expect("a row");
     let limits: Vec<_> = shown

@@ -16,20 +16,27 @@ fn one_limit() -> SetDeclaration {
     with_overrides(100).add_limit(Limit::calls("requests", 2, MINUTE).algorithm(Algorithm::SlidingWindow))
 }
 
-fn naming(set: &LimitSet, capacity: impl Into<Option<u64>>) -> shmlimit::Request {
+fn naming(set: &LimitSet, capacity: impl Into<Option<u64>>) -> shmlimit::Request<'_> {
     let request = set.request();
     request.with_override("requests", capacity).expect("a capacity")
 }
 
 /// How many of these requests the key is admitted at once.
-fn admitted_of(key: &Key<'_>, request: &shmlimit::Request) -> usize {
-    std::iter::repeat_with(|| key.check(request).expect("no error").is_admitted())
-        .take_while(|is_admitted| *is_admitted)
-        .count()
+fn admitted_of(key: &str, request: &shmlimit::Request) -> usize {
+    std::iter::repeat_with(|| {
+        request
+            .for_key(key)
+            .expect("keyed")
+            .check()
+            .expect("no error")
+            .is_admitted()
+    })
+    .take_while(|is_admitted| *is_admitted)
+    .count()
 }
 
-fn own(key: &Key<'_>) -> Vec<u64> {
-    let own = key.overrides().expect("no error");
+fn own(set: &LimitSet, key: &str) -> Vec<u64> {
+    let own = set.key(key).expect("keyed").overrides().expect("no error");
     own.into_iter().map(|(_, capacity)| capacity).collect()
 }
 
@@ -37,20 +44,23 @@ fn own(key: &Key<'_>) -> Vec<u64> {
 fn a_request_gives_its_key_the_capacity_that_it_names_before_it_is_decided() {
     let scene = Scene::new(one_limit());
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
-    assert_eq!(admitted_of(&key, &naming(&set, 5)), 5);
-    assert_eq!(own(&key), [5]);
-    assert_eq!(admitted_of(&key, &set.request()), 0, "and it keeps it");
-    assert_eq!(admitted_of(&key, &naming(&set, 6)), 1);
-    let verdicts = key.peek(&naming(&set, 100)).expect("no error");
+    let key = "a";
+    assert_eq!(admitted_of(key, &naming(&set, 5)), 5);
+    assert_eq!(own(&set, key), [5]);
+    assert_eq!(admitted_of(key, &set.request()), 0, "and it keeps it");
+    assert_eq!(admitted_of(key, &naming(&set, 6)), 1);
+    let verdicts = naming(&set, 100)
+        .for_key(key)
+        .expect("keyed")
+        .peek()
+        .expect("no error");
     assert_eq!(verdicts[0].burst, 6, "which only looks");
-    assert_eq!(admitted_of(&key, &naming(&set, None)), 0);
-    assert_eq!(own(&key), [] as [u64; 0]);
-    let other = set.key("other").expect("keyed");
-    assert_eq!(admitted_of(&other, &set.request()), 2);
+    assert_eq!(admitted_of(key, &naming(&set, None)), 0);
+    assert_eq!(own(&set, key), [] as [u64; 0]);
+    assert_eq!(admitted_of("other", &set.request()), 2);
 }
 
-type Take<'a> = &'a dyn Fn(Key<'_>) -> bool;
+type Take<'a> = &'a dyn Fn(&str) -> bool;
 
 #[test]
 fn every_way_to_take_gives_the_key_the_capacity() {
@@ -58,33 +68,47 @@ fn every_way_to_take_gives_the_key_the_capacity() {
     let set = scene.set();
     let five = naming(&set, 5);
     let tries: [(&str, Take<'_>); 5] = [
-        ("check", &|key| key.check(&five).expect("no error").is_admitted()),
+        ("check", &|key| {
+            five.for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("no error")
+                .is_admitted()
+        }),
         ("try", &|key| {
-            key.try_acquire(&five).expect("no error").is_admitted()
+            five.for_key(key)
+                .expect("keyed")
+                .try_acquire()
+                .expect("no error")
+                .is_admitted()
         }),
         ("acquire", &|key| {
-            let outcome = key.acquire(&five, Duration::ZERO);
+            let outcome = five.for_key(key).expect("keyed").acquire(Duration::ZERO);
             outcome.expect("no error").is_admitted()
         }),
         ("reserve", &|key| {
-            let outcome = key.reserve(&five, Duration::ZERO).expect("no error");
+            let outcome = five
+                .for_key(key)
+                .expect("keyed")
+                .reserve(Duration::ZERO)
+                .expect("no error");
             matches!(outcome, shmlimit::ReserveOutcome::Reserved(_))
         }),
         ("async", &|key| {
-            let outcome = smol::block_on(key.acquire_async(&five, Duration::ZERO));
+            let outcome = smol::block_on(five.for_key(key).expect("keyed").acquire_async(Duration::ZERO));
             outcome.expect("no error").is_admitted()
         }),
     ];
     for (name, take) in tries {
-        let key = set.key(name).expect("keyed");
+        let key = name;
         let count = std::iter::repeat_with(|| take(key))
             .take_while(|is_admitted| *is_admitted)
             .count();
-        assert_eq!((count, own(&key)), (5, vec![5]), "{name}");
+        assert_eq!((count, own(&set, key)), (5, vec![5]), "{name}");
     }
-    let many = set.check_many(&["m", "m", "m", "n"], &five).expect("no error");
+    let many = five.check_many(&["m", "m", "m", "n"]).expect("no error");
     assert!(many.iter().all(|checked| checked.is_admitted()));
-    assert_eq!(own(&set.key("n").expect("keyed")), [5]);
+    assert_eq!(own(&set, "n"), [5]);
 }
 
 #[test]
@@ -98,17 +122,24 @@ fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
             .with_override("requests", capacity)
             .expect("a capacity")
     };
-    let key = set.key("a").expect("keyed");
-    let peeked = key.peek(&naming(4)).expect("no error");
+    let key = "a";
+    let peeked = naming(4).for_key(key).expect("keyed").peek().expect("no error");
     assert_eq!((peeked[0].remaining, peeked[0].burst), (4, 4));
-    match key.check(&naming(2)) {
+    match naming(2).for_key(key).expect("keyed").check() {
         Err(Error::Request(RequestError::NeverAdmissible { cost: 3, max: 2, .. })) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(set.table_usage().expect("keyed").used, 0);
-    assert_eq!(own(&key), [] as [u64; 0], "which takes no row");
-    assert!(key.check(&naming(4)).expect("no error").is_admitted());
-    let refused = key.check(&naming(4)).expect("no error");
+    assert_eq!(own(&set, key), [] as [u64; 0], "which takes no row");
+    assert!(
+        naming(4)
+            .for_key(key)
+            .expect("keyed")
+            .check()
+            .expect("no error")
+            .is_admitted()
+    );
+    let refused = naming(4).for_key(key).expect("keyed").check().expect("no error");
     assert_eq!(refused.verdicts().next().expect("one limit").burst, 4);
 }
 
@@ -128,15 +159,29 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
         request.with_override("others", others).expect("a capacity")
     };
     let refunded = |changes: &[(u64, u64)]| {
-        let key = set.key("a").expect("keyed");
-        assert!(key.check(&naming(20, 20)).expect("no error").is_admitted());
-        let mut permit = expect_permit(key.try_acquire(&five));
+        let key = "a";
+        assert!(
+            naming(20, 20)
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("no error")
+                .is_admitted()
+        );
+        let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
         for (units, others) in changes {
             let request = naming(*units, *others);
-            assert!(key.check(&request).expect("no error").is_admitted());
+            assert!(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .check()
+                    .expect("no error")
+                    .is_admitted()
+            );
         }
         let settled = permit.settle([("units", 0)]).expect("not settled yet");
-        key.reset(&[]).expect("no error");
+        set.key(key).expect("keyed").reset(&[]).expect("no error");
         settled.refunded("units")
     };
     assert_eq!(refunded(&[(20, 20), (20, 20), (20, 20)]), 5);
@@ -155,9 +200,11 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
     let rounds = 400;
     // How many are held is between the two capacities, so each is always answered by its own.
     let held: Vec<_> = {
-        let key = set.key("a").expect("keyed");
+        let key = "a";
         let four = set.request().with_override("in_flight", 4).expect("a capacity");
-        (0..4).map(|_| expect_permit(key.try_acquire(&four))).collect()
+        (0..4)
+            .map(|_| expect_permit(four.for_key(key).expect("keyed").try_acquire()))
+            .collect()
     };
     thread::scope(|scope| {
         for (capacity, is_admitted) in [(3, false), (8, true)] {
@@ -169,7 +216,7 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
                     .with_override("in_flight", capacity)
                     .expect("a capacity");
                 for _ in 0..rounds {
-                    let outcome = set.key("a").expect("keyed").try_acquire(&request);
+                    let outcome = request.for_key("a").expect("keyed").try_acquire();
                     assert_eq!(
                         outcome.expect("no error").is_admitted(),
                         is_admitted,
@@ -179,8 +226,8 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
             });
         }
     });
-    let key = set.key("a").expect("keyed");
-    assert!(matches!(own(&key)[..], [3 | 8]));
+    let key = "a";
+    assert!(matches!(own(&set, key)[..], [3 | 8]));
     drop(held);
 }
 
@@ -190,15 +237,28 @@ fn a_capacity_that_a_request_named_keeps_no_row() {
     let set = scene.set();
     let five = naming(&set, 5);
     for key in 0..ROWS {
-        let key = set.key(key.to_string()).expect("keyed");
-        assert!(key.check(&five).expect("no error").is_admitted());
+        let key = key.to_string();
+        assert!(
+            five.for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("no error")
+                .is_admitted()
+        );
     }
-    let new = set.key("new").expect("keyed");
-    let is_admitted = |key: &Key<'_>| key.check(&set.request()).expect("no error").is_admitted();
-    assert!(!is_admitted(&new), "what they have used does");
+    let new = "new";
+    let is_admitted = |key: &str| {
+        set.request()
+            .for_key(key)
+            .expect("keyed")
+            .check()
+            .expect("no error")
+            .is_admitted()
+    };
+    assert!(!is_admitted(new), "what they have used does");
     scene.pass(MINUTE);
-    assert_eq!(admitted_of(&new, &set.request()), 2, "not as the key before");
-    assert_eq!(own(&new), [] as [u64; 0]);
+    assert_eq!(admitted_of(new, &set.request()), 2, "not as the key before");
+    assert_eq!(own(&set, new), [] as [u64; 0]);
 }
 
 /// Few requests and many others a minute.
@@ -216,28 +276,55 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
     let set = scene.set();
     let five = naming(&set, 5);
     for number in 0..ROWS {
-        let key = set.key(number.to_string()).expect("keyed");
+        let key = &number.to_string();
         if number % 2 == 0 {
-            key.override_capacity("requests", 4).expect("a row");
+            set.key(key)
+                .expect("keyed")
+                .override_capacity("requests", 4)
+                .expect("a row");
         }
-        assert!(key.check(&five).expect("no error").is_admitted());
+        assert!(
+            five.for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("no error")
+                .is_admitted()
+        );
         if number % 2 == 1 {
             // The one that it has: by name from now on.
-            key.override_capacity("requests", 5).expect("a row");
+            set.key(key)
+                .expect("keyed")
+                .override_capacity("requests", 5)
+                .expect("a row");
         }
     }
     scene.pass(MINUTE);
-    let new = set.key("new").expect("keyed");
-    assert!(!new.check(&five).expect("no error").is_admitted());
-    let seventh = set.key("7").expect("keyed");
+    let new = "new";
     assert!(
-        seventh
-            .check(&naming(&set, None))
+        !five
+            .for_key(new)
+            .expect("keyed")
+            .check()
+            .expect("no error")
+            .is_admitted()
+    );
+    let seventh = "7";
+    assert!(
+        naming(&set, None)
+            .for_key(seventh)
+            .expect("keyed")
+            .check()
             .expect("no error")
             .is_admitted()
     );
     scene.pass(MINUTE);
-    assert!(new.check(&five).expect("no error").is_admitted());
+    assert!(
+        five.for_key(new)
+            .expect("keyed")
+            .check()
+            .expect("no error")
+            .is_admitted()
+    );
 }
 
 #[test]
@@ -246,13 +333,28 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
     let set = scene.set();
     let five = naming(&set, 5);
     for number in 0..ROWS {
-        let key = set.key(number.to_string()).expect("keyed");
-        assert!(key.check(&five).expect("no error").is_admitted());
-        key.clear_override("others").expect("none is there");
+        let key = &number.to_string();
+        assert!(
+            five.for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("no error")
+                .is_admitted()
+        );
+        set.key(key)
+            .expect("keyed")
+            .clear_override("others")
+            .expect("none is there");
     }
     scene.pass(MINUTE);
-    let new = set.key("new").expect("keyed");
-    assert!(new.check(&five).expect("no error").is_admitted());
+    let new = "new";
+    assert!(
+        five.for_key(new)
+            .expect("keyed")
+            .check()
+            .expect("no error")
+            .is_admitted()
+    );
 }
 
 /// What a row says by one capacity would be anything by another.
@@ -264,15 +366,22 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
             let scene = Scene::new(with_overrides(1).add_limit(limit));
             let set = scene.set();
             for key in 0..ROWS {
-                let key = set.key(key.to_string()).expect("keyed");
-                assert!(key.check(&naming(&set, before)).expect("no error").is_admitted());
+                let key = key.to_string();
+                assert!(
+                    naming(&set, before)
+                        .for_key(key)
+                        .expect("keyed")
+                        .check()
+                        .expect("no error")
+                        .is_admitted()
+                );
             }
             scene.pass(MINUTE * 3);
-            let new = set.key("new").expect("keyed");
+            let new = "new";
             let request = naming(&set, after);
             let max = after.unwrap_or(2) as usize;
             assert_eq!(
-                admitted_of(&new, &request),
+                admitted_of(new, &request),
                 max,
                 "{algorithm:?} {before} {after:?}"
             );
@@ -290,7 +399,7 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
             .holds(8),
     );
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let refused = |error: Result<(), Error>| match error {
         Err(Error::Change(ChangeError::CannotOverride { limit, reason, .. })) => (limit, reason),
         other => panic!("{other:?}"),
@@ -310,16 +419,23 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
         let request = set.request().with_override("requests", 5).expect("a capacity");
         let request = request.with_override(limit, capacity).expect("a capacity");
         for is_known in [false, true] {
-            let asked = key.try_acquire(&request).map(drop);
+            let asked = request.for_key(key).expect("keyed").try_acquire().map(drop);
             let (named, reason) = refused(asked);
             assert!(named == limit && reason.contains(says), "{named}: {reason}");
-            assert_eq!(own(&key), [] as [u64; 0]);
+            assert_eq!(own(&set, key), [] as [u64; 0]);
             if is_known {
                 continue;
             }
             assert_eq!(set.table_usage().expect("keyed").used, 0, "no row");
             let request = set.request().with("in_flight", 0).expect("declared");
-            assert!(key.check(&request).expect("no error").is_admitted());
+            assert!(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .check()
+                    .expect("no error")
+                    .is_admitted()
+            );
         }
         scene.pass(MINUTE * 2);
     }
@@ -334,7 +450,7 @@ fn sets_without_overrides_have_none_by_request_either() {
         Err(Error::Change(ChangeError::CannotOverride { .. }))
     ));
     let nothing = without.request().with_override("requests", None).expect("none");
-    assert_eq!(admitted_of(&without.key("a").expect("keyed"), &nothing), 2);
+    assert_eq!(admitted_of("a", &nothing), 2);
     let plain = Scene::new(SetDeclaration::new("api").add_limit(limit())).set();
     for capacity in [None, Some(5)] {
         let named = plain.request().with_override("requests", capacity);
@@ -362,7 +478,7 @@ fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_
         request.with_override("tokens", capacity).expect("a capacity")
     };
     let refused = |request: &shmlimit::Request| {
-        ["known", "new"].map(|key| match set.key(key).expect("keyed").check(request) {
+        ["known", "new"].map(|key| match request.for_key(key).expect("keyed").check() {
             Ok(_) => false,
             Err(Error::Change(ChangeError::CannotOverride { capacity, .. })) => {
                 assert_eq!(capacity, PLENTY);
@@ -371,7 +487,7 @@ fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_
             other => panic!("{other:?}"),
         })
     };
-    assert!(set.key("known").expect("keyed").check(&named(PLENTY)).is_ok());
+    assert!(named(PLENTY).for_key("known").expect("keyed").check().is_ok());
     let longest = crate::scene::declaration().add_set(tokens(Duration::from_nanos(u64::MAX - 2)));
     scene.segment.apply(&longest).expect("applicable");
     assert_eq!(refused(&named(PLENTY)), [true; 2]);

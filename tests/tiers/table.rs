@@ -15,8 +15,13 @@ fn small(when_full: WhenFull) -> SetDeclaration {
 }
 
 fn is_admitted(set: &LimitSet, key: &str) -> bool {
-    let key = set.key(key).expect("keyed");
-    key.check(&set.request()).expect("no error").is_admitted()
+    let key = key;
+    set.request()
+        .for_key(key)
+        .expect("keyed")
+        .check()
+        .expect("no error")
+        .is_admitted()
 }
 
 #[test]
@@ -46,15 +51,21 @@ fn a_tier_that_a_request_named_keeps_no_row() {
     let set = scene.set();
     let gold = set.request().with_tier("gold").expect("a tier");
     for key in 0..ROWS {
-        let key = set.key(key.to_string()).expect("keyed");
-        assert!(key.check(&gold).expect("no error").is_admitted());
+        let key = &key.to_string();
+        assert!(
+            gold.for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("no error")
+                .is_admitted()
+        );
     }
     assert!(!is_admitted(&set, "new"), "what they have used does");
     scene.pass(MINUTE);
     assert!(is_admitted(&set, "new"));
-    let new = set.key("new").expect("keyed");
+    let new = "new";
     assert_eq!(
-        new.tier().expect("no error"),
+        set.key(new).expect("keyed").tier().expect("no error"),
         "default",
         "not that of the key before"
     );
@@ -90,22 +101,41 @@ fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
             let set = scene.set();
             let request = |tier: &str| set.request().with_tier(tier).expect("a tier");
             for key in 0..ROWS {
-                let key = set.key(key.to_string()).expect("keyed");
+                let key = &key.to_string();
                 for _ in 0..7 {
-                    assert!(key.check(&request(before)).expect("no error").is_admitted());
+                    assert!(
+                        request(before)
+                            .for_key(key)
+                            .expect("keyed")
+                            .check()
+                            .expect("no error")
+                            .is_admitted()
+                    );
                 }
             }
             scene.pass(2 * hour);
             let max = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
             for _ in 0..max {
-                let new = set.key("new").expect("keyed");
+                let new = "new";
                 assert!(
-                    new.check(&request(after)).expect("no error").is_admitted(),
+                    request(after)
+                        .for_key(new)
+                        .expect("keyed")
+                        .check()
+                        .expect("no error")
+                        .is_admitted(),
                     "{algorithm:?} {tiers:?}"
                 );
             }
-            let new = set.key("new").expect("keyed");
-            assert!(!new.check(&request(after)).expect("no error").is_admitted());
+            let new = "new";
+            assert!(
+                !request(after)
+                    .for_key(new)
+                    .expect("keyed")
+                    .check()
+                    .expect("no error")
+                    .is_admitted()
+            );
         }
     }
 }

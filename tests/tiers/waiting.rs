@@ -15,14 +15,14 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// Uses up what a key may use, lets a request for as much wait, and changes something meanwhile. Answers how much the key
 /// may use at once by what the request was admitted.
-fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)) -> Result<u64, Error> {
+fn waits_while(declared: SetDeclaration, change: impl FnOnce(&LimitSet, &Request)) -> Result<u64, Error> {
     let (_directory, segment, set) = create(declared);
-    let two = set.request().with("requests", 2).expect("declared");
-    let key = set.key("a").expect("keyed");
-    assert!(key.check(&two).expect("no error").is_admitted());
+    let two = set.request().for_key("a").expect("keyed");
+    let two = two.with("requests", 2).expect("declared");
+    assert!(two.check().expect("no error").is_admitted());
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = key.acquire(&two, LONG)?;
+            let outcome = two.acquire(LONG)?;
             let permit = outcome.into_result().expect("served in time");
             Ok(permit.verdicts().next().expect("one limit").burst)
         });
@@ -31,7 +31,7 @@ fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)
             assert!(began.elapsed() < LONG, "nothing waits");
             thread::yield_now();
         }
-        change(&key, &two);
+        change(&set, &two);
         waiter.join().expect("no panic")
     })
 }
@@ -62,19 +62,21 @@ const PLENTY: u64 = 1 << 40;
 
 #[test]
 fn a_waiter_is_served_when_its_key_comes_into_a_larger_tier() {
-    let served = waits_while(with_tiers(), |key, _| key.assign("gold").expect("a tier"));
+    let served = waits_while(with_tiers(), |set, _| {
+        set.key("a").expect("keyed").assign("gold").expect("a tier")
+    });
     assert_eq!(served.expect("no error"), 10);
 }
 
 #[test]
 fn a_waiter_is_served_when_a_request_brings_its_key_into_a_larger_tier() {
-    let served = waits_while(with_tiers(), |key, two| {
+    let served = waits_while(with_tiers(), |_, two| {
         let gold = two.clone().with_tier("gold").expect("a tier");
         assert!(
-            key.check(&gold).expect("no error").is_admitted(),
+            gold.check().expect("no error").is_admitted(),
             "behind it, and served after it"
         );
-        let left = key.peek(two).expect("no error")[0].remaining;
+        let left = two.peek().expect("no error")[0].remaining;
         assert_eq!(left, 10 - 6);
     });
     assert_eq!(served.expect("no error"), 10);
@@ -82,7 +84,9 @@ fn a_waiter_is_served_when_a_request_brings_its_key_into_a_larger_tier() {
 
 #[test]
 fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
-    match waits_while(with_tiers(), |key, _| key.assign("free").expect("a tier")) {
+    match waits_while(with_tiers(), |set, _| {
+        set.key("a").expect("keyed").assign("free").expect("a tier")
+    }) {
         Err(Error::Request(RequestError::NeverAdmissible { max, .. })) => assert_eq!(max, 1),
         other => panic!("{other:?}"),
     }
@@ -90,17 +94,20 @@ fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
 
 #[test]
 fn a_waiter_is_served_when_its_key_is_given_a_larger_capacity() {
-    let served = waits_while(with_overrides(), |key, _| {
-        key.override_capacity("requests", PLENTY).expect("a capacity");
+    let served = waits_while(with_overrides(), |set, _| {
+        set.key("a")
+            .expect("keyed")
+            .override_capacity("requests", PLENTY)
+            .expect("a capacity");
     });
     assert_eq!(served.expect("no error"), PLENTY);
 }
 
 #[test]
 fn a_waiter_is_served_when_a_request_names_a_larger_capacity_for_its_key() {
-    let served = waits_while(with_overrides(), |key, two| {
+    let served = waits_while(with_overrides(), |_, two| {
         let named = two.clone().with_override("requests", PLENTY);
-        let outcome = key.acquire(&named.expect("a capacity"), LONG);
+        let outcome = named.expect("a capacity").acquire(LONG);
         assert!(outcome.expect("no error").is_admitted());
     });
     assert_eq!(served.expect("no error"), PLENTY);
@@ -108,8 +115,11 @@ fn a_waiter_is_served_when_a_request_names_a_larger_capacity_for_its_key() {
 
 #[test]
 fn a_waiter_that_the_new_capacity_never_admits_gets_the_error() {
-    let served = waits_while(with_overrides(), |key, _| {
-        key.override_capacity("requests", 1).expect("a capacity");
+    let served = waits_while(with_overrides(), |set, _| {
+        set.key("a")
+            .expect("keyed")
+            .override_capacity("requests", 1)
+            .expect("a capacity");
     });
     match served {
         Err(Error::Request(RequestError::NeverAdmissible { max, .. })) => assert_eq!(max, 1),
@@ -128,15 +138,18 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
             .add_limit(Limit::concurrency("in_flight", 1)),
     );
     let set = scene.set();
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let two = set.request().with("units", 2).expect("declared");
-    let held = expect_permit(key.try_acquire(&two));
-    let mut waiting = Box::pin(key.acquire_async(&two, None));
+    let held = expect_permit(two.for_key(key).expect("keyed").try_acquire());
+    let mut waiting = Box::pin(two.for_key(key).expect("keyed").acquire_async(None));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
     // Granted, and not claimed yet.
     drop(held);
-    key.override_capacity("units", 100).expect("a capacity");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("units", 100)
+        .expect("a capacity");
     let Poll::Ready(outcome) = poll() else {
         panic!("it was granted")
     };
@@ -158,17 +171,24 @@ fn who_waits_in_vain_for_more_than_its_key_may_have_since_learns_that() {
             .keyed(Keyed::new(10).overrides(true))
             .add_limit(Limit::concurrency("slots", 5)),
     );
-    let key = set.key("a").expect("keyed");
+    let key = "a";
     let request = |slots| set.request().with("slots", slots).expect("declared");
-    let held = expect_permit(key.try_acquire(&request(5)));
+    let held = expect_permit(request(5).for_key(key).expect("keyed").try_acquire());
     let mut context = Context::from_waker(Waker::noop());
 
     let (one, five) = (request(1), request(5));
-    let mut first = Box::pin(key.acquire_async(&one, LONG));
+    let mut first = Box::pin(one.for_key(key).expect("keyed").acquire_async(LONG));
     assert!(first.as_mut().poll(&mut context).is_pending());
-    let mut behind = Box::pin(key.acquire_async(&five, Duration::from_secs(1)));
+    let mut behind = Box::pin(
+        five.for_key(key)
+            .expect("keyed")
+            .acquire_async(Duration::from_secs(1)),
+    );
     assert!(behind.as_mut().poll(&mut context).is_pending());
-    key.override_capacity("slots", 2).expect("a row");
+    set.key(key)
+        .expect("keyed")
+        .override_capacity("slots", 2)
+        .expect("a row");
 
     let began = Instant::now();
     let answer = loop {

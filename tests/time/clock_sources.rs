@@ -19,7 +19,7 @@ fn declared(clock: ClockSource) -> Declaration {
 fn wait_after_refusals(set: &LimitSet, clock: ClockSource, refusals: usize) {
     let (mut refused, request) = (0, set.request());
     while refused < refusals {
-        let checked = set.check(&request).expect("works");
+        let checked = request.check().expect("works");
         if checked.is_admitted() {
             continue;
         }
@@ -30,7 +30,7 @@ fn wait_after_refusals(set: &LimitSet, clock: ClockSource, refusals: usize) {
         while begin.elapsed() < wait {
             spin_loop();
         }
-        let again = set.check(&request).expect("works");
+        let again = request.check().expect("works");
         assert!(
             again.is_admitted(),
             "{clock:?}: told to wait for another {:?}",

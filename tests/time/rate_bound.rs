@@ -95,7 +95,7 @@ impl<'a> Log<'a> {
 fn hammer(segment: &Segment, log: &Log<'_>, ready: &AtomicU64, start: &AtomicU64) {
     let set = segment.set("api").expect("declared");
     let request = set.request();
-    set.peek(&request).expect("works");
+    request.peek().expect("works");
     ready.fetch_add(1, Ordering::SeqCst);
     eventually("the run starts", || start.load(Ordering::SeqCst) != 0);
     let start = start.load(Ordering::SeqCst);
@@ -106,7 +106,7 @@ fn hammer(segment: &Segment, log: &Log<'_>, ready: &AtomicU64, start: &AtomicU64
             std::hint::spin_loop();
         } else if before >= end {
             return;
-        } else if set.try_acquire(&request).expect("works").is_admitted() {
+        } else if request.try_acquire().expect("works").is_admitted() {
             let after = boot_nanos();
             log.note(Grant { before, after });
         } else {

@@ -19,7 +19,7 @@ fn one_limit_at(start: Duration, limit: Limit) -> (Scene, LimitSet) {
 }
 
 fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal> {
-    match set.try_acquire(&set.request()).expect("a decision") {
+    match set.request().try_acquire().expect("a decision") {
         Outcome::Admitted(permit) => Ok(permit),
         Outcome::Refused(refusal) => Err(refusal),
     }
@@ -147,14 +147,14 @@ proptest! {
             scene.clock.advance_to(scene.clock.now() + Duration::from_nanos(pause));
             let request = set.request().with("requests", cost).expect("declared");
             // What could never be admitted is an error.
-            let Ok(Outcome::Refused(refusal)) = set.try_acquire(&request) else {
+            let Ok(Outcome::Refused(refusal)) = request.try_acquire() else {
                 continue;
             };
             let promised = scene.clock.now() + refusal.retry_after().expect("time heals it");
             scene.clock.advance_to(promised - NANOSECOND);
-            prop_assert!(!set.try_acquire(&request).expect("a decision").is_admitted());
+            prop_assert!(!request.try_acquire().expect("a decision").is_admitted());
             scene.clock.advance_to(promised);
-            prop_assert!(set.try_acquire(&request).expect("a decision").is_admitted());
+            prop_assert!(request.try_acquire().expect("a decision").is_admitted());
         }
     }
 }
@@ -163,10 +163,10 @@ proptest! {
 fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() {
     let hour = Duration::from_secs(3600);
     let (scene, set) = one_limit_at(Duration::from_secs(1), Limit::calls("calls", 1, hour));
-    assert!(set.check(&set.request()).expect("works").is_admitted());
+    assert!(set.request().check().expect("works").is_admitted());
     let is_admitted_within = |max_looks: u32| {
         let mut looks = 0;
-        let outcome = set.acquire_while(&set.request(), None, || {
+        let outcome = set.request().acquire_while(None, || {
             looks += 1;
             looks <= max_looks
         });
@@ -190,7 +190,7 @@ fn a_lease_that_ran_out_is_lost_although_its_permit_still_holds_something_else()
         .add_limit(Limit::concurrency("running", 2));
     let scene = Scene::new(set);
     let jobs = scene.set();
-    let take = || expect_permit(jobs.try_acquire(&jobs.request()));
+    let take = || expect_permit(jobs.request().try_acquire());
     let mut late = take();
     scene.pass(2 * MINUTE);
     let mut next = take();

@@ -17,7 +17,7 @@ use governor::clock::{Clock, MonotonicClock, QuantaClock};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
-use shmlimit::{Declaration, Limit, LimitSet, Request, Segment, SetDeclaration};
+use shmlimit::{Declaration, Limit, LimitSet, Segment, SetDeclaration};
 
 use crate::common::operations::Operation;
 use crate::stopwatch::Measurements;
@@ -106,7 +106,6 @@ impl Keyed for Governor<MonotonicClock> {
 /// A keyed set of one calls limit, whose keys are not kept for people to read.
 struct Ours {
     set: LimitSet,
-    request: Request,
 }
 
 impl Keyed for Ours {
@@ -122,18 +121,18 @@ impl Keyed for Ours {
         );
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("keyed").expect("declared");
-        let request = set.request();
-        Self { set, request }
+        Self { set }
     }
 
     #[inline]
     fn check(&self, key: &Key) {
-        let key = black_box(&self.set).key(&key.0).expect("a keyed set");
-        assert!(key.check(&self.request).expect("no error").is_admitted());
+        let mut request = black_box(&self.set).request();
+        request.set_key(&key.0).expect("a keyed set");
+        assert!(request.check().expect("no error").is_admitted());
     }
 
     fn check_many(&self, keys: &[Key]) {
-        let answers = self.set.check_many(keys, &self.request).expect("no error");
+        let answers = self.set.request().check_many(keys).expect("no error");
         assert!(answers.iter().all(|answer| answer.is_admitted()));
     }
 }

@@ -2,7 +2,6 @@
 //! processes do together on one table.
 
 use std::fs;
-use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -65,16 +64,18 @@ fn huge_kibibytes() -> u64 {
 }
 
 fn checks_among(directory: &Path, name: &'static str, keys: u64) -> Operation {
-    let set = table(&directory.join(format!("keyed-{keys}")), keys);
-    let request = set.request();
+    let set: &'static LimitSet = Box::leak(Box::new(table(&directory.join(format!("keyed-{keys}")), keys)));
+    let mut request = set.request();
     for number in 0..keys {
-        let checked = set.key(number.to_le_bytes()).and_then(|key| key.check(&request));
+        let checked = request
+            .set_key(number.to_le_bytes())
+            .and_then(|()| request.check());
         assert!(checked.expect("no error").is_admitted());
     }
     let mut random = Rng::with_seed(1);
     Operation::new("shmlimit", name, move || {
         let key = random.u64(..keys).to_le_bytes();
-        let checked = black_box(&set).key(key).and_then(|key| key.check(&request));
+        let checked = request.set_key(key).and_then(|()| request.check());
         assert!(checked.expect("no error").is_admitted());
     })
 }
@@ -167,7 +168,7 @@ pub fn work_if_told_to() -> bool {
     };
     let segment = Segment::open(path).expect("a segment");
     let set = segment.set("keyed").expect("declared");
-    let request = set.request();
+    let mut request = set.request();
     let mut random = Rng::with_seed(number.parse().expect("a number"));
     println!("ready");
     std::io::stdout().flush().expect("a reader");
@@ -175,7 +176,7 @@ pub fn work_if_told_to() -> bool {
     std::io::stdin().read_line(&mut begin).expect("the end of input");
     for _ in 0..CHECKS {
         let key = random.u64(..SHARED_KEYS).to_le_bytes();
-        let checked = set.key(key).and_then(|key| key.check(&request));
+        let checked = request.set_key(key).and_then(|()| request.check());
         assert!(checked.expect("no error").is_admitted());
     }
     println!("{CHECKS}");

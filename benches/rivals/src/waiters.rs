@@ -44,7 +44,7 @@ fn ours(directory: &std::path::Path, waiters: u32) -> Wait {
     Arc::new(move || {
         let set = set.clone();
         Box::pin(async move {
-            let outcome = set.acquire_async(&set.request(), None).await.expect("works");
+            let outcome = set.request().acquire_async(None).await.expect("works");
             assert!(outcome.is_admitted(), "{outcome:?}");
         })
     })

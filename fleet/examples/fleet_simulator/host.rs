@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::fleet::Duty;
-use shmlimit::{Declaration, LimitSet, OpenOptions, Request, Segment, VirtualClock};
+use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, VirtualClock};
 use shmlimit_fleet::{Answers, Exchange, Pipeline};
 
 use crate::Failure;
@@ -19,7 +19,6 @@ pub struct Host {
     duty: Duty,
     exchange: Exchange,
     set: LimitSet,
-    request: Request,
     /// Units that its callers want per step.
     pub demand: u64,
     pub is_cut_off: bool,
@@ -48,7 +47,6 @@ impl Host {
         let set = segment.set("api")?;
         let duty = segment.fleet().try_take_duty()?;
         Ok(Self {
-            request: set.request().with("units", 1)?,
             exchange: Exchange::new(seed),
             duty: duty.ok_or("a segment whose limits no host shares")?,
             segment,
@@ -79,8 +77,7 @@ impl Host {
         let mut cost = self.demand;
         // Equivalent to many single requests: an amount that is refused as too much is halved and tried again.
         while cost > 0 && admitted < self.demand {
-            self.request.set_cost("units", cost)?;
-            if self.set.check(&self.request)?.is_admitted() {
+            if self.set.request().with("units", cost)?.check()?.is_admitted() {
                 admitted += cost;
                 cost = cost.min(self.demand - admitted);
             } else {

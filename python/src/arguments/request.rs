@@ -9,15 +9,16 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use shmlimit::Request;
+use shmlimit::{LimitSet, Request};
 
 use crate::arguments::amount::{Amount, counts_in_parts};
+use crate::arguments::key;
 use crate::handle::Handle;
 use crate::interpreter::error::{OrRaise, exception};
 use crate::interpreter::log;
 
 /// What a call takes of limits: a mapping of names to amounts, keywords, or both.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Costs<'a, 'py> {
     pub mapping: Option<&'a Bound<'py, PyAny>>,
     pub named: Option<&'a Bound<'py, PyDict>>,
@@ -75,25 +76,38 @@ impl<'a, 'py> Costs<'a, 'py> {
     }
 }
 
-/// Makes the request for costs by limit name, with the tier and the own capacities of its key, if given.
+/// What a call asks for.
+#[derive(Clone, Copy, Default)]
+pub struct Asked<'a, 'py> {
+    pub costs: Costs<'a, 'py>,
+    pub key: Option<&'a Bound<'py, PyAny>>,
+    pub tier: Option<&'a str>,
+    /// The key's own capacities.
+    pub overrides: Option<&'a Bound<'py, PyAny>>,
+}
+
+/// Makes the request of a call.
 #[inline]
-pub fn prepare_for_key<'a>(
+pub fn prepare<'s>(
     py: Python<'_>,
-    handle: &'a Handle,
-    costs: Costs<'_, '_>,
-    tier: Option<&str>,
-    overrides: Option<&Bound<'_, PyAny>>,
-    made: &'a mut Option<Request>,
-) -> PyResult<&'a Request> {
-    if tier.is_none() && overrides.is_none() {
-        return prepare(handle, costs, made);
+    handle: &Handle,
+    set: &'s LimitSet,
+    asked: Asked<'_, '_>,
+) -> PyResult<Request<'s>> {
+    let mut request = handle.request(set);
+    if let Some(key) = asked.key {
+        match handle.is_by_address {
+            false => request.set_key(key::bytes(key)?).or_raise(py)?,
+            true => request.set_address(key::address(key)?).or_raise(py)?,
+        }
     }
-    let request = made.insert(handle.default.clone());
-    set_costs(handle, costs, request)?;
-    if let Some(tier) = tier {
+    if !asked.costs.is_empty() {
+        set_costs(handle, asked.costs, &mut request)?;
+    }
+    if let Some(tier) = asked.tier {
         request.set_tier(tier).or_raise(py)?;
     }
-    if let Some(overrides) = overrides {
+    if let Some(overrides) = asked.overrides {
         for_each(overrides, |name, capacity| {
             warn_of_unknown(handle, name, capacity)?;
             let own = match capacity.is_none() {
@@ -106,22 +120,7 @@ pub fn prepare_for_key<'a>(
     Ok(request)
 }
 
-/// Makes the request for costs by limit name. Without costs, returns the handle's default request.
-#[inline]
-pub fn prepare<'a>(
-    handle: &'a Handle,
-    costs: Costs<'_, '_>,
-    made: &'a mut Option<Request>,
-) -> PyResult<&'a Request> {
-    if costs.is_empty() {
-        return Ok(&handle.default);
-    }
-    let request = made.insert(handle.default.clone());
-    set_costs(handle, costs, request)?;
-    Ok(request)
-}
-
-fn set_costs(handle: &Handle, costs: Costs<'_, '_>, request: &mut Request) -> PyResult<()> {
+fn set_costs(handle: &Handle, costs: Costs<'_, '_>, request: &mut Request<'_>) -> PyResult<()> {
     let set = || format!("set `{}`", handle.set.name());
     costs.for_each(
         set,

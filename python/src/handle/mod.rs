@@ -19,8 +19,6 @@ use crate::handle::request_log::RequestLog;
 #[derive(Debug)]
 pub struct Handle {
     pub set: LimitSet,
-    /// The request without costs.
-    pub default: Request,
     pub path: PathBuf,
     pub strict: bool,
     /// The limits count networks, so keys are addresses.
@@ -45,12 +43,7 @@ impl Handle {
         fleet_thread: Option<Arc<FleetThread>>,
     ) -> PyResult<Py<Self>> {
         let set = set.strict(strict);
-        let request = set.request();
         let handle = Self {
-            default: match &label {
-                None => request,
-                Some(label) => request.label(label),
-            },
             path: path.to_owned(),
             strict,
             is_by_address: set.is_by_address(),
@@ -73,6 +66,16 @@ impl Handle {
             self.request_log.clone(),
             self.fleet_thread.clone(),
         )
+    }
+
+    /// A request without costs. `set` is this handle's, for as long as the request lives.
+    #[inline]
+    pub fn request<'a>(&self, set: &'a LimitSet) -> Request<'a> {
+        let request = set.request();
+        match &self.label {
+            None => request,
+            Some(label) => request.label(label),
+        }
     }
 
     /// Logs this thread's events of requests, if that is enabled. Called before an answer is returned.

@@ -6,13 +6,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyStringMethods};
 use pyo3::{Borrowed, intern};
-use shmlimit::{Error, Key, Outcome, Request};
+use shmlimit::Outcome;
 
 use crate::answers::check::Checked;
 use crate::answers::permit;
-use crate::arguments::key;
-use crate::arguments::request::{self, Costs};
-use crate::handle::{Handle, WithHandle};
+use crate::arguments::request::{self, Asked, Costs};
+use crate::handle::WithHandle;
 use crate::interpreter::call::{self, Arguments, Method};
 use crate::interpreter::error::OrRaise;
 use crate::interpreter::interruption::Interruption;
@@ -36,20 +35,6 @@ fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
             .extract()
             .map_err(|error| PyTypeError::new_err(format!("argument '{name}': {error}"))),
     }
-}
-
-/// Makes the request of a call, with its key's tier and own capacities.
-#[inline]
-fn prepare<'a>(
-    py: Python<'_>,
-    handle: &'a Handle,
-    costs: Costs<'_, '_>,
-    tier: &Given<'_, '_>,
-    overrides: &Given<'_, '_>,
-    made: &'a mut Option<Request>,
-) -> PyResult<&'a Request> {
-    let tier = name_of_tier(tier)?;
-    request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides.as_deref(), made)
 }
 
 /// Reads the name of a tier.
@@ -100,8 +85,8 @@ Raises:
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, limits) = (this.py(), this.get());
         if arguments.is_empty() {
-            let request = &limits.of_set().default;
-            let outcome = limits.ask_set(py, |set| set.try_acquire(request))?;
+            let handle = limits.of_set();
+            let outcome = limits.ask(py, |set| handle.request(set).try_acquire().or_raise(py))?;
             return permit::answer(py, outcome, false);
         }
         let parameters = [
@@ -115,10 +100,19 @@ Raises:
             arguments.read_with_others("try_acquire", 1, parameters)?;
         let costs = Costs::new(costs.as_deref(), named.as_ref());
         let heartbeat = switch("heartbeat", heartbeat)?;
-        let mut made = None;
-        let request = prepare(py, limits.of_set(), costs, &tier, &own, &mut made)?;
-        let of_key = |key: Key<'static>| key.try_acquire(request);
-        let outcome = limits.ask(py, key.as_deref(), |set| set.try_acquire(request), of_key)?;
+        let tier = name_of_tier(&tier)?;
+        let asked = Asked {
+            costs,
+            key: key.as_deref(),
+            tier: tier.as_deref(),
+            overrides: own.as_deref(),
+        };
+        let handle = limits.of_set();
+        let outcome = limits.ask(py, |set| {
+            request::prepare(py, handle, set, asked)?
+                .try_acquire()
+                .or_raise(py)
+        })?;
         permit::answer(py, outcome, heartbeat)
     }
 }
@@ -174,31 +168,30 @@ Raises:
             arguments.read_with_others("acquire", 1, parameters)?;
         let costs = Costs::new(costs.as_deref(), named.as_ref());
         let heartbeat = switch("heartbeat", heartbeat)?;
-        let mut made = None;
-        let handle = limits.of_set();
-        let request = prepare(py, handle, costs, &tier, &own, &mut made)?;
+        let tier = name_of_tier(&tier)?;
+        let asked = Asked {
+            costs,
+            key: key.as_deref(),
+            tier: tier.as_deref(),
+            overrides: own.as_deref(),
+        };
         let timeout = seconds::timeout(timeout.as_deref())?;
-        let key = key.as_deref().map(key::bytes).transpose()?;
+        let handle = limits.of_set();
         let mut interrupted = Ok(());
-        let outcome = WithHandle::try_new(py, limits.handle(), |set| -> Result<Outcome<'static>, Error> {
-            // Dropped at the end of this block, so that the GIL is held again for what follows.
+        let outcome = WithHandle::try_new(py, limits.handle(), |set| -> PyResult<Outcome<'static>> {
+            let request = request::prepare(py, handle, set, asked)?;
+            // Ends before anything else is done, so that the GIL is held again for it.
             let mut interruption = Interruption::new(py);
-            let keep_waiting = || interruption.keep_waiting();
-            let outcome = match key {
-                None => set.acquire_while(request, timeout, keep_waiting),
-                Some(key) => set
-                    .key(key)
-                    .and_then(|key| key.acquire_while(request, timeout, keep_waiting)),
-            };
+            let outcome = request.acquire_while(timeout, || interruption.keep_waiting());
             interrupted = interruption.end();
-            outcome
+            outcome.or_raise(py)
         });
         let logged = handle.log_requests(py);
         if let Err(raised) = interrupted.and(logged) {
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
-        permit::granted(py, outcome.or_raise(py)?, heartbeat)
+        permit::granted(py, outcome?, heartbeat)
     }
 }
 
@@ -237,7 +230,7 @@ Raises:
         let (py, limits) = (this.py(), this.get());
         let handle = limits.of_set();
         if arguments.is_empty() {
-            let checked = limits.ask_set(py, |set| set.check(&handle.default))?;
+            let checked = limits.ask(py, |set| handle.request(set).check().or_raise(py))?;
             return Checked::answer(py, checked);
         }
         let parameters = [
@@ -248,18 +241,16 @@ Raises:
         ];
         let ([costs, key, tier, own], named) = arguments.read_with_others("check", 1, parameters)?;
         let costs = Costs::new(costs.as_deref(), named.as_ref());
-        let mut made = None;
-        let request = prepare(py, handle, costs, &tier, &own, &mut made)?;
-        let checked = match key.as_deref() {
-            Some(key) if handle.is_by_address => {
-                let address = key::address(key)?;
-                limits.ask_set(py, |set| set.address(address)?.check(request))?
-            }
-            key => {
-                let of_key = |key: Key<'static>| key.check(request);
-                limits.ask(py, key, |set| set.check(request), of_key)?
-            }
+        let tier = name_of_tier(&tier)?;
+        let asked = Asked {
+            costs,
+            key: key.as_deref(),
+            tier: tier.as_deref(),
+            overrides: own.as_deref(),
         };
+        let checked = limits.ask(py, |set| {
+            request::prepare(py, handle, set, asked)?.check().or_raise(py)
+        })?;
         Checked::answer(py, checked)
     }
 }

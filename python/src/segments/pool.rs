@@ -22,25 +22,36 @@ use crate::segments::waiting::{PoolFuture, Waiting};
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
 pub struct Pool {
     handle: Arc<PoolHandle>,
-    default: PoolRequest,
 }
 
 impl Pool {
-    fn prepare(&self, costs: Object<'_, '_>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PoolRequest> {
-        let mut prepared = self.default.clone();
+    /// Reads what to take, as text: each set counts in its own units.
+    fn read(&self, costs: Costs<'_, '_>) -> PyResult<Vec<(String, String)>> {
         let known = || {
             let members = self.handle.members.iter();
             let named: BTreeSet<&str> = members.flat_map(|member| member.get().set.limits()).collect();
             named.into_iter().collect()
         };
         let pool = || "the pool".to_owned();
-        Costs::new(costs, named).for_each(pool, known, |name, amount| {
-            let text = Amount::from_object(amount)?.into_text();
-            let request = std::mem::replace(&mut prepared, self.default.clone());
-            prepared = request.with_decimal(name, &text).or_raise(amount.py())?;
+        let mut read = Vec::new();
+        costs.for_each(pool, known, |name, amount| {
+            read.push((name.to_owned(), Amount::from_object(amount)?.into_text()));
             Ok(())
         })?;
-        Ok(prepared)
+        Ok(read)
+    }
+
+    /// Makes the request, with the label of each member.
+    fn request<'a>(&self, pool: &'a LimitPool, costs: &[(String, String)]) -> Result<PoolRequest<'a>, Error> {
+        let mut request = pool.request();
+        for (index, member) in self.handle.members.iter().enumerate() {
+            if let Some(label) = &member.get().label {
+                request = request.label(index, label);
+            }
+        }
+        costs.iter().try_fold(request, |request, (name, amount)| {
+            request.with_decimal(name, amount)
+        })
     }
 
     /// Logs the request's events, and returns the pool's answer as the outcome of the chosen member. If logging raises,
@@ -93,10 +104,6 @@ impl Pool {
             pool = pool.start_at(index);
         }
         Ok(Self {
-            default: members
-                .iter()
-                .map(|member| member.get().default.clone())
-                .collect(),
             handle: Arc::new(PoolHandle { pool, members }),
         })
     }
@@ -126,9 +133,9 @@ impl Pool {
         heartbeat: bool,
         named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = self.prepare(costs, named)?;
+        let costs = self.read(Costs::new(costs, named))?;
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
-            pool.try_acquire(&request)
+            self.request(pool, &costs)?.try_acquire()
         });
         permit::answer(py, self.answered(py, chosen)?, heartbeat)
     }
@@ -158,12 +165,14 @@ impl Pool {
         heartbeat: bool,
         named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = self.prepare(costs, named)?;
+        let costs = self.read(Costs::new(costs, named))?;
         let timeout = seconds::timeout(timeout)?;
         let mut interrupted = Ok(());
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
             let mut interruption = Interruption::new(py);
-            let chosen = pool.acquire_while(&request, timeout, || interruption.keep_waiting());
+            let chosen = self
+                .request(pool, &costs)
+                .and_then(|request| request.acquire_while(timeout, || interruption.keep_waiting()));
             interrupted = interruption.end();
             chosen
         });
@@ -185,11 +194,15 @@ impl Pool {
         timeout: Object<'_, '_>,
         heartbeat: bool,
     ) -> PyResult<Waiting> {
-        let request = self.prepare(costs, named)?;
+        let costs = self.read(Costs::new(costs, named))?;
         let timeout = seconds::timeout(timeout)?;
         let future = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
-            Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture
+            let request = self.request(pool, &costs)?;
+            Ok(Box::pin(request.acquire_async(timeout)) as PoolFuture)
         });
+        let future = future
+            .separate(|future: Result<PoolFuture, Error>| future)
+            .map_err(|error| raised(py, error.get()))?;
         Ok(Waiting::of_pool(&self.handle, future, heartbeat))
     }
 }

@@ -6,14 +6,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
-use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet};
+use shmlimit::LimitSet;
 
 use crate::answers::check::{Checked, forecasts};
 use crate::answers::reservation;
 use crate::answers::verdict;
 use crate::arguments::amount::natural_of;
 use crate::arguments::key;
-use crate::arguments::request::{self, Costs};
+use crate::arguments::request::{self, Asked, Costs};
 use crate::arguments::response;
 use crate::handle::{Handle, WithHandle};
 use crate::interpreter::error::{OrRaise, exception};
@@ -38,44 +38,27 @@ impl SetHandle {
         self.handle.get()
     }
 
-    /// Asks the set, and keeps its answer.
+    /// Keeps what `ask` borrows from the set, and logs the request's events.
     #[inline(always)]
-    pub fn ask_set<T>(
-        &self,
-        py: Python<'_>,
-        of_set: impl FnOnce(&'static LimitSet) -> Result<T, Error>,
-    ) -> PyResult<WithHandle<T>> {
-        self.answered(py, WithHandle::try_new(py, &self.handle, of_set))
-    }
-
-    /// Asks the set, or its key if one is given, and keeps the answer.
-    #[inline]
     pub fn ask<T>(
         &self,
         py: Python<'_>,
-        key: Object<'_, '_>,
-        of_set: impl FnOnce(&'static LimitSet) -> Result<T, Error>,
-        of_key: impl FnOnce(Key<'static>) -> Result<T, Error>,
+        ask: impl FnOnce(&'static LimitSet) -> PyResult<T>,
     ) -> PyResult<WithHandle<T>> {
-        match key {
-            None => self.ask_set(py, of_set),
-            Some(key) => {
-                let key = key::bytes(key)?;
-                self.ask_set(py, |set| of_key(set.key(key)?))
-            }
-        }
-    }
-
-    /// Logs the request's events, and returns the answer of the set or key.
-    #[inline(always)]
-    fn answered<T>(&self, py: Python<'_>, answer: Result<T, Error>) -> PyResult<T> {
+        let answer = WithHandle::try_new(py, &self.handle, ask);
         self.of_set().log_requests(py)?;
-        answer.or_raise(py)
+        answer
     }
 
     fn throttle_for(&self, py: Python<'_>, wait: Duration, key: Object<'_, '_>) -> PyResult<()> {
-        let throttled = self.ask(py, key, |set| set.throttle(wait), |key| key.throttle(wait));
-        throttled.map(drop)
+        let set = &self.of_set().set;
+        match key {
+            None => set.throttle(wait).or_raise(py),
+            Some(key) => set
+                .key(key::bytes(key)?)
+                .and_then(|key| key.throttle(wait))
+                .or_raise(py),
+        }
     }
 }
 
@@ -190,12 +173,17 @@ impl SetHandle {
         tier: Option<PyBackedStr>,
         overrides: Object<'_, '_>,
     ) -> PyResult<Waiting> {
-        let (handle, mut made) = (self.of_set(), None);
-        let costs = Costs::new(costs, named);
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides, &mut made)?;
+        let asked = Asked {
+            costs: Costs::new(costs, named),
+            key,
+            tier: tier.as_deref(),
+            overrides,
+        };
         let timeout = seconds::timeout(timeout)?;
-        let of_key = |key: Key<'static>| Ok(key.acquire_async(request, timeout));
-        let future = self.ask(py, key, |set| Ok(set.acquire_async(request, timeout)), of_key)?;
+        let handle = self.of_set();
+        let future = self.ask(py, |set| {
+            Ok(request::prepare(py, handle, set, asked)?.acquire_async(timeout))
+        })?;
         Ok(Waiting::of_set(self.handle.clone_ref(py), future, heartbeat))
     }
 
@@ -229,12 +217,19 @@ impl SetHandle {
         overrides: Object<'_, '_>,
         named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, mut made) = (self.of_set(), None);
-        let costs = Costs::new(costs, named);
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides, &mut made)?;
+        let asked = Asked {
+            costs: Costs::new(costs, named),
+            key,
+            tier: tier.as_deref(),
+            overrides,
+        };
         let max_delay = seconds::duration(max_delay)?;
-        let of_key = |key: Key<'static>| key.reserve(request, max_delay);
-        let outcome = self.ask(py, key, |set| set.reserve(request, max_delay), of_key)?;
+        let handle = self.of_set();
+        let outcome = self.ask(py, |set| {
+            request::prepare(py, handle, set, asked)?
+                .reserve(max_delay)
+                .or_raise(py)
+        })?;
         reservation::answer(py, outcome)
     }
 
@@ -265,14 +260,20 @@ impl SetHandle {
         overrides: Object<'_, '_>,
         named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let (handle, mut made) = (self.of_set(), None);
-        let costs = Costs::new(costs, named);
-        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), overrides, &mut made)?;
+        let asked = Asked {
+            costs: Costs::new(costs, named),
+            key: None,
+            tier: tier.as_deref(),
+            overrides,
+        };
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
-        let answers: Result<WithHandle<Vec<LibraryChecked<'static>>>, Error> =
-            WithHandle::try_new(py, &self.handle, |set| set.check_many(&keys, request));
-        let answers = self.answered(py, answers)?;
+        let handle = self.of_set();
+        let answers = self.ask(py, |set| {
+            request::prepare(py, handle, set, asked)?
+                .check_many(&keys)
+                .or_raise(py)
+        })?;
         answers
             .each(py)
             .map(|answer| Checked::answer(py, answer))
@@ -302,18 +303,16 @@ impl SetHandle {
         key: Object<'_, 'py>,
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (handle, mut made) = (self.of_set(), None);
-        let request = request::prepare(handle, Costs::new(costs, named), &mut made)?;
-        let set = &handle.set;
-        let peek = || match key {
-            None => set.peek(request).or_raise(py),
-            Some(key) if handle.is_by_address => {
-                let address = set.address(key::address(key)?).or_raise(py)?;
-                address.peek(request).or_raise(py)
-            }
-            Some(key) => set.key(key::bytes(key)?).or_raise(py)?.peek(request).or_raise(py),
+        let handle = self.of_set();
+        let asked = Asked {
+            costs: Costs::new(costs, named),
+            key,
+            ..Asked::default()
         };
-        verdict::by_limit(py, handle, peek()?.into_iter())
+        let verdicts = request::prepare(py, handle, &handle.set, asked)?
+            .peek()
+            .or_raise(py)?;
+        verdict::by_limit(py, handle, verdicts.into_iter())
     }
 
     /// Reports how much each limit has, and when it will have more, without taking or counting anything.
@@ -356,8 +355,14 @@ impl SetHandle {
         key: Object<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let units = request::units_used(self.of_set(), limit, used)?;
-        let of_key = |key: Key<'static>| key.debit(limit, units);
-        let checked = self.ask(py, key, |set| set.debit(limit, units), of_key)?;
+        let key = key.map(key::bytes).transpose()?;
+        let checked = self.ask(py, |set| {
+            let checked = match &key {
+                None => set.debit(limit, units),
+                Some(key) => set.key(key).and_then(|key| key.debit(limit, units)),
+            };
+            checked.or_raise(py)
+        })?;
         Checked::answer(py, checked)
     }
 

@@ -53,7 +53,7 @@ fn a_program_that_panics_around_the_middleware_leaves_nothing_taken() {
 }
 
 fn take(place: &Observed) -> Permit<'_> {
-    expect_permit(place.set.try_acquire(&place.set.request()))
+    expect_permit(place.set.request().try_acquire())
 }
 
 /// Asks an upstream once, by way of functions of the program, and reads what it answers.

@@ -82,7 +82,8 @@ async fn a_request_is_settled_by_the_permit_of_its_set() {
     let set = SetDeclaration::new("provider").add_limit(Limit::rate("tokens", 100, 60 * MINUTE));
     let limits = Limits::new(set);
     let upstream = Upstream::answering([(200, &[])]).await;
-    let request = limits.set().request().with("tokens", 80).expect("declared");
+    let provider = limits.set();
+    let request = provider.request().with("tokens", 80).expect("declared");
     let layer = ClientLimitLayer::new(Demand::new(request).expect("a cost"));
     let client = behind([LimitMiddleware::new(layer)]);
     let answered = client.get(url(&upstream)).send().await.expect("sent");

@@ -81,9 +81,9 @@ impl Key<'_> {
     /// tenant.assign("gold")?;
     /// assert_eq!(tenant.tier()?, "gold");
     /// for _ in 0..2 {
-    ///     assert!(tenant.check(&api.request())?.is_admitted());
+    ///     assert!(api.request().for_key("tenant-7")?.check()?.is_admitted());
     /// }
-    /// assert!(!tenant.check(&api.request())?.is_admitted());
+    /// assert!(!api.request().for_key("tenant-7")?.check()?.is_admitted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -123,7 +123,7 @@ impl Key<'_> {
     }
 }
 
-impl Request {
+impl Request<'_> {
     /// Builder form of [`set_tier`](Self::set_tier).
     ///
     /// # Errors

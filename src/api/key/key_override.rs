@@ -43,9 +43,9 @@ impl Key<'_> {
     /// tenant.override_capacity("requests", 2)?;
     /// assert_eq!(tenant.overrides()?, [("requests".to_owned(), 2)]);
     /// for _ in 0..2 {
-    ///     assert!(tenant.check(&api.request())?.is_admitted());
+    ///     assert!(api.request().for_key("tenant-7")?.check()?.is_admitted());
     /// }
-    /// assert!(!tenant.check(&api.request())?.is_admitted());
+    /// assert!(!api.request().for_key("tenant-7")?.check()?.is_admitted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -143,7 +143,7 @@ impl LimitSet {
     }
 }
 
-impl Request {
+impl Request<'_> {
     /// Builder form of [`set_override`](Self::set_override).
     ///
     /// # Errors
@@ -183,12 +183,11 @@ impl Request {
     /// );
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let api = segment.set("api")?;
-    /// let tenant = api.key("tenant-7")?;
-    /// let request = api.request().with_override("requests", 500)?;
+    /// let request = api.request().for_key("tenant-7")?.with_override("requests", 500)?;
     /// for _ in 0..500 {
-    ///     assert!(tenant.check(&request)?.is_admitted());
+    ///     assert!(request.check()?.is_admitted());
     /// }
-    /// assert!(!tenant.check(&request)?.is_admitted());
+    /// assert!(!request.check()?.is_admitted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

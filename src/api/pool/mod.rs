@@ -1,16 +1,13 @@
 //! Pools of sets, from which one is chosen for each request.
 
+mod asking;
 mod pool_request;
 mod pool_strategy;
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::permit::Outcome;
-use super::request::Request;
 use super::set::limit_set::LimitSet;
-use crate::engine::KeepWaiting;
 use crate::error::{Error, RequestError};
 
 pub use pool_request::PoolRequest;
@@ -41,7 +38,7 @@ use pool_strategy::{Order, Position};
 /// let pool = LimitPool::new(sets, PoolStrategy::RoundRobin)?.failover(true);
 ///
 /// let request = pool.request().with("tokens", 1_500)?; // names are resolved once, for every set
-/// let chosen = pool.try_acquire(&request)?;
+/// let chosen = request.try_acquire()?;
 /// assert!(chosen.index < pool.len());
 /// match chosen.outcome.into_result() {
 ///     Ok(permit) => call(&permit.metadata()["endpoint"]),
@@ -66,17 +63,6 @@ pub struct Chosen<'a> {
     pub index: usize,
     /// Its answer. A permit carries the [metadata](crate::Permit::metadata) of its set.
     pub outcome: Outcome<'a>,
-}
-
-/// The result of asking without waiting.
-enum Round<'a> {
-    Admitted(Chosen<'a>),
-    Refused {
-        /// The first set asked that could ever admit the request: the one to wait at.
-        waits_at: usize,
-        /// The refusal with the shortest wait; `None` if no set was asked.
-        shortest: Option<Chosen<'a>>,
-    },
 }
 
 impl Clone for LimitPool {
@@ -140,7 +126,7 @@ impl LimitPool {
         self.members.len()
     }
 
-    /// The set at `index`, or `None` if out of range. Use it on its own with [`PoolRequest::get`].
+    /// The set at `index`, or `None` if out of range.
     pub fn get(&self, index: usize) -> Option<&LimitSet> {
         self.members.get(index)
     }
@@ -150,186 +136,8 @@ impl LimitPool {
         self.members.iter()
     }
 
-    /// A request that takes the default of every limit of the chosen set: see [`LimitSet::request`].
-    pub fn request(&self) -> PoolRequest {
-        PoolRequest::new(&self.members)
-    }
-
-    /// Chooses a set, takes everything that the request names from it or nothing, and answers at once.
-    ///
-    /// With [`failover`](Self::failover), the sets are asked one after the other until one admits the request. If all
-    /// refuse, the answer is the refusal with the shortest wait. Each set that refused has counted a refusal. A set
-    /// that could never admit the request is skipped if others could.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LimitSet::try_acquire`], from the last set asked; [`RequestError::ForeignRequest`] if the
-    /// request was made by another pool.
-    pub fn try_acquire<'a>(&'a self, request: &PoolRequest) -> Result<Chosen<'a>, Error> {
-        let max = if self.failover { self.members.len() } else { 1 };
-        let order = self.order(max)?;
-        match self.ask(&order, request)? {
-            Round::Admitted(chosen)
-            | Round::Refused {
-                shortest: Some(chosen),
-                ..
-            } => Ok(chosen),
-            Round::Refused { shortest: None, .. } => Err(Error::Request(RequestError::EmptyPool)),
-        }
-    }
-
-    /// Chooses a set and waits in its queue: see [`LimitSet::acquire`].
-    ///
-    /// With [`failover`](Self::failover), every set is first asked without waiting. If all refuse, the request waits
-    /// in the queue of the first set asked, and only there.
-    ///
-    /// # Errors
-    ///
-    /// See [`LimitSet::acquire`]; [`RequestError::ForeignRequest`] if the request was made by another pool.
-    pub fn acquire<'a>(
-        &'a self,
-        request: &PoolRequest,
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<Chosen<'a>, Error> {
-        self.wait(request, timeout.into(), None)
-    }
-
-    /// Like [`acquire`](Self::acquire), but stops waiting when `keep_waiting` returns false: see
-    /// [`LimitSet::acquire_while`].
-    ///
-    /// # Errors
-    ///
-    /// See [`acquire`](Self::acquire).
-    pub fn acquire_while<'a>(
-        &'a self,
-        request: &PoolRequest,
-        timeout: impl Into<Option<Duration>>,
-        mut keep_waiting: impl FnMut() -> bool,
-    ) -> Result<Chosen<'a>, Error> {
-        let chosen = self.wait(request, timeout.into(), Some(&mut keep_waiting));
-        // Here, and not by the compiler after the return: a panic would then leave what is returned without an owner.
-        drop(keep_waiting);
-        chosen
-    }
-
-    fn wait<'a>(
-        &'a self,
-        request: &PoolRequest,
-        timeout: Option<Duration>,
-        keep_waiting: Option<KeepWaiting<'_>>,
-    ) -> Result<Chosen<'a>, Error> {
-        if timeout == Some(Duration::ZERO) {
-            return self.try_acquire(request);
-        }
-        let begun = Instant::now();
-        let index = match self.ask_before_waiting(request)? {
-            Round::Admitted(chosen) => return Ok(chosen),
-            Round::Refused { waits_at, .. } => waits_at,
-        };
-        let (set, request) = self.member(index, request)?;
-        let outcome = set
-            .subject()?
-            .acquire(request, what_is_left(timeout, begun), keep_waiting)?;
-        Ok(Chosen { index, outcome })
-    }
-
-    /// Like [`acquire`](Self::acquire), as a future for any runtime: see [`LimitSet::acquire_async`]. The timeout
-    /// counts from this call; the set is chosen when the future is first polled.
-    ///
-    /// # Errors
-    ///
-    /// See [`LimitSet::acquire_async`]; [`RequestError::ForeignRequest`] if the request was made by another pool.
-    pub fn acquire_async<'a, T: Into<Option<Duration>>>(
-        &'a self,
-        request: &PoolRequest,
-        timeout: T,
-    ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + use<'a, T> {
-        self.wait_for_one(request.clone(), timeout.into(), Instant::now())
-    }
-
-    async fn wait_for_one(
-        &self,
-        request: PoolRequest,
-        timeout: Option<Duration>,
-        begun: Instant,
-    ) -> Result<Chosen<'_>, Error> {
-        if timeout == Some(Duration::ZERO) {
-            return self.try_acquire(&request);
-        }
-        let index = match self.ask_before_waiting(&request)? {
-            Round::Admitted(chosen) => return Ok(chosen),
-            Round::Refused { waits_at, .. } => waits_at,
-        };
-        let (set, request) = self.member(index, &request)?;
-        let outcome = set.acquire_async(request, what_is_left(timeout, begun)).await?;
-        Ok(Chosen { index, outcome })
-    }
-
-    /// Chooses where to wait. With failover, all sets are asked first.
-    fn ask_before_waiting<'a>(&'a self, request: &PoolRequest) -> Result<Round<'a>, Error> {
-        if self.failover {
-            let order = self.order(self.members.len())?;
-            return self.ask(&order, request);
-        }
-        let order = self.order(1)?;
-        Ok(Round::Refused {
-            waits_at: order.first().copied().unwrap_or_default(),
-            shortest: None,
-        })
-    }
-
     /// The first `max` sets to ask, in order.
     fn order(&self, max: usize) -> Result<Order, Error> {
         self.position.order(self.strategy, &self.members, self.start, max)
     }
-
-    /// Asks one set after the other until one admits the request.
-    fn ask<'a>(&'a self, order: &[usize], request: &PoolRequest) -> Result<Round<'a>, Error> {
-        let mut waits_at = None;
-        let mut shortest: Option<(Duration, Chosen<'a>)> = None;
-        let mut impossible = None;
-        for index in order.iter().copied() {
-            let (set, request) = self.member(index, request)?;
-            let outcome = match set.try_acquire(request) {
-                Ok(outcome) => outcome,
-                // Other sets may have larger limits.
-                Err(error @ Error::Request(RequestError::NeverAdmissible { .. })) => {
-                    impossible.get_or_insert(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let Outcome::Refused(refusal) = outcome else {
-                return Ok(Round::Admitted(Chosen { index, outcome }));
-            };
-            waits_at.get_or_insert(index);
-            // A refusal that time alone does not lift counts as the longest wait.
-            let wait = refusal.retry_after().unwrap_or(Duration::MAX);
-            if shortest.as_ref().is_none_or(|(min, _)| wait < *min) {
-                let outcome = Outcome::Refused(refusal);
-                shortest = Some((wait, Chosen { index, outcome }));
-            }
-        }
-        match waits_at {
-            Some(waits_at) => Ok(Round::Refused {
-                waits_at,
-                shortest: shortest.map(|(_, chosen)| chosen),
-            }),
-            None => Err(impossible.unwrap_or(Error::Request(RequestError::EmptyPool))),
-        }
-    }
-
-    fn member<'a, 'r>(
-        &'a self,
-        index: usize,
-        request: &'r PoolRequest,
-    ) -> Result<(&'a LimitSet, &'r Request), Error> {
-        let set = self.get(index).ok_or(Error::Request(RequestError::EmptyPool))?;
-        Ok((set, request.request_for(set, index)?))
-    }
-}
-
-/// What is left of a timeout that started at `begun`.
-fn what_is_left(timeout: Option<Duration>, begun: Instant) -> Option<Duration> {
-    timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()))
 }

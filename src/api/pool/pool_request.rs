@@ -1,32 +1,28 @@
 //! What to take from whichever set of a pool is chosen.
 
+use super::LimitPool;
 use crate::api::request::Request;
-use crate::api::set::limit_set::LimitSet;
 use crate::error::{Error, RequestError};
 
 /// What to take from a pool: a [`Request`] for each of its sets, so that names are resolved once. Made by
-/// [`LimitPool::request`](crate::LimitPool::request), or collected from requests for its sets, in order, if those
-/// differ (in their labels, for instance).
+/// [`LimitPool::request`](crate::LimitPool::request).
 #[derive(Clone, Debug)]
-pub struct PoolRequest {
-    requests: Vec<Request>,
+pub struct PoolRequest<'a> {
+    pub(super) pool: &'a LimitPool,
+    requests: Vec<Request<'a>>,
 }
 
-impl FromIterator<Request> for PoolRequest {
-    fn from_iter<T: IntoIterator<Item = Request>>(requests: T) -> Self {
-        Self {
-            requests: requests.into_iter().collect(),
+impl LimitPool {
+    /// A request that takes the default of every limit of the chosen set: see [`LimitSet::request`](crate::LimitSet::request).
+    pub fn request(&self) -> PoolRequest<'_> {
+        PoolRequest {
+            pool: self,
+            requests: self.iter().map(|set| set.request()).collect(),
         }
     }
 }
 
-impl PoolRequest {
-    pub(super) fn new(members: &[LimitSet]) -> Self {
-        Self {
-            requests: members.iter().map(LimitSet::request).collect(),
-        }
-    }
-
+impl<'a> PoolRequest<'a> {
     /// Names a limit and how many units to take of it, as [`Request::with`] does for a set.
     ///
     /// # Errors
@@ -50,6 +46,7 @@ impl PoolRequest {
             .into_iter()
             .map(|request| request.with_decimal(limit, cost));
         Ok(Self {
+            pool: self.pool,
             requests: requests.collect::<Result<_, _>>()?,
         })
     }
@@ -66,19 +63,22 @@ impl PoolRequest {
             .try_for_each(|request| request.set_cost(limit, cost))
     }
 
+    /// Labels what is taken from the set at `index`: see [`Request::label`]. Does nothing if out of range.
+    #[must_use]
+    pub fn label(mut self, index: usize, label: impl AsRef<str>) -> Self {
+        if let Some(request) = self.requests.get_mut(index) {
+            *request = request.clone().label(label);
+        }
+        self
+    }
+
     /// The request for the set at `index`, or `None` if out of range.
-    pub fn get(&self, index: usize) -> Option<&Request> {
+    pub fn get(&self, index: usize) -> Option<&Request<'a>> {
         self.requests.get(index)
     }
 
-    /// The request for the set at `index` of the pool it is used on, or an error if it has none.
-    pub(super) fn request_for(&self, set: &LimitSet, index: usize) -> Result<&Request, Error> {
-        self.requests.get(index).ok_or_else(|| {
-            Error::Request(RequestError::ForeignRequest {
-                set: set.name().to_owned(),
-                path: set.segment_path().to_owned(),
-                prepared_for: format!("a pool without a member number {index}"),
-            })
-        })
+    /// The request for a set of the pool. A pool is never empty, and asks only its own sets.
+    pub(super) fn member(&self, index: usize) -> Result<&Request<'a>, Error> {
+        self.get(index).ok_or(Error::Request(RequestError::EmptyPool))
     }
 }

@@ -51,7 +51,7 @@ use shared_segment::SharedSegment;
 /// );
 /// let segment = Segment::open_or_create(&path, &declaration)?; // any number of processes at once
 /// let api = segment.set("api")?;
-/// let permit = api.try_acquire(&api.request())?.into_result().expect("no other process took anything");
+/// let permit = api.request().try_acquire()?.into_result().expect("no other process took anything");
 /// drop(permit); // gives the concurrency back
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

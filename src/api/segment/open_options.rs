@@ -169,7 +169,7 @@ impl OpenOptions {
     /// let mail = segment.set("mail")?;
     /// let request = mail.request().label("newsletter");
     /// for _ in 0..2 {
-    ///     let _ = mail.check(&request)?;
+    ///     let _ = request.check()?;
     /// }
     /// assert_eq!(*seen.lock().expect("not poisoned"), ["newsletter of mail: sent"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -192,7 +192,7 @@ impl OpenOptions {
     ///
     /// For simulations and tests, on a segment that no other process uses: other processes, and anything that this
     /// one opens without the clock, go by the kernel's clocks. Waiting is not simulated: timeouts of
-    /// [`acquire`](crate::LimitSet::acquire), the instants of [reservations](crate::Reservation), background
+    /// [`acquire`](crate::Request::acquire), the instants of [reservations](crate::Reservation), background
     /// heartbeats and the terms of [batches](crate::Limit::credit) go by the kernel's clocks.
     ///
     /// ```
@@ -207,10 +207,10 @@ impl OpenOptions {
     /// let clock = VirtualClock::new(second);
     /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let api = segment.set("api")?;
-    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
-    /// assert!(api.try_acquire(&api.request())?.into_result().is_err());
+    /// assert!(api.request().try_acquire()?.into_result().is_ok());
+    /// assert!(api.request().try_acquire()?.into_result().is_err());
     /// clock.advance_to(clock.now() + second); // without waiting
-    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
+    /// assert!(api.request().try_acquire()?.into_result().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn virtual_clock(mut self, clock: &VirtualClock) -> Self {

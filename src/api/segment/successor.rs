@@ -68,12 +68,12 @@ impl Segment {
     /// let mut api = segment.set("api")?;
     /// OpenOptions::new().remove(&path, Removal::Forced)?; // `limitctl remove --force`
     /// Segment::create(&path, &release(20))?;
-    /// assert!(matches!(api.try_acquire(&api.request()), Err(Error::Segment(SegmentError::Removed { .. }))));
+    /// assert!(matches!(api.request().try_acquire(), Err(Error::Segment(SegmentError::Removed { .. }))));
     /// if let Some(successor) = segment.successor() {
     ///     segment = successor;
     ///     api = segment.set("api")?;
     /// }
-    /// assert!(api.try_acquire(&api.request())?.is_admitted());
+    /// assert!(api.request().try_acquire()?.is_admitted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn successor(&self) -> Option<Self> {

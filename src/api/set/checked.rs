@@ -1,4 +1,4 @@
-//! Requests that hold nothing, for one key or many, and looking ahead.
+//! The answers to checks, debits, and looking ahead.
 
 use std::time::Duration;
 
@@ -8,9 +8,8 @@ use crate::api::key::Key;
 use crate::api::permit::Permit;
 use crate::api::refusal;
 use crate::api::refusal::{Refusal, Verdict};
-use crate::api::request::Request;
 use crate::choices::Kind;
-use crate::engine::{Costs, Decision, KeyIdentity, Outlook, RefusalReason, Target};
+use crate::engine::{Costs, Decision, Outlook, RefusalReason, Target};
 use crate::error::{Error, RequestError};
 
 /// The answer to a check or a debit. It holds nothing, so there is nothing to give back.
@@ -23,6 +22,19 @@ pub struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
+    /// Decides on a target, and reports a refusal.
+    #[inline(always)]
+    pub(crate) fn decide(set: &'a LimitSet, target: Target<'_>, costs: &Costs) -> Result<Self, Error> {
+        // The answer is built from it in place: moving it takes as long as half of the decision.
+        let mut decision = Decision::pending(costs, target.set.notes_beside);
+        let is_admitted = set.shared().engine.check(target, costs, &mut decision)?;
+        set.see_to_batches();
+        if !is_admitted {
+            return Ok(Self::refused_with(set, decision, costs));
+        }
+        Ok(Self::new(set, decision, true))
+    }
+
     pub(crate) fn new(set: &'a LimitSet, decision: Decision, is_admitted: bool) -> Self {
         Self {
             set,
@@ -141,94 +153,6 @@ pub struct Forecast<'a> {
 }
 
 impl LimitSet {
-    /// Takes everything that the request names for good, or nothing. For requests that hold nothing: there is no
-    /// permit to keep and nothing to settle.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
-    /// #     .add_limit(Limit::calls("sent", 1, Duration::from_secs(60))));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let mail = segment.set("mail")?;
-    /// let request = mail.request();
-    /// assert!(mail.check(&request)?.is_admitted());
-    /// assert_eq!(mail.check(&request)?.binding(), Some("sent"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::MustBeHeld`] if the request takes from a concurrency limit, and the errors of
-    /// [`try_acquire`](Self::try_acquire).
-    #[inline]
-    pub fn check(&self, request: &Request) -> Result<Checked<'_>, Error> {
-        if self.engine_set().has_credit() {
-            return self.check_by_credit(request);
-        }
-        self.check_without_credit(request)
-    }
-
-    /// Not inlined, so that it is compiled once and not at every call.
-    #[inline(never)]
-    fn check_without_credit(&self, request: &Request) -> Result<Checked<'_>, Error> {
-        self.subject()?.check(request)
-    }
-
-    /// [Checks](Key::check) each of many keys, all at one instant, and returns the answers in the order of the keys.
-    /// Each key takes less time than a check of its own, the more so the larger the table is.
-    ///
-    /// Each key is decided on its own: one that is refused takes nothing and changes nothing for the others. A key
-    /// that is named twice is decided twice. A cost above what only some keys ever admit at once, because of their
-    /// [tier](crate::Tier) or a [capacity of their own](Key::override_capacity), is not an error: those keys are
-    /// refused by that limit, with no [`retry_after`](Checked::retry_after).
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
-    /// #     .keyed(Keyed::new(1000)).add_limit(Limit::calls("sent", 1, Duration::from_secs(60))));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let mail = segment.set("mail")?;
-    /// let answers = mail.check_many(&["ann", "bob", "ann"], &mail.request())?;
-    /// let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
-    /// assert_eq!(admitted, [true, true, false]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged, except
-    /// after [`RequestError::NeverAdmissible`], which means that no tier admits the cost at once and no key can have
-    /// a capacity of its own for the limit.
-    pub fn check_many<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        request: &Request,
-    ) -> Result<Vec<Checked<'_>>, Error> {
-        let costs = request.costs_for(self)?;
-        let keys = keys
-            .iter()
-            .map(|key| self.identify(key.as_ref()))
-            .collect::<Result<Vec<KeyIdentity>, Error>>()?;
-        let mut answers: Vec<(Decision, bool)> = keys
-            .iter()
-            .map(|_| (Decision::pending(costs, self.engine_set().notes_beside), false))
-            .collect();
-        let engine = &self.shared().engine;
-        engine.check_many(self.engine_set(), &keys, costs, &mut answers)?;
-        let answers: Vec<Checked<'_>> = answers
-            .into_iter()
-            .map(|(decision, is_admitted)| Checked::new(self, decision, is_admitted))
-            .collect();
-        for answer in &answers {
-            answer.report(request.label_text());
-        }
-        Ok(answers)
-    }
-
     /// Debits usage from a budget as long as any of it remains. The debit that crosses the line counts in full; later
     /// ones are refused until the window turns. Other limits are neither consulted nor charged.
     ///
@@ -248,13 +172,13 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`check`](Self::check).
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`check`](crate::Request::check).
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.subject()?.debit(&limit, used)
     }
 
     /// The state of each limit, and when it will have more. Takes and counts nothing. Units held by dead processes
-    /// count as free, as in [`peek`](Self::peek).
+    /// count as free, as in [`peek`](crate::Request::peek).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -266,7 +190,7 @@ impl LimitSet {
     /// #     .add_limit(Limit::calls("sent", 60, Duration::from_secs(60))));
     /// # let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let mail = segment.set("mail")?; // 60 a minute
-    /// assert!(mail.check(&mail.request().with("sent", 30)?)?.is_admitted());
+    /// assert!(mail.request().with("sent", 30)?.check()?.is_admitted());
     /// let sent = mail.forecast()?[0];
     /// assert_eq!((sent.limit, sent.spendable), ("sent", 30));
     /// assert_eq!(sent.next_unit_after, Some(Duration::from_secs(1)));
@@ -301,16 +225,6 @@ impl LimitSet {
 }
 
 impl<'a> Key<'a> {
-    /// [Checks](LimitSet::check) a request against the limits of this key.
-    ///
-    /// # Errors
-    ///
-    /// See [`LimitSet::check`].
-    #[inline]
-    pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
-        self.subject.check(request)
-    }
-
     /// [Debits](LimitSet::debit) a budget of this key.
     ///
     /// # Errors
@@ -331,28 +245,9 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> Subject<'a> {
-    #[inline(always)]
-    pub(super) fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
-        let costs = request.costs_for(self.set)?;
-        self.check_costs(costs)
-    }
-
     fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
         let costs = Costs::of_one(self.set.budget_index(limit)?, used);
-        self.check_costs(&costs)
-    }
-
-    #[inline(always)]
-    fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
-        // The answer is built from it in place: moving it takes as long as half of the decision.
-        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
-        let engine = &self.set.shared().engine;
-        let is_admitted = engine.check(self.target(), costs, &mut decision)?;
-        self.set.see_to_batches();
-        if !is_admitted {
-            return Ok(Checked::refused_with(self.set, decision, costs));
-        }
-        Ok(Checked::new(self.set, decision, true))
+        Checked::decide(self.set, self.target(), &costs)
     }
 
     fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {
@@ -382,7 +277,7 @@ impl Permit<'_> {
     /// #     .add_limit(Limit::budget("tokens", 100, Duration::from_secs(3600))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let chat = segment.set("chat")?;
-    /// let mut permit = chat.try_acquire(&chat.request())?.into_result().expect("nothing was used yet");
+    /// let mut permit = chat.request().try_permit()?;
     /// let mut sent = 0;
     /// for chunk in [40, 40, 40, 40, 40] {
     ///     sent += chunk;

@@ -162,12 +162,6 @@ impl LimitSet {
         Arc::ptr_eq(&self.shared, &other.shared) || Arc::ptr_eq(&self.shared.engine, &other.shared.engine)
     }
 
-    /// Whether both handles refer to the same segment, even if it was opened more than once.
-    pub(crate) fn is_in_file_of(&self, other: &Self) -> bool {
-        let file = other.shared().engine.membership.file();
-        self.shared().engine.membership.is_of(file)
-    }
-
     /// The path that the segment was opened by.
     pub(crate) fn segment_path(&self) -> &Path {
         self.shared().engine.path()

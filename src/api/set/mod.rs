@@ -1,7 +1,5 @@
 //! A set of limits, as programs use it.
 
-mod acquiring;
-mod by_credit;
 pub(crate) mod checked;
 pub(crate) mod limit_set;
 pub(crate) mod set_reference;

@@ -8,13 +8,15 @@ use super::limit_set::LimitSet;
 #[derive(Clone, Debug)]
 pub(crate) enum SetReference<'a> {
     Borrowed(&'a LimitSet),
-    // Boxed, so that the borrowed form, which the hot path moves about, stays small.
-    Owned(Box<LimitSet>),
+    Owned(LimitSet),
 }
+
+// Two words, so that the borrowed form, which the hot path moves about, stays small.
+const _: () = assert!(size_of::<SetReference<'_>>() == 2 * size_of::<usize>());
 
 impl SetReference<'_> {
     pub(crate) fn to_owned(&self) -> SetReference<'static> {
-        SetReference::Owned(Box::new((**self).clone()))
+        SetReference::Owned((**self).clone())
     }
 }
 

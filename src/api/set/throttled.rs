@@ -31,11 +31,11 @@ impl Permit<'_> {
     /// #     .add_limit(Limit::concurrency("in_flight", 20)));
     /// # let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let provider = segment.set("provider")?;
-    /// let mut permit = provider.try_acquire(&provider.request())?.into_result()?;
+    /// let mut permit = provider.request().try_permit()?;
     /// // The provider answers 429 with `Retry-After: 30`.
     /// permit.throttled(Duration::from_secs(30))?;
     ///
-    /// let refusal = provider.try_acquire(&provider.request())?.into_result().expect_err("in any process");
+    /// let refusal = provider.request().try_acquire()?.into_result().expect_err("in any process");
     /// assert_eq!(refusal.reason(), RefusalReason::Throttled);
     /// assert_eq!(refusal.retry_after(), Some(Duration::from_secs(30)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,7 +45,7 @@ impl Permit<'_> {
     ///
     /// [`PermitError::AlreadyReleased`](crate::PermitError::AlreadyReleased),
     /// [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and the errors of
-    /// [`LimitSet::try_acquire`]. After any of these nothing has changed.
+    /// [`Request::try_acquire`]. After any of these nothing has changed.
     pub fn throttled(&mut self, retry_after: Duration) -> Result<(), Error> {
         self.require_unreleased()?;
         let set = self.limit_set();
@@ -73,7 +73,7 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// See [`LimitSet::try_acquire`].
+    /// See [`Request::try_acquire`].
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
         self.subject.throttle(retry_after)
     }

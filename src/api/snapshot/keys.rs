@@ -183,7 +183,7 @@ impl SegmentReader {
     /// );
     /// let segment = Segment::create(&path, &declaration)?;
     /// let api = segment.set("api")?;
-    /// drop(api.key("tenant-7")?.try_acquire(&api.request())?);
+    /// drop(api.request().for_key("tenant-7")?.try_acquire()?);
     ///
     /// let mut busiest = None;
     /// SegmentReader::open(&path)?.key_snapshots("api", |key| {

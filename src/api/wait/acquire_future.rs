@@ -12,14 +12,13 @@ use crate::api::permit::Outcome;
 use crate::api::request::Request;
 use crate::api::set::limit_set::LimitSet;
 use crate::api::set::set_reference::SetReference;
-use crate::api::set::subject::Subject;
 use crate::engine::{
     Acquired, Costs, Deadline, Decision, KeyIdentity, PollResult, SegmentEngine, Target, WaitAs, WaitBy,
     WaitStart,
 };
 use crate::error::{Error, SegmentError};
 
-/// A request that waits in the queue. See [`LimitSet::acquire_async`].
+/// A request that waits in the queue. See [`Request::acquire_async`].
 ///
 /// Dropping it before it completes leaves the queue. Anything granted in the meantime is given back, as far as the
 /// algorithm refunds.
@@ -50,42 +49,41 @@ struct Asked {
     began: Option<u64>,
 }
 
-impl<'a> Subject<'a> {
-    pub(crate) fn acquire_async(self, request: &Request, timeout: Option<Duration>) -> AcquireFuture<'a> {
-        AcquireFuture::new(self, request, timeout)
-    }
-}
-
 impl<'a> AcquireFuture<'a> {
-    pub(crate) fn new(subject: Subject<'a>, request: &Request, timeout: Option<Duration>) -> Self {
-        let set = subject.set;
-        let asked = request.costs_for(set).map(|costs| {
-            Box::new(Asked {
-                costs: costs.clone(),
-                key: subject.key,
-                decision: Decision::pending(costs, set.engine_set().notes_beside),
-                timeout,
-                deadline: set.shared().engine.deadline_after(timeout),
-                waiter: None,
-                began: None,
-            })
-        });
+    pub(crate) fn new(request: &Request<'a>, timeout: Option<Duration>) -> Self {
+        let asked = Asked::new(request, timeout).map(Box::new);
         Self {
-            set: SetReference::Borrowed(set),
-            stage: Stage::Asked(asked.map_err(Error::from)),
+            set: SetReference::Borrowed(request.limit_set()),
+            stage: Stage::Asked(asked),
         }
     }
 
-    /// A future for a request that failed before it could be made.
-    pub(crate) fn failed(set: &'a LimitSet, error: Error) -> Self {
-        Self {
-            set: SetReference::Borrowed(set),
-            stage: Stage::Asked(Err(error)),
-        }
-    }
-
-    /// The same future, but keeping the segment attached by itself.
-    pub(crate) fn into_owned(mut self) -> AcquireFuture<'static> {
+    /// The same future, but neither it nor its permit borrows anything: for spawned tasks. Each keeps the segment
+    /// attached by itself.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().add_set(
+    /// #     SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 2)));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let pool = segment.set("pool")?;
+    /// let waiting = pool.request().acquire_async(Duration::from_secs(30)).into_owned();
+    /// let task = tokio::spawn(async move {
+    ///     let permit = waiting.await?.into_result()?;
+    ///     // talk to the database
+    ///     drop(permit);
+    ///     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// });
+    /// # task.await.expect("no panic").expect("a connection");
+    /// # Ok::<(), shmlimit::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_owned(mut self) -> AcquireFuture<'static> {
         AcquireFuture {
             set: self.set.to_owned(),
             // The original is left with nothing to give up when dropped.
@@ -146,6 +144,19 @@ impl Drop for AcquireFuture<'_> {
 }
 
 impl Asked {
+    fn new(request: &Request<'_>, timeout: Option<Duration>) -> Result<Self, Error> {
+        let (set, target, costs) = (request.limit_set(), request.target()?, request.costs()?);
+        Ok(Self {
+            costs: costs.clone(),
+            key: target.key.copied(),
+            decision: Decision::pending(costs, set.engine_set().notes_beside),
+            timeout,
+            deadline: set.shared().engine.deadline_after(timeout),
+            waiter: None,
+            began: None,
+        })
+    }
+
     /// Whether everything was taken, as soon as that is decided.
     fn poll(&mut self, set: &LimitSet, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         let engine = &set.shared().engine;

@@ -60,12 +60,12 @@ fn standing<'a>(headers: &PolicyHeaders, verdicts: impl Iterator<Item = Verdict<
 }
 
 fn admitted(set: &LimitSet) -> Permit<'_> {
-    let outcome = set.try_acquire(&set.request()).expect("works");
+    let outcome = set.request().try_acquire().expect("works");
     outcome.into_result().expect("room")
 }
 
-fn refused(set: &LimitSet, request: &crate::Request) -> Refusal {
-    match set.try_acquire(request).expect("works") {
+fn refused(request: &crate::Request<'_>) -> Refusal {
+    match request.try_acquire().expect("works") {
         Outcome::Refused(refusal) => refusal,
         Outcome::Admitted(_) => panic!("there is no room"),
     }
@@ -127,7 +127,7 @@ fn a_cost_is_not_described_as_a_number_of_requests() {
     ]);
     assert_eq!(policy(&set).as_deref(), Some(r#""requests";q=10;w=60"#));
     let request = set.request().with("tokens", 400).expect("declared");
-    let outcome = set.try_acquire(&request).expect("works");
+    let outcome = request.try_acquire().expect("works");
     let permit = outcome.into_result().expect("room");
     let headers = PolicyHeaders::new(&set);
     let first = standing(&headers, permit.verdicts());
@@ -196,7 +196,7 @@ fn a_refusal_has_the_windows_of_what_refused_and_no_longer_ones_than_retry_after
         admitted.expect("three limits"),
         r#""hourly";r=0;t=3600, "daily";r=1;t=43200, "in_flight";r=0"#
     );
-    let refusal = refused(&set, &set.request());
+    let refusal = refused(&set.request());
     let problem = headers.refusal(&refusal, Advertise::Always);
     // A place may be free much later, but no request is admitted before the hour is over.
     let seconds = problem.fields.retry_after.expect("a refusal has it");
@@ -217,7 +217,7 @@ fn retry_after_is_a_second_where_only_a_permit_can_free_it() {
         Limit::concurrency("in_flight", 1),
     ]);
     let _permit = admitted(&set);
-    assert_eq!(retry_after(&refused(&set, &set.request())), 1);
+    assert_eq!(retry_after(&refused(&set.request())), 1);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn clients_read_the_quota_of_their_tier() {
         ("rich", r#""requests";q=100;w=60;shmlimit-burst=20"#),
         ("other", r#""requests";q=10;w=60"#),
     ] {
-        let outcome = set.key(key).expect("keyed").try_acquire(&set.request());
+        let outcome = set.request().for_key(key).expect("keyed").try_acquire();
         let permit = outcome.expect("works").into_result().expect("room");
         let fields = admission(&headers, permit.verdicts());
         assert_eq!(fields.policy.as_deref(), Some(expected));

@@ -8,7 +8,7 @@ use super::outgoing_permit::OutgoingPermit;
 use super::retry_after::throttled_by;
 use crate::error::{Error, RequestError};
 use crate::layer::callback::{Callback, FailureRule, ThrottleRule};
-use crate::layer::extract::demand::{Asked, Demand};
+use crate::layer::extract::demand::Demand;
 use crate::layer::extract::extract_error::ExtractError;
 use crate::layer::held::Held;
 use crate::layer::permit_handle::SharedPermit;
@@ -87,19 +87,17 @@ impl Settings {
     }
 
     async fn ask(&self, demand: &Demand, wait: Option<Duration>) -> Result<Option<SharedPermit>, NotSent> {
-        let outcome = match demand.asked()? {
-            // Requests by network hold nothing and do not wait.
-            Asked::Networks(address) => {
-                let checked = address.check(demand.request())?;
-                return match checked.into_result() {
-                    Ok(()) => Ok(None),
-                    Err(refusal) => Err(NotSent::Refused(refusal)),
-                };
-            }
-            Asked::Subject(subject) => match wait {
-                None => subject.try_acquire(demand.request())?,
-                Some(longest) => subject.acquire_async(demand.request(), Some(longest)).await?,
-            },
+        let request = demand.request();
+        if demand.is_by_network() {
+            // They have no queues, and nothing is held of them.
+            return match request.check()?.into_result() {
+                Ok(()) => Ok(None),
+                Err(refusal) => Err(NotSent::Refused(refusal)),
+            };
+        }
+        let outcome = match wait {
+            None => request.try_acquire()?,
+            Some(longest) => request.acquire_async(longest).await?,
         };
         match outcome.into_result() {
             Ok(permit) => {

@@ -7,11 +7,8 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::extract_error::ExtractError;
-use crate::api::key::address::Address;
-use crate::api::request::Request;
+use crate::api::request::{Request, Wanted};
 use crate::api::set::limit_set::{LimitName, LimitSet};
-use crate::api::set::subject::Subject;
-use crate::engine::KeyIdentity;
 use crate::error::{Error, SegmentError};
 use crate::headers::PolicyHeaders;
 
@@ -103,12 +100,6 @@ impl Extractor for Demand {
     }
 }
 
-/// What a demand applies to.
-pub(in crate::layer) enum Asked<'a> {
-    Subject(Subject<'a>),
-    Networks(Address<'a>),
-}
-
 /// A set of limits, what to take of it, the key, and how clients know its limits.
 ///
 /// The set's limits are described once for all responses, until they [change](crate::Segment::apply). Clones share
@@ -116,7 +107,8 @@ pub(in crate::layer) enum Asked<'a> {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Demand {
-    request: Request,
+    set: LimitSet,
+    wanted: Wanted,
     client: Client,
     headers: Arc<PolicyHeaders>,
 }
@@ -124,13 +116,13 @@ pub struct Demand {
 /// Keys up to this length, that of a UUID as text, are stored without an allocation.
 const KEY_BYTES: usize = 36;
 
-/// Whose limits of the set apply.
+/// Whose limits of the set the request takes from, as it was given: in the table of another segment the hash of a key
+/// differs.
 #[derive(Clone, Debug)]
 enum Client {
     /// The set as a whole; if it is keyed, the key is still missing.
     Everyone,
-    /// The key as the table knows it, and as it was given: in the table of another segment its hash differs.
-    Key(KeyIdentity, SmallVec<[u8; KEY_BYTES]>),
+    Key(SmallVec<[u8; KEY_BYTES]>),
     /// The address whose networks are counted.
     Address(IpAddr),
 }
@@ -143,12 +135,13 @@ impl Demand {
     ///
     /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) if it names nothing and a rate limit needs a
     /// cost. If each request has a cost of its own, [name](Self::with) zero at first.
-    pub fn new(request: Request) -> Result<Self, Error> {
+    pub fn new(request: Request<'_>) -> Result<Self, Error> {
         request.require_costs()?;
         Ok(Self {
             headers: Arc::new(PolicyHeaders::new(request.limit_set())),
             client: Client::Everyone,
-            request,
+            set: request.limit_set().clone(),
+            wanted: request.into_wanted(),
         })
     }
 
@@ -186,10 +179,11 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// See [`LimitSet::key`](crate::LimitSet::key).
+    /// See [`Request::set_key`].
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
         let key = key.as_ref();
-        self.client = Client::Key(self.set().identify(key)?, SmallVec::from_slice(key));
+        self.change(|request| request.set_key(key))?;
+        self.client = Client::Key(SmallVec::from_slice(key));
         Ok(self)
     }
 
@@ -205,6 +199,7 @@ impl Demand {
         if !self.set().is_by_address() {
             return self.key(address.to_string());
         }
+        self.change(|request| request.set_address(address))?;
         self.client = Client::Address(address);
         Ok(self)
     }
@@ -215,7 +210,7 @@ impl Demand {
     ///
     /// See [`Request::set_cost`].
     pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
-        self.request.set_cost(limit, cost)?;
+        self.change(|request| request.set_cost(limit, cost))?;
         Ok(self)
     }
 
@@ -258,7 +253,7 @@ impl Demand {
     ///
     /// See [`Request::set_tier`].
     pub fn with_tier(mut self, tier: impl AsRef<str>) -> Result<Self, Error> {
-        self.request.set_tier(tier)?;
+        self.change(|request| request.set_tier(tier))?;
         Ok(self)
     }
 
@@ -272,7 +267,7 @@ impl Demand {
         limit: impl LimitName,
         capacity: impl Into<Option<u64>>,
     ) -> Result<Self, Error> {
-        self.request.set_override(limit, capacity)?;
+        self.change(|request| request.set_override(limit, capacity))?;
         Ok(self)
     }
 
@@ -284,7 +279,7 @@ impl Demand {
     ///
     /// See [`Request::set_cost`].
     pub fn quota_unit(mut self, limit: impl LimitName, unit: impl Into<String>) -> Result<Self, Error> {
-        let set = self.request.limit_set();
+        let set = &self.set;
         let index = set.resolve(&limit)?;
         if let Some(name) = index.and_then(|index| set.limits().nth(index)) {
             self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_quota_unit(name, unit));
@@ -309,37 +304,38 @@ impl Demand {
     }
 
     fn on(&self, headers: Arc<PolicyHeaders>) -> Result<Self, Error> {
+        let set = headers.limit_set().clone();
         let demand = Self {
-            request: self.request.on(headers.limit_set())?,
+            wanted: self.request().on(&set)?.into_wanted(),
             client: Client::Everyone,
+            set,
             headers,
         };
         match &self.client {
             Client::Everyone => Ok(demand),
-            Client::Key(_, key) => demand.key(key),
+            Client::Key(key) => demand.key(key),
             Client::Address(address) => demand.address(*address),
         }
     }
 
-    pub(in crate::layer) fn request(&self) -> &Request {
-        &self.request
+    pub(in crate::layer) fn request(&self) -> Request<'_> {
+        Request::of(&self.set, self.wanted.clone())
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Request<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        let mut request = self.request();
+        change(&mut request)?;
+        self.wanted = request.into_wanted();
+        Ok(())
     }
 
     pub(in crate::layer) fn set(&self) -> &LimitSet {
-        self.request.limit_set()
+        &self.set
     }
 
-    /// Whose limits apply.
-    pub(in crate::layer) fn asked(&self) -> Result<Asked<'_>, Error> {
-        let subject = match &self.client {
-            Client::Everyone => self.set().subject()?,
-            Client::Key(key, _) => Subject {
-                set: self.set(),
-                key: Some(*key),
-            },
-            Client::Address(address) => return Ok(Asked::Networks(self.set().address(*address)?)),
-        };
-        Ok(Asked::Subject(subject))
+    /// Whether the networks of an address are asked, which have no queues and hold nothing.
+    pub(in crate::layer) fn is_by_network(&self) -> bool {
+        matches!(self.client, Client::Address(_))
     }
 
     /// How clients know the limits.

@@ -23,11 +23,11 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 /// let clock = VirtualClock::new(Duration::ZERO);
 /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
 /// let mail = segment.set("mail")?;
-/// assert!(mail.check(&mail.request())?.is_admitted());
+/// assert!(mail.request().check()?.is_admitted());
 /// clock.advance_to(hour - Duration::from_nanos(1));
-/// assert!(!mail.check(&mail.request())?.is_admitted());
+/// assert!(!mail.request().check()?.is_admitted());
 /// clock.advance_to(hour);
-/// assert!(mail.check(&mail.request())?.is_admitted());
+/// assert!(mail.request().check()?.is_admitted());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -287,7 +287,7 @@ impl<'a> Scene<'a> {
         self.dice.u64(..self.models.len() as u64) as usize
     }
 
-    fn request(set: &LimitSet, cost: u64) -> Request {
+    fn request(set: &LimitSet, cost: u64) -> Request<'_> {
         set.request().with("units", cost).expect("declared")
     }
 
@@ -325,9 +325,9 @@ impl<'a> Scene<'a> {
         let request = Self::request(set, cost);
         self.note(format_args!("acquire {cost} for {key}"));
         let outcome = if self.subject.is_keyed {
-            set.key(Self::key_name(key)).expect("a key").try_acquire(&request)
+            request.for_key(Self::key_name(key)).expect("a key").try_acquire()
         } else {
-            set.try_acquire(&request)
+            request.try_acquire()
         };
         let outcome = match outcome {
             Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
@@ -450,11 +450,9 @@ impl<'a> Scene<'a> {
         let max = Duration::from_nanos(self.terms.window_nanos());
         self.note(format_args!("reserve {cost} for {key}"));
         let reserved = if self.subject.is_keyed {
-            set.key(Self::key_name(key))
-                .expect("a key")
-                .reserve(&request, max)
+            request.for_key(Self::key_name(key)).expect("a key").reserve(max)
         } else {
-            set.reserve(&request, max)
+            request.reserve(max)
         };
         self.forget_keys_without_a_row(Some(key));
         let reservation = match reserved {
@@ -487,7 +485,7 @@ impl<'a> Scene<'a> {
         let request = Self::request(set, cost);
         self.note(format_args!("spend {cost}"));
         let before = self.counts().taken;
-        let is_admitted = match set.check(&request) {
+        let is_admitted = match request.check() {
             Err(Error::Request(RequestError::NeverAdmissible { .. })) => false,
             checked => checked.expect("a decision").is_admitted(),
         };
@@ -600,8 +598,15 @@ impl<'a> Scene<'a> {
         self.note(format_args!("{count} others come"));
         for _ in 0..count {
             let name = format!("other-{}", self.next_slot());
-            let key = set.key(name).expect("a key");
-            drop(key.try_acquire(&request).expect("a decision").into_result());
+            let key = name;
+            drop(
+                request
+                    .for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("a decision")
+                    .into_result(),
+            );
         }
     }
 
@@ -631,10 +636,10 @@ impl<'a> Scene<'a> {
         let (set, key, now) = (self.set(), self.some_key(), self.now());
         let request = Self::request(set, 0);
         let remaining = if self.subject.is_keyed {
-            let key = set.key(Self::key_name(key)).expect("a key");
-            key.peek(&request).expect("works")[0].remaining
+            let key = Self::key_name(key);
+            request.for_key(key).expect("keyed").peek().expect("works")[0].remaining
         } else {
-            set.peek(&request).expect("works")[0].remaining
+            request.peek().expect("works")[0].remaining
         };
         let room = self.models[key].room(self.terms, now, 0);
         assert!(

@@ -100,7 +100,7 @@ async fn an_upstream_that_says_to_wait_is_left_alone_by_all() {
         let answered = send(&limits.layer(), &upstream).await.expect("sent");
         assert_eq!(answered.status(), answer.0);
         let set = limits.set();
-        let refused = set.check(&set.request()).expect("works");
+        let refused = set.request().check().expect("works");
         assert_eq!(refused.reason(), Some(RefusalReason::Throttled), "{answer:?}");
         let left = refused.retry_after().expect("by time").as_secs_f64();
         // Longer by what two readings of the clock may be apart.

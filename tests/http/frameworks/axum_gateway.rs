@@ -19,10 +19,10 @@ async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() 
     let declaration = Declaration::from_toml(include_str!("../../../examples/axum_gateway.toml"));
     let declaration = declaration.expect("the example's is valid");
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
-    let request = |set: &str| segment.set(set).expect("declared").request();
+    let [visitors, tenants] = ["visitors", "tenants"].map(|set| segment.set(set).expect("declared"));
     let peer = ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()));
-    let visitors = Demand::new(request("visitors")).expect("calls need no cost");
-    let tokens = request("tenants").with("tokens", 1_500).expect("declared");
+    let visitors = Demand::new(visitors.request()).expect("calls need no cost");
+    let tokens = tenants.request().with("tokens", 1_500).expect("declared");
     let tenants = Demand::new(tokens).expect("it has a cost");
     let by_key = tenants.by_header(HeaderName::from_static("x-api-key"));
     let app = Router::new()

@@ -35,7 +35,7 @@ fn permits(request: &Request<()>) -> &Permits {
 /// What of a rate limit's capacity is left.
 fn remaining(limits: &Limits, limit: &str) -> u64 {
     let set = limits.segment.set("api").expect("declared");
-    let verdicts = set.peek(&set.request().with(limit, 0).expect("declared"));
+    let verdicts = set.request().with(limit, 0).expect("declared").peek();
     let verdicts = verdicts.expect("readable");
     let verdict = verdicts.iter().find(|verdict| verdict.limit == limit);
     verdict.expect("asked for").remaining
@@ -228,7 +228,8 @@ async fn a_request_that_holds_nothing_has_permits_of_no_set() {
 #[test]
 fn a_demand_without_a_cost_that_is_needed_is_found_when_it_is_made() {
     let limits = Limits::new([Limit::rate("tokens", 1_000, MINUTE)]);
-    let request = limits.segment.set("api").expect("declared").request();
+    let set = limits.segment.set("api").expect("declared");
+    let request = set.request();
     let refused = Demand::new(request.clone());
     assert!(matches!(
         refused,

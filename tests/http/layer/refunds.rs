@@ -48,7 +48,7 @@ fn paid(tenant: &Limits) -> [u64; 2] {
 fn busy() -> (Limits, Permit<'static>) {
     let busy = Limits::new([Limit::concurrency("gpu", 1)]);
     let set = busy.segment.set("api").expect("declared");
-    let taken = set.try_acquire(&set.request()).expect("works").into_result();
+    let taken = set.request().try_acquire().expect("works").into_result();
     (busy, taken.expect("free").into_owned())
 }
 
@@ -157,7 +157,7 @@ async fn a_service_that_asks_limits_itself_may_say_that_they_refused() {
     let throttled = throttled();
     let set = throttled.segment.set("api").expect("declared");
     let service = service_fn(async |_: Request<()>| {
-        let outcome = set.try_acquire(&set.request())?.into_result();
+        let outcome = set.request().try_acquire()?.into_result();
         let refusal = outcome.expect_err("throttled");
         assert_eq!(refusal.reason(), RefusalReason::Throttled);
         let mut response = Response::new(Full::<Bytes>::default());

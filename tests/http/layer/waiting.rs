@@ -57,7 +57,7 @@ fn admit_after_release(directory: &Path, by_death: bool) {
     let words = SharedWords::new(2);
     let child = Child::fork(|| {
         let set = segment.set("api").expect("declared");
-        let permit = expect_permit(set.try_acquire(&set.request()));
+        let permit = expect_permit(set.request().try_acquire());
         words[HELD].store(1, Ordering::Relaxed);
         eventually("it is told to release", || {
             words[MAY_RELEASE].load(Ordering::Relaxed) == 1
@@ -165,9 +165,9 @@ async fn no_request_overtakes_those_that_wait_and_what_binds_them_is_named() {
     let layer = limits.layer();
     let admitted = answer(&layer, "/").await;
     let set = limits.segment.set("api").expect("declared");
-    let everything = set.request().with("in_flight", 2).expect("declared");
     let waiting = thread::spawn(move || {
-        let outcome = set.acquire(&everything, TIMEOUT).expect("works");
+        let everything = set.request().with("in_flight", 2).expect("declared");
+        let outcome = everything.acquire(TIMEOUT).expect("works");
         outcome.is_admitted()
     });
     wait_until("it waits", || limits.waiting() == 1).await;

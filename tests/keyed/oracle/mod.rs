@@ -168,12 +168,7 @@ impl Oracle {
         for index in 0..self.fresh.len() {
             request.set_cost(format!("limit-{index}"), 0).expect("declared");
         }
-        let verdicts = self
-            .set
-            .key(name(key))
-            .expect("a key")
-            .peek(&request)
-            .expect("works");
+        let verdicts = request.for_key(name(key)).expect("a key").peek().expect("works");
         let said: Vec<u64> = verdicts.iter().map(|verdict| verdict.remaining).collect();
         let fresh = self.new_key();
         let model = self.keys.get(&key).unwrap_or(&fresh);
@@ -193,7 +188,7 @@ impl Oracle {
                 .set_cost(format!("limit-{index}"), *cost)
                 .expect("declared");
         }
-        let outcome = set.key(name(key)).expect("a key").try_acquire(&request);
+        let outcome = request.for_key(name(key)).expect("a key").try_acquire();
         let limits = self.fresh.iter().zip(costs);
         if limits.clone().any(|(limit, cost)| limit.is_impossible(*cost)) {
             assert!(

@@ -19,8 +19,8 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         request.with("others", others).expect("declared")
     };
     let spend = |key: &str, request: &Request| {
-        let key = table.set.key(key).expect("a key");
-        drop(expect_permit(key.try_acquire(request)));
+        let key = key;
+        drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
         table.pass(NANOSECOND);
     };
     // The largest share of a key's limits counts: a half of one outweighs a third of both.
@@ -33,12 +33,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         spend(&format!("most of it {number}"), &both(50, 0));
     }
     let has_used = |key: &str| {
-        let verdicts = table
-            .set
-            .key(key)
-            .expect("a key")
-            .peek(&both(0, 0))
-            .expect("works");
+        let verdicts = both(0, 0).for_key(key).expect("a key").peek().expect("works");
         verdicts.iter().any(|verdict| verdict.remaining < verdict.burst)
     };
     // The faster limit has given back a few nanoseconds more of those that used it earlier, so the first is less.
@@ -72,8 +67,8 @@ fn of_equal_shares_the_one_that_time_heals_first_goes_and_of_those_the_one_used_
     );
     let spend = |key: &str, limit: &str| {
         let request = table.set.request().with(limit, 5).expect("declared");
-        let key = table.set.key(key).expect("a key");
-        drop(expect_permit(key.try_acquire(&request)));
+        let key = key;
+        drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
     };
     spend("slow", "slow");
     table.pass(NANOSECOND);
@@ -101,8 +96,14 @@ fn a_limited_key_keeps_its_row_and_a_new_one_is_told_when_the_first_is_limited_n
     table.spend("new", 60);
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);
     let refused_for = || {
-        let key = table.set.key("another").expect("a key");
-        match key.try_acquire(&table.request(1)).expect("a decision") {
+        let key = "another";
+        match table
+            .request(1)
+            .for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("a decision")
+        {
             Outcome::Admitted(_) => None,
             Outcome::Refused(refusal) => {
                 assert_eq!(
@@ -134,8 +135,13 @@ fn what_is_held_or_waited_for_is_not_evicted_however_little_it_used() {
     let table = Table::new(WhenFull::EvictLeastUsed, limits());
     let with_place = |key: &str, units: u64| {
         let request = table.request(units);
-        let key = table.set.key(key).expect("a key");
-        key.try_acquire(&request).expect("a decision").into_result()
+        let key = key;
+        request
+            .for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("a decision")
+            .into_result()
     };
     let mut held: Vec<_> = (0..ROWS)
         .map(|number| with_place(&format!("held-{number}"), 1).expect("admitted"))
@@ -180,8 +186,8 @@ fn a_limit_in_shadow_or_without_a_capacity_keeps_no_row() {
         let mut request = table.request(1);
         request.set_cost("shadow", 10).expect("declared");
         request.set_cost("unlimited", 1_000_000).expect("declared");
-        let key = table.set.key(format!("key-{number}")).expect("a key");
-        drop(expect_permit(key.try_acquire(&request)));
+        let key = format!("key-{number}");
+        drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
     }
     table.spend("new", 1);
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);
@@ -204,7 +210,7 @@ fn an_evicted_row_of_an_adaptive_limit_starts_as_declared() {
     let capacity = |key: &str| {
         let request = table.set.request().with("places", 0).expect("declared");
         let request = request.with("units", 0).expect("declared");
-        let verdicts = table.set.key(key).expect("a key").peek(&request).expect("works");
+        let verdicts = request.for_key(key).expect("a key").peek().expect("works");
         verdicts[1].remaining
     };
     assert!((0..ROWS).all(|number| capacity(&format!("first {number}")) < 20));

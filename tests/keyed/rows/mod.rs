@@ -57,13 +57,19 @@ impl Table {
         self.scene.pass(time);
     }
 
-    fn request(&self, cost: u64) -> Request {
+    fn request(&self, cost: u64) -> Request<'_> {
         self.set.request().with("units", cost).expect("declared")
     }
 
     fn ask(&self, key: &str, cost: u64) -> Result<Permit<'_>, RefusalReason> {
-        let key = self.set.key(key).expect("a key");
-        match key.try_acquire(&self.request(cost)).expect("a decision") {
+        let key = key;
+        match self
+            .request(cost)
+            .for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("a decision")
+        {
             Outcome::Admitted(permit) => Ok(permit),
             Outcome::Refused(refusal) => Err(refusal.reason()),
         }
@@ -86,8 +92,13 @@ impl Table {
     }
 
     fn remaining(&self, key: &str) -> u64 {
-        let key = self.set.key(key).expect("a key");
-        key.peek(&self.request(0)).expect("works")[0].remaining
+        let key = key;
+        self.request(0)
+            .for_key(key)
+            .expect("keyed")
+            .peek()
+            .expect("works")[0]
+            .remaining
     }
 }
 
@@ -99,9 +110,14 @@ fn rate(capacity: u64) -> Limit {
 fn a_new_key_is_refused_while_every_row_carries_something() {
     let table = Table::new(WhenFull::Refuse, [rate(60)]);
     table.fill("key", ROWS, 2);
-    let key = table.set.key("new").expect("a key");
+    let key = "new";
     for number in 1..=3 {
-        let outcome = key.try_acquire(&table.request(1)).expect("a decision");
+        let outcome = table
+            .request(1)
+            .for_key(key)
+            .expect("keyed")
+            .try_acquire()
+            .expect("a decision");
         let Outcome::Refused(refusal) = outcome else {
             panic!("admitted without a row");
         };
@@ -112,7 +128,12 @@ fn a_new_key_is_refused_while_every_row_carries_something() {
     assert_eq!(table.snapshot().counts.refused_table_full, 3);
     assert_eq!(table.remaining("new"), 60, "a look needs no row");
     // To wait does not help where there is no line to wait in.
-    let outcome = key.acquire(&table.request(1), None).expect("works");
+    let outcome = table
+        .request(1)
+        .for_key(key)
+        .expect("keyed")
+        .acquire(None)
+        .expect("works");
     assert_eq!(
         outcome.into_result().map(drop).expect_err("no row").reason(),
         RefusalReason::TableFull
@@ -238,8 +259,12 @@ fn a_key_in_whose_queue_a_request_waits_keeps_its_row() {
     };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let key = table.set.key("waited-for").expect("a key");
-            key.acquire(&table.request(60), TIMEOUT)
+            let key = "waited-for";
+            table
+                .request(60)
+                .for_key(key)
+                .expect("keyed")
+                .acquire(TIMEOUT)
                 .expect("works")
                 .is_admitted()
         });
@@ -353,7 +378,7 @@ fn a_request_that_can_never_be_met_costs_no_key_its_row() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     table.fill("key", ROWS, 60);
     table.pass(NANOSECOND);
-    let key = table.set.key("new").expect("a key");
+    let key = "new";
     let request = table.request(61);
     let impossible = |error: Option<Error>| {
         matches!(
@@ -361,9 +386,15 @@ fn a_request_that_can_never_be_met_costs_no_key_its_row() {
             Some(Error::Request(RequestError::NeverAdmissible { max: 60, .. }))
         )
     };
-    assert!(impossible(key.try_acquire(&request).err()));
-    assert!(impossible(key.acquire(&request, TIMEOUT).err()));
-    assert!(impossible(key.reserve(&request, MINUTE).err()));
+    assert!(impossible(
+        request.for_key(key).expect("keyed").try_acquire().err()
+    ));
+    assert!(impossible(
+        request.for_key(key).expect("keyed").acquire(TIMEOUT).err()
+    ));
+    assert!(impossible(
+        request.for_key(key).expect("keyed").reserve(MINUTE).err()
+    ));
     assert_eq!(table.counts(), [ROWS, 0, 0, 0]);
     for number in 0..ROWS {
         assert_eq!(table.remaining(&format!("key-{number}")), 0);
@@ -415,8 +446,13 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
         let table = Table::new(WhenFull::Refuse, limits);
         let request = table.set.request();
         let acquire = |key: &str| {
-            let key = table.set.key(key).expect("a key");
-            key.try_acquire(&request).expect("a decision").into_result()
+            let key = key;
+            request
+                .for_key(key)
+                .expect("keyed")
+                .try_acquire()
+                .expect("a decision")
+                .into_result()
         };
         let first: Vec<String> = (0..ROWS).map(|number| format!("first {number}")).collect();
         for key in &first {
@@ -426,8 +462,7 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
                 permit.release_failed().expect("is held");
             }
         }
-        let capacity =
-            |key: &str| table.set.key(key).expect("a key").peek(&request).expect("works")[0].remaining;
+        let capacity = |key: &str| request.for_key(key).expect("a key").peek().expect("works")[0].remaining;
         assert!(first.iter().all(|key| capacity(key) < 20), "{algorithm:?}");
         for number in 0..ROWS {
             let key = format!("second {number}");

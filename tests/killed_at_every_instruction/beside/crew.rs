@@ -172,9 +172,9 @@ struct Post<'a> {
 }
 
 /// The keys whose limits the crew uses are others than the victim's.
-fn subject(set: &LimitSet, number: usize) -> Subject<'_> {
+fn subject(set: &LimitSet, number: usize) -> Subject {
     if set.is_keyed() {
-        Subject::key(set, &format!("other {}", number % 3))
+        Subject::key(&format!("other {}", number % 3))
     } else {
         Subject::of(set)
     }
@@ -341,7 +341,7 @@ fn cancel_a_reservation(post: &Post<'_>) {
     let takes_places = post.set.limit_index("in_flight").is_some();
     let mut reservation = None;
     if !post.set.is_keyed() && !takes_places && post.set.limit_index("tokens").is_some() {
-        let outcome = post.set.reserve(&request, Duration::from_secs(24 * 3600));
+        let outcome = request.reserve(Duration::from_secs(24 * 3600));
         if let Ok(ReserveOutcome::Reserved(reserved)) = outcome {
             reservation = Some(reserved);
         }

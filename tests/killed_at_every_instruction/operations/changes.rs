@@ -61,7 +61,7 @@ fn apply_to_keys(victim: &Victim) {
         .iter()
         .zip(1..)
         .map(|(key, cost)| {
-            let outcome = Subject::key(&set, key).try_acquire(&everything(&set, cost));
+            let outcome = Subject::key(key).try_acquire(&everything(&set, cost));
             outcome.expect("works").into_result().expect("admitted")
         })
         .collect();
@@ -81,7 +81,7 @@ fn check_many(victim: &Victim) {
     drop(admitted(&set, &everything(&set, 1)));
     let request = everything(&set, 1);
     victim.begins();
-    let answers = set.check_many(&KEYS, &request);
+    let answers = request.check_many(&KEYS);
     let all = answers.is_ok_and(|answers| answers.iter().all(shmlimit::Checked::is_admitted));
     victim.ends();
     victim.expects(all);

@@ -73,7 +73,7 @@ fn spend(victim: &Victim) {
 fn draw_by_key(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
-    let other = Subject::key(&set, "other").try_acquire(&request);
+    let other = Subject::key("other").try_acquire(&request);
     std::mem::forget(other.expect("works"));
     ask(victim, &set, 3);
 }

@@ -61,14 +61,14 @@ pub fn places_and_rates() -> SetDeclaration {
 fn fill(set: &LimitSet, keys: usize) {
     let request = everything(set, 1);
     for number in 0..keys {
-        let permit = acquire_by(set, number, &request);
+        let permit = acquire_by(number, &request);
         // A place is given back, and the rest stays charged.
         drop(permit);
     }
 }
 
-fn acquire_by<'a>(set: &'a LimitSet, number: usize, request: &shmlimit::Request) -> Permit<'a> {
-    Subject::key(set, &format!("other {number}"))
+fn acquire_by<'a>(number: usize, request: &shmlimit::Request<'a>) -> Permit<'a> {
+    Subject::key(&format!("other {number}"))
         .try_acquire(request)
         .expect("works")
         .into_result()
@@ -100,7 +100,7 @@ fn insert_into_the_second_bucket(victim: &Victim) {
 fn reuse(victim: &Victim) {
     let set = victim.set();
     fill(&set, 5);
-    let mut permit = acquire_by(&set, 5, &everything(&set, 20));
+    let mut permit = acquire_by(5, &everything(&set, 20));
     let usage: Vec<_> = set
         .limits()
         .filter_map(|name| Some((set.limit_index(name)?, 0)))
@@ -108,7 +108,7 @@ fn reuse(victim: &Victim) {
     let _ = permit.settle(usage).expect("works");
     drop(permit);
     for number in 6..BUCKET_ROWS {
-        drop(acquire_by(&set, number, &everything(&set, 1)));
+        drop(acquire_by(number, &everything(&set, 1)));
     }
     assert_eq!(victim.keys(), BUCKET_ROWS as u64, "no row is unused");
     operations::first_acquire(victim);
@@ -127,7 +127,7 @@ fn evict_the_least_used(victim: &Victim) {
             12 => 100,
             _ => 2,
         };
-        drop(acquire_by(&set, number, &everything(&set, cost)));
+        drop(acquire_by(number, &everything(&set, cost)));
     }
     assert_eq!(victim.keys(), BUCKET_ROWS as u64, "no row is unused");
     operations::first_acquire(victim);
@@ -139,7 +139,7 @@ fn refuse_where_all_are_limited(victim: &Victim) {
     let request = everything(&set, 100);
     for number in 0..BUCKET_ROWS {
         // Refused where it was prepared before: it is limited then.
-        let key = Subject::key(&set, &format!("other {number}"));
+        let key = Subject::key(&format!("other {number}"));
         drop(key.try_acquire(&request).expect("works").into_result());
     }
     refuse(victim);

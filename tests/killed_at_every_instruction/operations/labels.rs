@@ -33,7 +33,7 @@ fn labelled_places() -> SetDeclaration {
         .add_limit(Limit::calls("requests", 100, YEAR))
 }
 
-fn places(set: &LimitSet, count: u64) -> Request {
+fn places(set: &LimitSet, count: u64) -> Request<'_> {
     let request = everything(set, 1).with("in_flight", count);
     request.expect("declared").label(label_for(count))
 }

@@ -252,7 +252,7 @@ impl Victim {
 
 /// A request for `cost` of every rate, one of every concurrency limit unless the cost is zero, and nothing of the
 /// budgets, which take nothing up front.
-pub fn everything(set: &LimitSet, cost: u64) -> Request {
+pub fn everything(set: &LimitSet, cost: u64) -> Request<'_> {
     let mut request = set.request();
     for name in set.limits() {
         let cost = match name {
@@ -265,7 +265,7 @@ pub fn everything(set: &LimitSet, cost: u64) -> Request {
     request
 }
 
-pub fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
+pub fn admitted<'a>(set: &'a LimitSet, request: &Request<'a>) -> Permit<'a> {
     Subject::of(set)
         .try_acquire(request)
         .expect("works")

@@ -3,56 +3,50 @@
 use std::time::Duration;
 
 use shmlimit::request::AcquireFuture;
-use shmlimit::{Error, Key, LimitSet, Outcome, Request, Verdict};
+use shmlimit::{Error, LimitSet, Outcome, Request, Verdict};
 
 /// The key that every process asks for in a keyed set, unless the operation says otherwise.
 pub const KEY: &str = "tenant";
 
 /// A set, or a key of one that is keyed.
-#[derive(Clone, Copy, Debug)]
-pub enum Subject<'a> {
-    Set(&'a LimitSet),
-    Key(Key<'a>),
+#[derive(Clone, Debug)]
+pub struct Subject {
+    key: Option<String>,
 }
 
-impl<'a> Subject<'a> {
-    pub fn of(set: &'a LimitSet) -> Self {
-        if set.is_keyed() {
-            Self::key(set, KEY)
-        } else {
-            Self::Set(set)
+impl Subject {
+    pub fn of(set: &LimitSet) -> Self {
+        Self {
+            key: set.is_keyed().then(|| KEY.to_owned()),
         }
     }
 
-    pub fn key(set: &'a LimitSet, key: &str) -> Self {
-        Self::Key(set.key(key).expect("a keyed set"))
-    }
-
-    pub fn try_acquire(self, request: &Request) -> Result<Outcome<'a>, Error> {
-        match self {
-            Self::Set(set) => set.try_acquire(request),
-            Self::Key(key) => key.try_acquire(request),
+    pub fn key(key: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
         }
     }
 
-    pub fn acquire(self, request: &Request, timeout: Duration) -> Result<Outcome<'a>, Error> {
-        match self {
-            Self::Set(set) => set.acquire(request, timeout),
-            Self::Key(key) => key.acquire(request, timeout),
+    fn ask<'a>(&self, request: &Request<'a>) -> Request<'a> {
+        match &self.key {
+            None => request.clone(),
+            Some(key) => request.for_key(key).expect("a keyed set"),
         }
     }
 
-    pub fn acquire_async(self, request: &Request, timeout: Duration) -> AcquireFuture<'a> {
-        match self {
-            Self::Set(set) => set.acquire_async(request, timeout),
-            Self::Key(key) => key.acquire_async(request, timeout),
-        }
+    pub fn try_acquire<'a>(&self, request: &Request<'a>) -> Result<Outcome<'a>, Error> {
+        self.ask(request).try_acquire()
     }
 
-    pub fn peek(self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
-        match self {
-            Self::Set(set) => set.peek(request),
-            Self::Key(key) => key.peek(request),
-        }
+    pub fn acquire<'a>(&self, request: &Request<'a>, timeout: Duration) -> Result<Outcome<'a>, Error> {
+        self.ask(request).acquire(timeout)
+    }
+
+    pub fn acquire_async<'a>(&self, request: &Request<'a>, timeout: Duration) -> AcquireFuture<'a> {
+        self.ask(request).acquire_async(timeout)
+    }
+
+    pub fn peek<'a>(&self, request: &Request<'a>) -> Result<Vec<Verdict<'a>>, Error> {
+        self.ask(request).peek()
     }
 }

@@ -38,7 +38,7 @@ fn set_with(places: Limit) -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
-fn places(set: &LimitSet, count: u64) -> Request {
+fn places(set: &LimitSet, count: u64) -> Request<'_> {
     everything(set, 1).with("in_flight", count).expect("declared")
 }
 
@@ -167,7 +167,7 @@ fn recover(victim: &Victim) {
 }
 
 /// A future's first look, which takes a ticket.
-pub fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
+pub fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request<'a>) -> Pin<Box<AcquireFuture<'a>>> {
     let mut future = Box::pin(Subject::of(set).acquire_async(request, clock::patience()));
     assert!(look(&mut future).is_none());
     future
@@ -258,7 +258,7 @@ fn rates_only() -> SetDeclaration {
 
 /// For a token that is there in an hour.
 fn reserved(set: &LimitSet) -> Result<ReserveOutcome<'_>, shmlimit::Error> {
-    set.reserve(&everything(set, 1), Duration::from_secs(24 * 3600))
+    everything(set, 1).reserve(Duration::from_secs(24 * 3600))
 }
 
 fn take_all_tokens(set: &LimitSet) -> Permit<'_> {

@@ -10,7 +10,7 @@ use nix::libc;
 use shmlimit::declare::Kind;
 use shmlimit::fleet::Asked;
 use shmlimit::snapshot::SegmentSnapshot;
-use shmlimit::{Error, LimitSet, RefusalReason, Request, Segment, SegmentError};
+use shmlimit::{Error, LimitSet, RefusalReason, Segment, SegmentError};
 
 use crate::beside::bystanders::pause_for_a_moment;
 use crate::beside::clock;
@@ -47,10 +47,10 @@ pub enum Judgement {
 pub struct Survivor {
     segment: Segment,
     set: LimitSet,
-    look: Request,
-    take: Request,
-    /// All places at once, and one of them, in sets that have places.
-    places: Option<(Request, Request)>,
+    /// What it takes of every limit.
+    cost: u64,
+    /// How many places there are, in sets that have places.
+    places: Option<u64>,
     file: RawFile,
     layout: Layout,
     _bytes: Option<File>,
@@ -70,20 +70,12 @@ impl Survivor {
             .limits
             .iter()
             .find(|limit| limit.name == "in_flight");
-        let places = places.and_then(|limit| {
-            let look = everything(&set, 0);
-            let all = look.clone().with("in_flight", limit.burst?);
-            Some((
-                all.expect("declared"),
-                look.with("in_flight", 1).expect("declared"),
-            ))
-        });
+        let places = places.and_then(|limit| limit.burst);
         let layout = Layout::of(&file);
         // What it takes is charged to the limit itself: a batch would be left of it.
         let cost = if layout.draws { BATCH } else { 1 };
         Self {
-            look: everything(&set, 0),
-            take: everything(&set, cost),
+            cost,
             places,
             layout,
             segment,
@@ -117,7 +109,7 @@ impl Survivor {
         }
     }
 
-    fn subject(&self) -> Subject<'_> {
+    fn subject(&self) -> Subject {
         Subject::of(&self.set)
     }
 
@@ -132,15 +124,15 @@ impl Survivor {
         self.segment
             .recover()
             .map_err(|error| failure("recover", &error))?;
-        let subjects: Vec<Subject<'_>> = if self.set.is_keyed() {
-            KEYS.map(|key| Subject::key(&self.set, key)).to_vec()
+        let subjects: Vec<Subject> = if self.set.is_keyed() {
+            KEYS.map(|key| Subject::key(key)).to_vec()
         } else {
             vec![self.subject()]
         };
         let mut standing = Vec::new();
         for subject in subjects {
             let verdicts = subject
-                .peek(&self.look)
+                .peek(&everything(&self.set, 0))
                 .map_err(|error| failure("peek", &error))?;
             standing.extend(verdicts.iter().map(|verdict| verdict.remaining));
         }
@@ -176,7 +168,7 @@ impl Survivor {
         let found = self.file.word(self.layout.journal_word());
         // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
         self.subject()
-            .peek(&self.look)
+            .peek(&everything(&self.set, 0))
             .map_err(|error| failure("peek", &error))?;
         let image = self.file.copy();
         let torn = |what: &str| Judgement::Torn(what.to_owned());
@@ -213,7 +205,7 @@ impl Survivor {
         }
         let outcome = self
             .subject()
-            .try_acquire(&self.take)
+            .try_acquire(&everything(&self.set, self.cost))
             .map_err(|error| failure("try_acquire", &error))?;
         self.check_that_holds_are_of_permits(usize::from(outcome.is_admitted()))?;
         if self.layout.keeps_labels() && self.layout.labels(&self.file.copy()).next().is_some() {
@@ -222,12 +214,10 @@ impl Survivor {
         drop(outcome);
         self.check_that_nothing_is_left(&self.snapshot())?;
         // A line in which no process has waited is as it was made.
-        if let Some((all, one)) = self
-            .places
-            .as_ref()
-            .filter(|_| self.layout.has_used_tickets(&image))
+        if let Some(places) = self.places
+            && self.layout.has_used_tickets(&image)
         {
-            self.wait_in_vain(all, one)?;
+            self.wait_in_vain(places)?;
         }
         Ok(self.layout.canonical(&image))
     }
@@ -279,7 +269,7 @@ impl Survivor {
         }
         let verdicts = self
             .subject()
-            .peek(&self.look)
+            .peek(&everything(&self.set, 0))
             .map_err(|error| failure("peek", &error))?;
         let remaining = |name: &String| {
             let limit = verdicts.iter().find(|verdict| verdict.limit == *name);
@@ -355,7 +345,7 @@ impl Survivor {
         }
         let verdicts = self
             .subject()
-            .peek(&self.look)
+            .peek(&everything(&self.set, 0))
             .map_err(|error| failure("peek", &error))?;
         let half_empty = set.limits.iter().find(|limit| {
             let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
@@ -394,14 +384,20 @@ impl Survivor {
     }
 
     /// Takes all places and waits for one more, which must come to an end when time is up.
-    fn wait_in_vain(&self, all: &Request, one: &Request) -> Result<(), Judgement> {
+    fn wait_in_vain(&self, places: u64) -> Result<(), Judgement> {
+        let of_places = |count| {
+            everything(&self.set, 0)
+                .with("in_flight", count)
+                .expect("declared")
+        };
+        let (all, one) = (of_places(places), of_places(1));
         let held = self
             .subject()
-            .try_acquire(all)
+            .try_acquire(&all)
             .map_err(|error| failure("try_acquire", &error))?;
         let outcome = self
             .subject()
-            .acquire(one, NO_TIMEOUT)
+            .acquire(&one, NO_TIMEOUT)
             .map_err(|error| failure("acquire", &error))?;
         let held = held.into_result().map_err(|refusal| refusal.reason());
         let in_vain = outcome.into_result().map_err(|refusal| refusal.reason());

@@ -50,12 +50,12 @@ fn names_of(segment: &Segment) -> Vec<String> {
 
 /// Takes calls until one is refused. Returns how many were admitted.
 fn use_up(set: &LimitSet) -> u64 {
-    let is_admitted = || set.check(&set.request()).expect("a decision").is_admitted();
+    let is_admitted = || set.request().check().expect("a decision").is_admitted();
     (0..).take_while(|_| is_admitted()).count() as u64
 }
 
 fn use_one(set: &LimitSet) -> bool {
-    set.check(&set.request()).expect("a decision").is_admitted()
+    set.request().check().expect("a decision").is_admitted()
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_directory_is_removed_whole_or_not_at_all() {
     assert!(!path.exists());
     let mail = user.set("mail").expect("open");
     assert!(matches!(
-        mail.check(&mail.request()),
+        mail.request().check(),
         Err(Error::Segment(SegmentError::Removed { .. }))
     ));
     assert!(matches!(
@@ -203,7 +203,7 @@ fn each_set_has_a_successor_of_its_own() {
     OpenOptions::new()
         .remove(path.join("mail"), Removal::Forced)
         .expect("removed");
-    assert!(mail.check(&mail.request()).is_err());
+    assert!(mail.request().check().is_err());
     assert!(segment.removal().is_some());
     assert!(segment.successor().is_none(), "there is none yet");
     let _other = Segment::open_or_create(&path, &list).expect("created anew");

@@ -27,7 +27,7 @@ fn snapshots_are_of_all_sets_and_name_each_process_once() {
     let (_root, path) = place();
     let segment = Segment::create(&path, &with_keys()).expect("created");
     let chat = segment.set("chat").expect("declared");
-    let permit = expect_permit(chat.try_acquire(&chat.request()));
+    let permit = expect_permit(chat.request().try_acquire());
     let reader = SegmentReader::open(&path).expect("readable");
     for snapshot in [segment.snapshot(), reader.snapshot()] {
         let snapshot = snapshot.expect("a copy");
@@ -65,8 +65,8 @@ fn keys_are_looked_at_in_the_file_of_their_set() {
     let (_root, path) = place();
     let segment = Segment::create(&path, &with_keys()).expect("created");
     let tenants = segment.set("tenants").expect("declared");
-    let acme = tenants.key("acme").expect("a key");
-    assert!(acme.check(&tenants.request()).expect("a decision").is_admitted());
+    let acme = tenants.request().for_key("acme").expect("keyed");
+    assert!(acme.check().expect("a decision").is_admitted());
     let reader = SegmentReader::open(&path).expect("readable");
     let mut seen = Vec::new();
     segment
@@ -110,12 +110,7 @@ fn a_pool_takes_sets_of_several_files() {
         .expect("two")
         .failover(true);
     let request = pool.request();
-    let admitted = (0..10).filter(|_| {
-        pool.try_acquire(&request)
-            .expect("a decision")
-            .outcome
-            .is_admitted()
-    });
+    let admitted = (0..10).filter(|_| request.try_acquire().expect("a decision").outcome.is_admitted());
     assert_eq!(admitted.count(), 5);
 }
 
@@ -137,7 +132,7 @@ fn recovery_reset_and_retirement_reach_every_file() {
     segment.retire();
     for set in segment.sets() {
         assert!(matches!(
-            set.check(&set.request()),
+            set.request().check(),
             Err(Error::Segment(SegmentError::Removed { .. }))
         ));
     }

@@ -69,10 +69,10 @@ use window::{UtcOffset, Weekday, Window};
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let model = segment.set("model")?;
 /// let at_most = model.request().with("dollars", 1_500)?; // in cents
-/// let mut first = model.try_acquire(&at_most)?.into_result()?;
-/// assert!(!model.try_acquire(&at_most)?.is_admitted(), "more than 20 dollars might be spent");
+/// let mut first = at_most.try_permit()?;
+/// assert!(!at_most.try_acquire()?.is_admitted(), "more than 20 dollars might be spent");
 /// first.settle([("dollars", 225)])?;
-/// assert!(model.try_acquire(&at_most)?.is_admitted());
+/// assert!(at_most.try_acquire()?.is_admitted());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -378,7 +378,7 @@ impl Limit {
     ///     let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     ///     let segment = Segment::create(directory.path().join(comes_back.to_string()), &declaration)?;
     ///     let api = segment.set("api")?;
-    ///     let mut permit = api.try_acquire(&api.request().with("tokens", 1_000)?)?.into_result()?;
+    ///     let mut permit = api.request().with("tokens", 1_000)?.try_permit()?;
     ///     assert_eq!(permit.settle([("tokens", 600)])?.refunded("tokens"), comes_back);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -450,7 +450,7 @@ impl Limit {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// # let mail = segment.set("mail")?;
     /// for _ in 0..4 {
-    ///     assert!(mail.check(&mail.request())?.is_admitted());
+    ///     assert!(mail.request().check()?.is_admitted());
     /// }
     /// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.near, 2); // the third and the fourth
     /// # Ok::<(), Box<dyn std::error::Error>>(())

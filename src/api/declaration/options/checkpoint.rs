@@ -46,14 +46,14 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 ///     .add_set(SetDeclaration::new("api").add_limit(Limit::calls("requests", 2, Duration::from_secs(3600))));
 /// let segment = Segment::open_or_create(&path, &declaration)?;
 /// let api = segment.set("api")?;
-/// assert!(api.check(&api.request())?.is_admitted());
+/// assert!(api.request().check()?.is_admitted());
 /// segment.checkpoint(&kept)?; // at once, besides every ten seconds
 /// # drop((api, segment));
 /// std::fs::remove_file(&path)?; // a reboot does this to files in memory
 ///
 /// let api = Segment::open_or_create(&path, &declaration)?.set("api")?;
-/// assert!(api.check(&api.request())?.is_admitted());
-/// assert!(!api.check(&api.request())?.is_admitted()); // two in an hour
+/// assert!(api.request().check()?.is_admitted());
+/// assert!(!api.request().check()?.is_admitted()); // two in an hour
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -134,7 +134,7 @@ impl SetDeclaration {
     /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(mail))?;
     /// # let mail = segment.set("mail")?;
     /// for _ in 0..3 {
-    ///     assert!(mail.check(&mail.request())?.is_admitted());
+    ///     assert!(mail.request().check()?.is_admitted());
     /// }
     /// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.would_refuse, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -49,7 +49,7 @@ impl<'a> Queue<'a> {
         for number in 0..waiters {
             queue
                 .futures
-                .insert(number, Box::pin(set.acquire_async(&set.request(), None)));
+                .insert(number, Box::pin(set.request().acquire_async(None)));
             assert!(queue.poll(number).is_none(), "the place is taken");
         }
         queue
@@ -101,12 +101,12 @@ fn a_grant_costs_the_same_number_of_looks_however_many_wait_and_the_order_is_tha
     let set = segment.set("set").expect("declared");
     let other = segment.set("other").expect("declared");
     let take = |set: &LimitSet| {
-        let permit = set.try_acquire(&set.request()).expect("works").into_result();
+        let permit = set.request().try_acquire().expect("works").into_result();
         std::mem::forget(permit.expect("free"));
     };
     take(&other);
     let _others = Queue::of(&other, OTHERS);
-    let first = set.try_acquire(&set.request()).expect("works").into_result();
+    let first = set.request().try_acquire().expect("works").into_result();
     let mut queue = Queue::of(&set, WAITERS);
     // Every second one leaves again.
     for number in (0..WAITERS).step_by(2) {

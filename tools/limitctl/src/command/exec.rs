@@ -135,11 +135,7 @@ impl Exec {
         {
             store::ask_while_running(&segment);
         }
-        let outcome = match &self.key {
-            Some(key) => set.key(key.as_bytes())?.acquire(&request, left()),
-            None => set.acquire(&request, left()),
-        };
-        let outcome = outcome.map_err(cannot_take)?;
+        let outcome = request.acquire(left()).map_err(cannot_take)?;
         let mut permit = outcome
             .into_result()
             .map_err(|refusal| self.refused(refusal.to_string()))?;
@@ -190,8 +186,12 @@ impl Exec {
         }
     }
 
-    fn request(&self, set: &LimitSet) -> Result<Request, Error> {
-        self.costs.iter().try_fold(set.request(), |request, cost| {
+    fn request<'a>(&self, set: &'a LimitSet) -> Result<Request<'a>, Error> {
+        let mut request = set.request();
+        if let Some(key) = &self.key {
+            request.set_key(key.as_bytes())?;
+        }
+        self.costs.iter().try_fold(request, |request, cost| {
             request.with_decimal(&cost.limit, &cost.amount)
         })
     }

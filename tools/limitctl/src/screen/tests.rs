@@ -54,8 +54,8 @@ impl Scene {
         let set = self.segment.set(set).expect("declared");
         let request = set.request();
         let outcome = match key {
-            Some(key) => set.key(key).expect("keyed").try_acquire(&request),
-            None => set.try_acquire(&request),
+            Some(key) => request.for_key(key).expect("keyed").try_acquire(),
+            None => request.try_acquire(),
         };
         let admitted = outcome.expect("works").into_result();
         admitted.ok().map(Permit::into_owned)
@@ -183,7 +183,7 @@ fn a_set_has_its_holders_with_labels_and_its_queue() {
     let mut scene = Scene::new();
     let chat = scene.segment.set("chat").expect("declared");
     let request = chat.request().label("nightly\u{1b}[2J");
-    let held = chat.try_acquire(&request).expect("works");
+    let held = request.try_acquire().expect("works");
     scene.look();
     scene.press(KeyCode::Enter);
     let shown = scene.shown();
@@ -277,8 +277,15 @@ fn any_size_can_be_drawn_and_a_long_list_follows_the_selection() {
     let mut scene = Scene::new();
     let tenants = scene.segment.set("tenants").expect("declared");
     for number in 0..10 {
-        let key = tenants.key(format!("key {number}")).expect("keyed");
-        drop(key.try_acquire(&tenants.request()).expect("works"));
+        let key = format!("key {number}");
+        drop(
+            tenants
+                .request()
+                .for_key(key)
+                .expect("keyed")
+                .try_acquire()
+                .expect("works"),
+        );
     }
     scene.look();
     scene.press(KeyCode::Down);

@@ -40,7 +40,7 @@ impl Act {
     /// Takes this many places at once; `None` if they are not available.
     pub fn take(&self, places: u64) -> Result<Option<Permit<'_>>, Failure> {
         let request = self.set.request().with("places", places)?;
-        Ok(self.set.try_acquire(&request)?.into_result().ok())
+        Ok(request.try_acquire()?.into_result().ok())
     }
 
     /// Takes all places, which must be available.

@@ -56,7 +56,7 @@ fn start_waiter(act: &Act) -> Result<Child, Failure> {
         let request = act.set.request().with("places", CAPACITY)?;
         loop {
             part.wait_for_order()?;
-            let outcome = act.set.acquire(&request, super::child::DEADLINE)?;
+            let outcome = request.acquire(super::child::DEADLINE)?;
             let granted = now();
             drop(outcome);
             part.report(granted)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shmlimit::declare::Kind;
 use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{
-    Address, Declaration, Error, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
+    Declaration, Error, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
     RequestError, Segment, VirtualClock,
 };
 use tempfile::TempDir;
@@ -215,48 +215,45 @@ impl Simulation {
 fn decide(
     set: &LimitSet,
     key: Option<&str>,
-    request: &Request,
+    request: &Request<'_>,
 ) -> Result<(Answer, Option<Permit<'static>>), Failure> {
     match key {
-        Some(name) if set.is_keyed() => match set.key(name) {
-            Ok(key) => answer(key.try_acquire(request), || key.peek(request)),
-            Err(error @ Error::Request(RequestError::AddressRequired { .. })) => match name.parse() {
-                Ok(address) => decide_address(&set.address(address)?, request),
-                Err(_) => Err(Failure::new(
+        Some(name) if set.is_by_address() => match name.parse() {
+            Ok(address) => decide_address(&request.for_address(address)?),
+            Err(_) => {
+                let error = set
+                    .key(name)
+                    .err()
+                    .map_or_else(String::new, |error| error.to_string());
+                Err(Failure::new(
                     ExitCode::BadTrace,
                     format!("{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""),
-                )),
-            },
-            Err(error) => Err(of_event(error)),
+                ))
+            }
         },
-        _ => answer(set.try_acquire(request), || set.peek(request)),
+        Some(name) if set.is_keyed() => answer(&request.for_key(name).map_err(of_event)?),
+        _ => answer(request),
     }
 }
 
 /// Asks all networks that contain an address, which leaves nothing to hold or settle.
-fn decide_address(
-    address: &Address<'_>,
-    request: &Request,
-) -> Result<(Answer, Option<Permit<'static>>), Failure> {
-    match address.check(request) {
+fn decide_address(request: &Request<'_>) -> Result<(Answer, Option<Permit<'static>>), Failure> {
+    match request.check() {
         Ok(checked) => Ok((Answer::checked(&checked), None)),
         Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
-            Ok((Answer::never(limit, &address.peek(request)?), None))
+            Ok((Answer::never(limit, &request.peek()?), None))
         }
         Err(error) => Err(of_event(error)),
     }
 }
 
-fn answer<'a>(
-    outcome: Result<Outcome<'_>, Error>,
-    peek: impl FnOnce() -> Result<Vec<shmlimit::Verdict<'a>>, Error>,
-) -> Result<(Answer, Option<Permit<'static>>), Failure> {
-    match outcome {
+fn answer(request: &Request<'_>) -> Result<(Answer, Option<Permit<'static>>), Failure> {
+    match request.try_acquire() {
         Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
         Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
         // A mistake in a program, but here it is what people try out limits for.
         Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
-            Ok((Answer::never(limit, &peek()?), None))
+            Ok((Answer::never(limit, &request.peek()?), None))
         }
         Err(error) => Err(of_event(error)),
     }

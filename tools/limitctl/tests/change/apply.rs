@@ -138,7 +138,7 @@ fn a_process_that_is_attached_goes_by_the_change_at_once_and_keeps_what_it_used(
         .expect("declared");
     let admitted = || {
         (0..50)
-            .take_while(|_| api.try_acquire(&request).expect("works").is_admitted())
+            .take_while(|_| request.try_acquire().expect("works").is_admitted())
             .count()
     };
     assert_eq!(admitted(), 10);
@@ -442,9 +442,15 @@ fn keys_go_by_the_change_as_well() {
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     for number in 0..100 {
-        let key = api.key(format!("k{number}")).expect("a key");
+        let key = &format!("k{number}");
         for _ in 0..4 {
-            drop(key.try_acquire(&api.request()).expect("works"));
+            drop(
+                api.request()
+                    .for_key(key)
+                    .expect("keyed")
+                    .try_acquire()
+                    .expect("works"),
+            );
         }
     }
     set(&path, &["api", "requests", "capacity=3"]).ended(0);

@@ -59,9 +59,15 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
         overrides,
         [("requests".to_owned(), 500), ("cost".to_owned(), 150)]
     );
-    let other = tenants.key("other").expect("keyed");
+    let other = "other";
     let request = tenants.request().with("cost", 1).expect("declared");
-    drop(other.try_acquire(&request).expect("no error"));
+    drop(
+        request
+            .for_key(other)
+            .expect("keyed")
+            .try_acquire()
+            .expect("no error"),
+    );
 
     let (shown, json) = show_key(&path, "tenants", "acme");
     for part in [

@@ -61,9 +61,10 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
     let set = segment.set("tenants").expect("declared");
     assert_eq!(set.key("acme").expect("keyed").tier().expect("no error"), "gold");
     drop(
-        set.key("other")
+        set.request()
+            .for_key("other")
             .expect("keyed")
-            .try_acquire(&set.request())
+            .try_acquire()
             .expect("no error"),
     );
 

@@ -110,7 +110,8 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     duty.install(&asked, &reply).expect("works");
     let set = segment.set("api").expect("declared");
     drop(
-        set.try_acquire(&set.request())
+        set.request()
+            .try_acquire()
             .expect("decides")
             .into_result()
             .expect("leased"),
@@ -146,7 +147,8 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
 
     while duty.due_in() != Some(Duration::ZERO) {
         drop(
-            set.try_acquire(&set.request())
+            set.request()
+                .try_acquire()
                 .expect("decides")
                 .into_result()
                 .expect("leased"),
@@ -227,7 +229,7 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
 
     let set = segment.set("api").expect("declared");
     while duty.due_in() != Some(Duration::ZERO) {
-        assert!(set.check(&set.request()).expect("decides").is_admitted());
+        assert!(set.request().check().expect("decides").is_admitted());
     }
     let asked = duty.ask().expect("works").remove(0);
     duty.report(&asked, StoreProblem::Unreachable, Duration::from_secs(3600))
@@ -256,7 +258,7 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
     let path = create(directory.path());
     let segment = Segment::open(&path).expect("a segment");
     let set = segment.set("api").expect("declared");
-    let one = || set.try_acquire(&set.request()).expect("decides").into_result();
+    let one = || set.request().try_acquire().expect("decides").into_result();
     let duty = segment.fleet().try_take_duty().expect("works").expect("free");
     let answer = |wanted: bool| {
         let asked = duty.ask().expect("works").remove(0);

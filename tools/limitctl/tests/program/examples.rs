@@ -16,10 +16,11 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
     let segment = Segment::create(directory.path().join("gateway.limits"), &declaration).expect("a segment");
     let chat = segment.set("chat").expect("declared");
     let request = chat.request().with("tokens", 1_500).expect("declared");
-    assert!(chat.try_acquire(&request).expect("works").is_admitted());
+    assert!(request.try_acquire().expect("works").is_admitted());
     let batch = segment.set("batch").expect("declared");
     let mut permit = batch
-        .try_acquire(&batch.request())
+        .request()
+        .try_acquire()
         .expect("works")
         .into_result()
         .expect("a full budget");
@@ -28,8 +29,16 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
     let tenants = segment.set("tenants").expect("declared");
     let request = tenants.request().with("requests", 60).expect("declared");
     for (tenant, expected) in [("acme", true), ("acme", false), ("globex", true)] {
-        let key = tenants.key(tenant).expect("keyed");
-        assert_eq!(key.check(&request).expect("works").is_admitted(), expected);
+        let key = tenant;
+        assert_eq!(
+            request
+                .for_key(key)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted(),
+            expected
+        );
     }
 }
 

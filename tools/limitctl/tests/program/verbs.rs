@@ -187,7 +187,7 @@ fn text_and_json_of_an_inspection_agree() {
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     let permits: Vec<_> = (0..5)
-        .filter_map(|_| api.try_acquire(&api.request()).expect("works").into_result().ok())
+        .filter_map(|_| api.request().try_acquire().expect("works").into_result().ok())
         .collect();
     assert_eq!(permits.len(), 4);
 
@@ -237,7 +237,9 @@ fn an_inspection_has_the_labels_of_what_is_held_with_what_harms_a_terminal_escap
     run(["create", "--config", &declaration, text(&path)]).ended(0);
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
-    let take = |request| api.try_acquire(&request).expect("works").into_result().ok();
+    fn take(request: shmlimit::Request<'_>) -> Option<shmlimit::Permit<'_>> {
+        request.try_acquire().expect("works").into_result().ok()
+    }
     let unlabelled = take(api.request());
     let inspect = || run(["inspect", text(&path)]).ended(0).stdout;
     assert!(!inspect().contains("LABEL"));
@@ -359,7 +361,7 @@ fn a_checkpoint_is_what_create_begins_with_where_the_segment_is_gone() {
     create();
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
-    assert!(api.check(&api.request()).expect("works").is_admitted());
+    assert!(api.request().check().expect("works").is_admitted());
     let taken = run(["checkpoint", text(&path), text(&kept)]).ended(0);
     assert_eq!(
         taken.stdout,
@@ -383,13 +385,7 @@ fn resets_what_is_named_and_everything_where_nothing_is() {
     let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
-    let use_some = || {
-        drop(
-            (0..3)
-                .map(|_| api.try_acquire(&api.request()))
-                .collect::<Vec<_>>(),
-        )
-    };
+    let use_some = || drop((0..3).map(|_| api.request().try_acquire()).collect::<Vec<_>>());
     let inspect = || run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
     use_some();
     assert_eq!(inspect()["limits"][0]["remaining"], 7);

@@ -372,7 +372,8 @@ pub fn play() {
     let api = segment.set("api").expect("declared");
     let request = api.request();
     let held = role.starts_with("hold").then(|| {
-        api.try_acquire(&request)
+        request
+            .try_acquire()
             .expect("works")
             .into_result()
             .expect("admitted")
@@ -380,11 +381,11 @@ pub fn play() {
     say("ready");
     if role == "spin" {
         loop {
-            drop(api.try_acquire(&request).expect("works"));
+            drop(request.try_acquire().expect("works"));
         }
     }
     if role == "wait" {
-        let granted = api.acquire(&request, TIMEOUT).expect("works").into_result();
+        let granted = request.acquire(TIMEOUT).expect("works").into_result();
         let _held = granted.expect("in time");
         say("granted");
         loop {
@@ -392,7 +393,7 @@ pub fn play() {
         }
     }
     if role == "queue" {
-        let mut waiting = Box::pin(api.acquire_async(&request, TIMEOUT));
+        let mut waiting = Box::pin(request.acquire_async(TIMEOUT));
         let first_look = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(first_look.is_pending());
         wait_until_told();
@@ -400,7 +401,7 @@ pub fn play() {
         say("left");
     }
     wait_until_told();
-    say(&match api.try_acquire(&request) {
+    say(&match request.try_acquire() {
         Ok(outcome) => format!("admitted {}", outcome.is_admitted()),
         Err(shmlimit::Error::Segment(shmlimit::SegmentError::Removed { .. })) => "retired".to_owned(),
         Err(error) => format!("{error:?}"),

@@ -126,8 +126,13 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
     let other = directory.path().join("other \"quoted\"\n");
     let segment = keyed(&other);
     let tenants = segment.set("tenants \"a\\b\"").expect("declared");
-    let secret = tenants.key("secret-tenant").expect("keyed");
-    let permit = secret.try_acquire(&tenants.request()).expect("works");
+    let secret = "secret-tenant";
+    let permit = tenants
+        .request()
+        .for_key(secret)
+        .expect("keyed")
+        .try_acquire()
+        .expect("works");
     let shown = run(["export", "--prometheus", text(&path), text(&other), text(&path)])
         .ended(0)
         .stdout;
@@ -191,7 +196,8 @@ fn waits_are_a_histogram_that_has_all_of_them() {
     let api = segment.set("api").expect("declared");
     let request = api.request();
     let take = || {
-        api.try_acquire(&request)
+        request
+            .try_acquire()
             .expect("works")
             .into_result()
             .expect("admitted")
@@ -205,7 +211,7 @@ fn waits_are_a_histogram_that_has_all_of_them() {
     let began = std::time::Instant::now();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let waited = api.acquire(&request, support::TIMEOUT).expect("works");
+            let waited = request.acquire(support::TIMEOUT).expect("works");
             drop(waited.into_result().expect("admitted"));
         });
         let deadline = std::time::Instant::now() + support::TIMEOUT;

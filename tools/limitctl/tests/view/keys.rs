@@ -53,9 +53,9 @@ fn create(directory: &Path) -> PathBuf {
 
 /// Asks this many times, and gives everything back at once.
 fn ask(set: &LimitSet, key: impl AsRef<[u8]>, times: u32) {
-    let key = set.key(key).expect("a key");
+    let request = set.request().for_key(key).expect("keyed");
     for _ in 0..times {
-        drop(key.try_acquire(&set.request()).expect("works"));
+        drop(request.try_acquire().expect("works"));
     }
 }
 
@@ -121,7 +121,7 @@ fn text_and_json_of_keys_agree() {
     let directory = directory();
     let (path, segment) = create_and_use(directory.path());
     let api = segment.set("api").expect("declared");
-    let held = api.key("user-e").expect("a key").try_acquire(&api.request());
+    let held = api.request().for_key("user-e").expect("a key").try_acquire();
     let shown = run([
         "keys",
         "--reveal",
@@ -276,9 +276,11 @@ fn one_key_is_shown_with_what_those_who_hold_it_are_labelled_with() {
     let api = segment.set("api").expect("declared");
     let hold = |key: &str, label: &str| {
         let outcome = api
-            .key(key)
+            .request()
+            .label(label)
+            .for_key(key)
             .expect("a key")
-            .try_acquire(&api.request().label(label));
+            .try_acquire();
         outcome.expect("works").into_result().expect("admitted")
     };
     let held = [hold("tenant-a", "export\x07"), hold("tenant-b", "import")];
@@ -301,7 +303,7 @@ fn one_key_is_shown_with_who_holds_it() {
     let (path, segment) = create_and_use(directory.path());
     let api = segment.set("api").expect("declared");
     let hold = |key: &str| {
-        let outcome = api.key(key).expect("a key").try_acquire(&api.request());
+        let outcome = api.request().for_key(key).expect("a key").try_acquire();
         outcome.expect("works").into_result().expect("admitted")
     };
     let held = [hold("tenant-a"), hold("tenant-a"), hold("tenant-b")];
@@ -489,10 +491,16 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
     let segment = Segment::open(&path).expect("attached");
     let logins = segment.set("logins").expect("declared");
     for address in ["203.0.113.7", "203.0.113.7", "203.0.113.8", "2001:db8::1"] {
-        let address = logins
-            .address(address.parse().expect("an address"))
-            .expect("networks");
-        assert!(address.check(&logins.request()).expect("works").is_admitted());
+        let address = address.parse().expect("an address");
+        assert!(
+            logins
+                .request()
+                .for_address(address)
+                .expect("keyed")
+                .check()
+                .expect("works")
+                .is_admitted()
+        );
     }
     let show = |address: &str| {
         let json = run(["show", "--json", text(&path), "logins", address])
@@ -584,8 +592,8 @@ fn an_adaptive_limit_shows_the_capacity_that_it_has_found() {
         segment.set("api").expect("declared"),
         segment.set("keyed").expect("declared"),
     );
-    let _held = api.try_acquire(&api.request()).expect("works");
-    let _held_by_key = keyed.key("a").expect("a key").try_acquire(&keyed.request());
+    let _held = api.request().try_acquire().expect("works");
+    let _held_by_key = keyed.request().for_key("a").expect("a key").try_acquire();
     let shown = run(["inspect", text(&path)]).ended(0).stdout;
     let row = |number| {
         let mut lines = shown

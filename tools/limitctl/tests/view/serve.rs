@@ -330,13 +330,17 @@ fn a_browser_shows_the_counters() {
     let segment = Segment::create(&path, &declaration).expect("created");
     let chat = segment.set("chat <b>").expect("declared");
     let request = chat.request().label("<script>document.title = 'obeyed'</script>");
-    let held: Vec<_> = (0..7)
-        .map(|_| chat.try_acquire(&request).expect("works"))
-        .collect();
+    let held: Vec<_> = (0..7).map(|_| request.try_acquire().expect("works")).collect();
     let tenants = segment.set("tenants").expect("declared");
-    let key = tenants.key("acme & <i>sons</i>").expect("keyed");
+    let key = "acme & <i>sons</i>";
     for _ in 0..7 {
-        let _ = key.check(&tenants.request()).expect("works").is_admitted();
+        let _ = tenants
+            .request()
+            .for_key(key)
+            .expect("keyed")
+            .check()
+            .expect("works")
+            .is_admitted();
     }
     let server = Server::start(&[&path]);
     let url = format!("http://{}/", server.address);

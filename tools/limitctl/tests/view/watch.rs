@@ -98,7 +98,7 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
     let tenants = segment.set("tenants").expect("declared");
     let ask = |key: &str, times| {
         for _ in 0..times {
-            let asked = tenants.key(key).expect("keyed").check(&tenants.request());
+            let asked = tenants.request().for_key(key).expect("keyed").check();
             let _ = asked.expect("works").is_admitted();
         }
     };
@@ -172,7 +172,7 @@ fn goes_on_with_the_segment_that_takes_the_place() {
     create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
-    let admitted = api.try_acquire(&api.request()).expect("works");
+    let admitted = api.request().try_acquire().expect("works");
     assert!(admitted.is_admitted());
     wait_for(&|line| line["state"] == "ok" && line["sets"][0]["counts"]["admitted"] == 1);
     drop(lines);

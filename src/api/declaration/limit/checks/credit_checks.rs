@@ -63,7 +63,7 @@ impl Limit {
     ///   64, less than four for 256.
     /// - **Which requests.** Those that cost at least 1 and less than a batch. If the size is automatic, near the
     ///   limit some of them are charged to the limit itself too, when nothing would be left of a batch. All others,
-    ///   as well as [`reserve`](crate::LimitSet::reserve) and [`check_many`](crate::LimitSet::check_many), are
+    ///   as well as [`reserve`](crate::Request::reserve) and [`check_many`](crate::Request::check_many), are
     ///   charged to the limit itself.
     /// - **One batch for each process and key**, shared by all its handles and threads. Two copies of the library in
     ///   one process count as two processes, and a forked child draws a batch of its own.

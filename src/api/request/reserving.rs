@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use super::permit::Permit;
-use super::refusal::Refusal;
-use super::request::Request;
-use super::set::limit_set::LimitSet;
-use super::set::subject::Subject;
+use super::Request;
+use crate::api::permit::Permit;
+use crate::api::refusal::Refusal;
 use crate::engine::{Decision, Reserved};
 use crate::error::Error;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::nanos_from_duration;
 
-/// The answer to [`LimitSet::reserve`]. A refusal is not an error.
+/// The answer to [`Request::reserve`]. A refusal is not an error.
 // `Reserved` is the usual variant, and boxing it would cost an allocation.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
@@ -83,7 +81,7 @@ impl<'a> Reservation<'a> {
     }
 }
 
-impl LimitSet {
+impl<'a> Request<'a> {
     /// Charges everything that the request names now, if all of it can be had within `max_delay`, and says how long
     /// to wait before using it: for callers that do the waiting or scheduling themselves.
     ///
@@ -101,7 +99,7 @@ impl LimitSet {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let mail = segment.set("mail")?;
     /// for second in 0..3 {
-    ///     match mail.reserve(&mail.request(), Duration::from_secs(60))? {
+    ///     match mail.request().reserve(Duration::from_secs(60))? {
     ///         ReserveOutcome::Reserved(reservation) => assert!(reservation.delay().as_secs() <= second),
     ///         ReserveOutcome::Refused(refusal) => println!("more than a minute: {refusal}"),
     ///     }
@@ -113,30 +111,18 @@ impl LimitSet {
     ///
     /// [`RequestError::NotReservable`](crate::RequestError::NotReservable) if the request takes from a concurrency
     /// limit or the set has a budget, and the errors of [`try_acquire`](Self::try_acquire).
-    pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'_>, Error> {
-        self.subject()?.reserve(request, max_delay)
-    }
-}
-
-impl<'a> Subject<'a> {
-    pub(crate) fn reserve(
-        &self,
-        request: &Request,
-        max_delay: Duration,
-    ) -> Result<ReserveOutcome<'a>, Error> {
-        let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
+    pub fn reserve(&self, max_delay: Duration) -> Result<ReserveOutcome<'a>, Error> {
+        let (set, target, costs) = (self.set, self.target()?, self.costs()?);
+        let mut decision = Decision::pending(costs, set.engine_set().notes_beside);
         let max = nanos_from_duration(max_delay).unwrap_or(u64::MAX);
-        let engine = &self.set.shared().engine;
-        Ok(match engine.reserve(self.target(), costs, &mut decision, max)? {
+        let engine = &set.shared().engine;
+        Ok(match engine.reserve(target, costs, &mut decision, max)? {
             Reserved::After(delay) => ReserveOutcome::Reserved(Reservation {
                 permit: Permit::new(self.set, decision),
                 delay: Duration::from_nanos(delay),
                 due: boot_nanos().saturating_add(delay),
             }),
-            Reserved::Refused => {
-                ReserveOutcome::Refused(Refusal::of(self.set, decision, request.label_text()))
-            }
+            Reserved::Refused => ReserveOutcome::Refused(Refusal::of(set, decision, self.label_text())),
         })
     }
 }

@@ -1,41 +1,46 @@
 //! Requests to a set whose limit has credit. Most are admitted from this process's batch; the background worker
 //! returns batches that go unused. Kept apart so that other sets pay nothing for it.
 
-use super::checked::Checked;
-use super::limit_set::LimitSet;
+use super::Request;
 use crate::api::permit::{Outcome, Permit};
-use crate::api::request::Request;
+use crate::api::set::checked::Checked;
+use crate::api::set::limit_set::LimitSet;
 use crate::api::wait::background_worker;
 use crate::api::wait::unused_batches::UnusedBatches;
 use crate::engine::{Decision, Spent};
 use crate::error::Error;
 
-impl LimitSet {
+impl<'a> Request<'a> {
     /// [`check`](Self::check) for sets with credit.
     #[inline(never)]
-    pub(super) fn check_by_credit(&self, request: &Request) -> Result<Checked<'_>, Error> {
-        match self.spend_current(request)? {
-            Some(spent) => Ok(Checked::new(self, Decision::of_spent(&spent), true)),
-            None => self.subject()?.check(request),
+    pub(super) fn check_by_credit(&self) -> Result<Checked<'a>, Error> {
+        match self.spend_current()? {
+            Some(spent) => Ok(Checked::new(self.set, Decision::of_spent(&spent), true)),
+            None => self.check_rows(),
         }
     }
 
     /// [`try_acquire`](Self::try_acquire) for sets with credit.
     #[inline(never)]
-    pub(super) fn try_acquire_by_credit(&self, request: &Request) -> Result<Outcome<'_>, Error> {
-        match self.spend_current(request)? {
-            Some(spent) => Ok(Outcome::Admitted(Permit::new(self, Decision::of_spent(&spent)))),
-            None => self.subject()?.try_acquire(request),
+    pub(super) fn try_acquire_by_credit(&self) -> Result<Outcome<'a>, Error> {
+        match self.spend_current()? {
+            Some(spent) => Ok(Outcome::Admitted(Permit::new(
+                self.set,
+                Decision::of_spent(&spent),
+            ))),
+            None => self.try_acquire_rows(),
         }
     }
 
     /// Admits from this process's batch if that takes neither the lock nor the clock.
     #[inline(always)]
-    fn spend_current(&self, request: &Request) -> Result<Option<Spent>, Box<Error>> {
-        let costs = request.costs_for(self)?;
-        Ok(self.shared().engine.spend_current(self.engine_set(), costs))
+    fn spend_current(&self) -> Result<Option<Spent>, Box<Error>> {
+        let (set, costs) = (self.set, self.costs()?);
+        Ok(set.shared().engine.spend_current(set.engine_set(), costs))
     }
+}
 
+impl LimitSet {
     /// Makes the background worker look after batches that were just drawn.
     #[inline]
     pub(crate) fn see_to_batches(&self) {

@@ -1,24 +1,17 @@
-//! Acquiring the limits of a set.
+//! Acquiring permits.
 
 use std::time::Duration;
 
-use super::limit_set::LimitSet;
-use super::set_reference::SetReference;
+use super::{AcquireError, Request};
 use crate::api::permit::{Outcome, Permit};
-use crate::api::refusal::{Refusal, Verdict};
-use crate::api::request::Request;
+use crate::api::refusal::Refusal;
 use crate::api::request_events::RequestEvents;
+use crate::api::set::set_reference::SetReference;
 use crate::api::wait::acquire_future::AcquireFuture;
-use crate::engine::{Acquired, Decision};
+use crate::engine::{Acquired, Decision, KeepWaiting};
 use crate::error::Error;
 
-impl LimitSet {
-    /// A request that takes the default of every limit: one of each calls and concurrency limit, and nothing of a
-    /// budget. A rate limit has no default and must be named: see [`Request::with`].
-    pub fn request(&self) -> Request {
-        Request::new(self)
-    }
-
+impl<'a> Request<'a> {
     /// Takes everything that the request names or nothing, and answers at once.
     ///
     /// ```
@@ -30,7 +23,7 @@ impl LimitSet {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let openai = segment.set("openai")?;
     /// let request = openai.request().with("tokens", 1_500)?;
-    /// match openai.try_acquire(&request)? {
+    /// match request.try_acquire()? {
     ///     shmlimit::Outcome::Admitted(mut permit) => {
     ///         let settlement = permit.settle([("tokens", 900)])?;
     ///         assert_eq!(settlement.refunded("tokens"), 600);
@@ -44,23 +37,59 @@ impl LimitSet {
     ///
     /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) and
     /// [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible) for requests that no waiting could
-    /// help, [`RequestError::ForeignRequest`](crate::RequestError::ForeignRequest),
+    /// help, [`RequestError::KeyRequired`](crate::RequestError::KeyRequired) if the set is keyed and no key was named,
     /// [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned). A refusal is not an error.
     #[inline]
-    pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
-        if self.engine_set().has_credit() {
-            return self.try_acquire_by_credit(request);
+    pub fn try_acquire(&self) -> Result<Outcome<'a>, Error> {
+        if self.is_by_credit() {
+            return self.try_acquire_by_credit();
         }
-        self.subject()?.try_acquire(request)
+        self.try_acquire_rows()
+    }
+
+    #[inline(always)]
+    pub(super) fn try_acquire_rows(&self) -> Result<Outcome<'a>, Error> {
+        let (set, target, costs) = (self.set, self.target()?, self.costs()?);
+        let mut decision = Decision::pending(costs, set.engine_set().notes_beside);
+        let is_admitted = set.shared().engine.try_acquire(target, costs, &mut decision)?;
+        set.see_to_batches();
+        if is_admitted {
+            Ok(Outcome::Admitted(Permit::new(self.set, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::of(set, decision, self.label_text())))
+        }
+    }
+
+    /// Like [`try_acquire`](Self::try_acquire), with the refusal as an error, so that `?` returns it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().add_set(
+    /// #     SetDeclaration::new("openai").add_limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// let openai = segment.set("openai")?;
+    /// let mut permit = openai.request().with("tokens", 1_500)?.try_permit()?;
+    /// permit.settle([("tokens", 900)])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Refused`], and the errors of [`try_acquire`](Self::try_acquire) as [`AcquireError::Failed`].
+    #[inline]
+    pub fn try_permit(&self) -> Result<Permit<'a>, AcquireError> {
+        Ok(self.try_acquire()?.into_result()?)
     }
 
     /// Takes everything that the request names, waiting for it in the queue: first come, first served, across all
     /// threads and processes. Without a timeout it waits as long as needed; with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
-    /// Each set has one queue. Only its first waiter is served, so large requests are not starved by small ones, and
+    /// A set, or each key of a keyed set, has one queue. Only its first waiter is served, so large requests are not starved by small ones, and
     /// no process overtakes. A waiter sleeps until its request is granted, or until the instant at which time alone
     /// makes it admissible. When a process in the queue dies, those behind it move up.
     ///
@@ -72,8 +101,8 @@ impl LimitSet {
     /// #     SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 1)));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let pool = segment.set("pool")?;
-    /// let first = pool.acquire(&pool.request(), None)?.into_result().expect("without a timeout, it is admitted");
-    /// let second = pool.acquire(&pool.request(), Duration::from_millis(1))?;
+    /// let first = pool.request().acquire(None)?.into_result().expect("without a timeout, it is admitted");
+    /// let second = pool.request().acquire(Duration::from_millis(1))?;
     /// assert!(!second.is_admitted()); // the only connection was not given back in time
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -88,12 +117,27 @@ impl LimitSet {
     /// See [`try_acquire`](Self::try_acquire). After an error the request is no longer in the queue. A timeout and a
     /// [full queue](crate::RefusalReason::QueueFull) are refusals, not errors.
     #[inline]
-    pub fn acquire(
+    pub fn acquire(&self, timeout: impl Into<Option<Duration>>) -> Result<Outcome<'a>, Error> {
+        self.acquire_rows(timeout.into(), None)
+    }
+
+    #[inline]
+    pub(crate) fn acquire_rows(
         &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<Outcome<'_>, Error> {
-        self.subject()?.acquire(request, timeout.into(), None)
+        timeout: Option<Duration>,
+        keep_waiting: Option<KeepWaiting<'_>>,
+    ) -> Result<Outcome<'a>, Error> {
+        if timeout == Some(Duration::ZERO) {
+            return self.try_acquire_rows();
+        }
+        let (set, target, costs) = (self.set, self.target()?, self.costs()?);
+        let mut decision = Decision::pending(costs, set.engine_set().notes_beside);
+        let engine = &set.shared().engine;
+        let acquired = engine.acquire(target, costs, &mut decision, timeout, keep_waiting)?;
+        if acquired.is_admitted {
+            set.see_to_batches();
+        }
+        Ok(SetReference::Borrowed(set).outcome_of(acquired, decision, self.label_text()))
     }
 
     /// Like [`acquire`](Self::acquire), but waits only while `keep_waiting` returns true: for callers that may be
@@ -112,9 +156,9 @@ impl LimitSet {
     /// #     SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 1)));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let pool = segment.set("pool")?;
-    /// let first = pool.acquire(&pool.request(), None)?.into_result().expect("without a timeout, it is admitted");
+    /// let first = pool.request().acquire(None)?.into_result().expect("without a timeout, it is admitted");
     /// let mut looks = 0;
-    /// let second = pool.acquire_while(&pool.request(), None, || {
+    /// let second = pool.request().acquire_while(None, || {
     ///     looks += 1;
     ///     looks < 3 // a program would check whether it has been asked to stop
     /// })?;
@@ -127,12 +171,13 @@ impl LimitSet {
     /// See [`acquire`](Self::acquire).
     pub fn acquire_while(
         &self,
-        request: &Request,
         timeout: impl Into<Option<Duration>>,
-        keep_waiting: impl FnMut() -> bool,
-    ) -> Result<Outcome<'_>, Error> {
-        self.subject()?
-            .acquire_while(request, timeout.into(), keep_waiting)
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Outcome<'a>, Error> {
+        let outcome = self.acquire_rows(timeout.into(), Some(&mut keep_waiting));
+        // Here, and not by the compiler after the return: a panic would then leave what is returned without an owner.
+        drop(keep_waiting);
+        outcome
     }
 
     /// Like [`acquire`](Self::acquire), as a future for any runtime. It waits in the same queue as threads and other
@@ -143,6 +188,9 @@ impl LimitSet {
     /// While in the queue, the future must be polled when it is woken. A grant that it does not collect within a
     /// second is taken back if others wait; the future keeps its place and waits on when it is polled again. Nothing
     /// is granted after the timeout, polled or not.
+    ///
+    /// The future borrows the set's handle, as the permit does; for spawned tasks there is
+    /// [`into_owned`](AcquireFuture::into_owned).
     ///
     /// All futures of a process share one thread that sleeps for them, started when the first of them has to wait. A
     /// future that is carried across a fork starts over in the child, with a place of its own in the queue.
@@ -157,7 +205,7 @@ impl LimitSet {
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     /// # runtime.block_on(async {
     /// let pool = segment.set("pool")?;
-    /// if let Ok(permit) = pool.acquire_async(&pool.request(), Duration::from_secs(30)).await?.into_result() {
+    /// if let Ok(permit) = pool.request().acquire_async(Duration::from_secs(30)).await?.into_result() {
     ///     // talk to the database
     ///     drop(permit);
     /// }
@@ -170,68 +218,8 @@ impl LimitSet {
     ///
     /// The errors of [`acquire`](Self::acquire), and [`OpenError::Io`](crate::OpenError::Io) if the thread cannot be
     /// started.
-    pub fn acquire_async(
-        &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-    ) -> AcquireFuture<'_> {
-        match self.subject() {
-            Ok(subject) => subject.acquire_async(request, timeout.into()),
-            Err(error) => AcquireFuture::failed(self, error),
-        }
-    }
-
-    /// Like [`acquire_async`](Self::acquire_async), but neither the future nor its permit borrows anything: for
-    /// spawned tasks. Each keeps the segment attached by itself.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().add_set(
-    /// #     SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 2)));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// let pool = segment.set("pool")?;
-    /// let waiting = pool.acquire_owned(&pool.request(), Duration::from_secs(30));
-    /// let task = tokio::spawn(async move {
-    ///     let permit = waiting.await?.into_result()?;
-    ///     // talk to the database
-    ///     drop(permit);
-    ///     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// });
-    /// # task.await.expect("no panic").expect("a connection");
-    /// # Ok::<(), shmlimit::Error>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`acquire_async`](Self::acquire_async).
-    pub fn acquire_owned(
-        &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-    ) -> AcquireFuture<'static> {
-        self.acquire_async(request, timeout).into_owned()
-    }
-
-    /// What each limit would answer to the request now. Takes and counts nothing. A rate limit needs a named cost
-    /// here too; [`forecast`](Self::forecast) does not.
-    ///
-    /// Units of concurrency limits that are held by dead processes, or for longer than their lease, count as free and are
-    /// reported in [`of_dead`](Verdict::of_dead), because a request that needs them gets them. What a dead process had
-    /// drawn in advance of a rate counts as used until then. This checks for each hold whether its process is alive, so
-    /// with many holds it takes longer than a decision.
-    ///
-    /// # Errors
-    ///
-    /// See [`try_acquire`](Self::try_acquire), except that a cost that can never be admitted is a verdict, not an
-    /// error.
-    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
-        self.subject()?.peek(request)
+    pub fn acquire_async(&self, timeout: impl Into<Option<Duration>>) -> AcquireFuture<'a> {
+        AcquireFuture::new(self, timeout.into())
     }
 }
 

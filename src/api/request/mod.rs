@@ -1,4 +1,11 @@
-//! What to take from a set, with names resolved once.
+//! What to take from a set, and the verbs that take it.
+
+mod acquire_error;
+mod acquiring;
+mod by_credit;
+mod checking;
+mod client;
+mod reserving;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -6,10 +13,20 @@ use std::sync::Arc;
 use super::set::limit_set::{LimitIndex, LimitName, LimitSet};
 use crate::choices::Kind;
 use crate::engine::{Costs, TierIndex};
-use crate::error::{Error, RequestError};
+use crate::error::Error;
 use crate::shm::layout::label::MAX_LABEL_BYTES;
+use client::Client;
 
-/// What to take from a set. Build it once and use it any number of times; changing its costs is cheap.
+pub use acquire_error::AcquireError;
+pub use reserving::{Reservation, ReserveOutcome};
+
+/// What to take from a set, and from which of its [keys](Self::for_key). Build it once and use it any number of times:
+/// changing its costs or its key is cheap.
+///
+/// It takes everything or nothing: at once by [`try_acquire`](Self::try_acquire), in the queue by
+/// [`acquire`](Self::acquire) and [`acquire_async`](Self::acquire_async), for good by [`check`](Self::check), now for
+/// later use by [`reserve`](Self::reserve). It borrows the set's handle, and what it takes borrows that handle too, not the
+/// request, which may be a temporary.
 ///
 /// A request that names nothing takes the default of every limit. One that names something takes what it names, plus
 /// one of every calls and concurrency limit that it does not name; rate limits that it does not name are not taken.
@@ -28,22 +45,36 @@ use crate::shm::layout::label::MAX_LABEL_BYTES;
 /// let mut request = openai.request().with("tokens", 0)?;
 /// for estimate in [800, 1_500] {
 ///     request.set_cost(tokens, estimate)?; // compares no strings
-///     let permit = openai.try_acquire(&request)?.into_result();
-///     assert!(permit.is_ok());
+///     let permit = request.try_permit()?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Request {
-    set: LimitSet,
+pub struct Request<'a> {
+    set: &'a LimitSet,
+    wanted: Wanted,
+}
+
+/// What a request wants, apart from its set.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    client: Client,
     costs: Costs,
     names_something: bool,
     /// Whether some limit needs a cost and none is named.
     lacks_costs: bool,
 }
 
-impl Request {
-    pub(crate) fn new(set: &LimitSet) -> Self {
+impl LimitSet {
+    /// A request that takes the default of every limit: one of each calls and concurrency limit, and nothing of a
+    /// budget. A rate limit has no default and must be named: see [`Request::with`].
+    pub fn request(&self) -> Request<'_> {
+        Request::new(self)
+    }
+}
+
+impl<'a> Request<'a> {
+    fn new(set: &'a LimitSet) -> Self {
         let mut costs = Costs::default();
         for (index, limit) in set.engine_set().limits.iter().enumerate() {
             let default = match limit.kind {
@@ -54,12 +85,24 @@ impl Request {
             costs.limits.insert(index);
             costs.amounts[index] = default;
         }
-        Self {
-            set: set.clone(),
+        let wanted = Wanted {
+            client: Client::Everyone,
             costs,
             names_something: false,
             lacks_costs: set.engine_set().first_rate.is_some(),
-        }
+        };
+        Self { set, wanted }
+    }
+
+    /// What was wanted, of this set.
+    #[cfg(feature = "tower")]
+    pub(crate) fn of(set: &'a LimitSet, wanted: Wanted) -> Self {
+        Self { set, wanted }
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn into_wanted(self) -> Wanted {
+        self.wanted
     }
 
     /// Names a limit and how many units to take of it. Zero consults the limit without taking anything.
@@ -96,7 +139,7 @@ impl Request {
     /// [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) unknown names.
     #[inline]
     pub fn set_cost(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
-        match limit.find(&self.set) {
+        match limit.find(self.set) {
             Some(index) => self.put(index.0, cost),
             None => {
                 self.set.resolve(&limit)?;
@@ -109,50 +152,54 @@ impl Request {
     #[inline]
     fn put(&mut self, index: usize, cost: u64) {
         self.set_named(true);
-        if let Some(amount) = self.costs.amounts.get_mut(index) {
+        if let Some(amount) = self.wanted.costs.amounts.get_mut(index) {
             *amount = cost;
-            self.costs.limits.insert(index);
+            self.wanted.costs.limits.insert(index);
         }
     }
 
     #[inline]
     fn set_named(&mut self, names_something: bool) {
-        self.names_something = names_something;
-        self.lacks_costs = !names_something && self.set.engine_set().first_rate.is_some();
+        self.wanted.names_something = names_something;
+        self.wanted.lacks_costs = !names_something && self.set.engine_set().first_rate.is_some();
     }
 
     pub(crate) fn put_tier(&mut self, tier: TierIndex) {
-        self.costs.tier = self.set.engine_set().has_tiers().then_some(tier);
+        self.wanted.costs.tier = self.set.engine_set().has_tiers().then_some(tier);
     }
 
     pub(crate) fn put_override(&mut self, index: usize, capacity: Option<NonZeroU64>) {
         // A set without overrides has none to clear.
         if self.set.engine_set().has_overrides() {
-            let own = self.costs.own_capacities.get_or_insert_default();
+            let own = self.wanted.costs.own_capacities.get_or_insert_default();
             Arc::make_mut(own).set(index, capacity);
         }
     }
 
-    /// The same request for another set, taking its limits of the same names. A limit that the request takes only by
-    /// default may be missing there.
+    /// The same request for another set, taking its limits of the same names, without the key. A limit that the request
+    /// takes only by default may be missing there.
     #[cfg(feature = "tower")]
-    pub(crate) fn on(&self, set: &LimitSet) -> Result<Self, Error> {
-        let by_default = Self::new(&self.set);
-        let mut request = Self::new(set);
+    pub(crate) fn on<'b>(&self, set: &'b LimitSet) -> Result<Request<'b>, Error> {
+        let by_default = self.set.request();
+        let mut request = set.request();
         for (index, name) in self.set.limits().enumerate() {
-            let cost = |of: &Self| of.costs.limits.contains(index).then_some(of.costs.amounts[index]);
+            let cost = |of: &Request<'_>| {
+                let costs = &of.wanted.costs;
+                costs.limits.contains(index).then_some(costs.amounts[index])
+            };
             let (wanted, default) = (cost(self), cost(&by_default));
             if let Some(cost) = wanted.filter(|_| wanted != default) {
                 request.set_cost(name, cost)?;
             }
         }
-        request.set_named(self.names_something);
+        request.set_named(self.wanted.names_something);
         request.require_costs()?;
-        if let Some(tier) = self.costs.tier {
+        let costs = &self.wanted.costs;
+        if let Some(tier) = costs.tier {
             request.set_tier(self.set.tier_name(tier))?;
         }
-        request.costs.label.clone_from(&self.costs.label);
-        for (index, capacity) in self.costs.own_capacities.iter().flat_map(|own| own.iter()) {
+        request.wanted.costs.label.clone_from(&costs.label);
+        for (index, capacity) in costs.own_capacities.iter().flat_map(|own| own.iter()) {
             request.set_override(
                 &*self.set.engine_set().limit_name(index),
                 capacity.map(NonZeroU64::get),
@@ -167,9 +214,9 @@ impl Request {
     /// visible to all processes, for as long as the permit holds something.
     ///
     /// The label stays with the permit when the permit moves to another thread or becomes
-    /// [`into_owned`](crate::Permit::into_owned). A [reservation](LimitSet::reserve) is labelled if it holds
+    /// [`into_owned`](crate::Permit::into_owned). A [reservation](Self::reserve) is labelled if it holds
     /// something, and a waiter is labelled once it collects its grant. Only holds have labels: what is
-    /// [checked](LimitSet::check) or drawn in [batches](crate::Limit::credit) has none.
+    /// [checked](Self::check) or drawn in [batches](crate::Limit::credit) has none.
     ///
     /// ```
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
@@ -177,7 +224,7 @@ impl Request {
     /// let set = SetDeclaration::new("pool").labels(true).add_limit(Limit::concurrency("connections", 2));
     /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set))?;
     /// let pool = segment.set("pool")?;
-    /// let permit = pool.try_acquire(&pool.request().label("nightly import"))?;
+    /// let permit = pool.request().label("nightly import").try_acquire()?;
     /// let holds = &segment.snapshot()?.sets[0].holds;
     /// assert_eq!(holds[0].label.as_deref(), Some("nightly import"));
     /// # drop(permit);
@@ -191,56 +238,32 @@ impl Request {
             bytes <= MAX_LABEL_BYTES
         };
         let label: String = label.as_ref().chars().take_while(fits).collect();
-        self.costs.label = Some(label.into());
+        self.wanted.costs.label = Some(label.into());
         self
     }
 
     /// The request's label.
     #[inline]
     pub(crate) fn label_text(&self) -> Option<&str> {
-        self.costs.label.as_deref()
+        self.wanted.costs.label.as_deref()
     }
 
-    /// The set that the request was prepared for.
-    pub(crate) fn limit_set(&self) -> &LimitSet {
-        &self.set
+    /// The set that the request takes from.
+    pub fn limit_set(&self) -> &'a LimitSet {
+        self.set
     }
 
-    /// The costs, if the request may be used on `set`.
+    /// The costs, if none is missing.
     #[inline(always)]
-    pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Box<Error>> {
-        if !self.set.is_same_set(set) {
-            self.require_same_file(set)?;
-        }
+    pub(crate) fn costs(&self) -> Result<&Costs, Box<Error>> {
         self.require_costs()?;
-        Ok(&self.costs)
-    }
-
-    /// Requires both handles to belong to the same set of the same file, opened more than once: limits have the same
-    /// positions in all of them.
-    #[cold]
-    fn require_same_file(&self, set: &LimitSet) -> Result<(), Box<Error>> {
-        let (prepared, used) = (self.set.segment_path(), set.segment_path());
-        let is_same_file = self.set.is_in_file_of(set);
-        if is_same_file && self.set.position() == set.position() {
-            return Ok(());
-        }
-        let name = self.set.name();
-        Err(Box::new(Error::Request(RequestError::ForeignRequest {
-            set: set.name().to_owned(),
-            path: used.to_owned(),
-            prepared_for: if prepared == used && !is_same_file {
-                format!("set `{name}` of another segment that was or is at this path")
-            } else {
-                format!("set `{name}` of {}", prepared.display())
-            },
-        })))
+        Ok(&self.wanted.costs)
     }
 
     /// Requires a cost for every limit that needs one.
     #[inline(always)]
     pub(crate) fn require_costs(&self) -> Result<(), Box<Error>> {
-        if self.lacks_costs {
+        if self.wanted.lacks_costs {
             return Err(self.set.cost_required());
         }
         Ok(())
