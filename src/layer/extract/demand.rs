@@ -215,7 +215,8 @@ impl Demand {
     }
 
     /// Names the [tier](crate::Tier) of the key, into which it is put before the decision: see
-    /// [`Request::set_tier`].
+    /// [`Request::set_tier`]. Where another extractor finds the key, such as [`ByHeader`](crate::layer::ByHeader), a
+    /// closure asks that one and names the tier of what it answers.
     ///
     /// ```
     /// # use std::time::Duration;

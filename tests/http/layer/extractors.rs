@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
+use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use shmlimit::layer::{Demand, ExtractError, Extractor, LimitLayer, OnError};
@@ -117,11 +118,11 @@ async fn an_error_of_an_extractor_is_answered_as_one_of_the_limits() {
     assert_eq!(answer_to(&unknown, Request::new(())).await.status(), 500);
 }
 
-/// How many requests of a client are admitted, of at most ten.
-async fn admitted<E: Extractor>(layer: &LimitLayer<E>, client: Client) -> usize {
+/// How many of ten such requests are admitted.
+async fn admitted<E: Extractor>(layer: &LimitLayer<E>, request: impl Fn() -> Request<()>) -> usize {
     let mut admitted = 0;
     for _ in 0..10 {
-        admitted += usize::from(answer_to(layer, of(client)).await.status() == 200);
+        admitted += usize::from(answer_to(layer, request()).await.status() == 200);
     }
     admitted
 }
@@ -148,8 +149,20 @@ async fn a_demand_names_the_tier_of_its_key() {
             tier,
             capacity: None,
         };
-        assert_eq!(admitted(&layer, client).await, expected, "{tier}");
+        assert_eq!(admitted(&layer, || of(client)).await, expected, "{tier}");
     }
+    // The key of another extractor, too.
+    let by_header = limits.demand().by_header(HeaderName::from_static("x-api-key"));
+    let by_header = by_header.expect("keyed");
+    let layer = LimitLayer::new(move |head: &Parts| {
+        let demand = by_header.extract(head)?;
+        Ok(demand.map(|demand| demand.with_tier("gold")).transpose()?)
+    });
+    let request = || {
+        let request = Request::get("/").header("x-api-key", "ann");
+        request.body(()).expect("a request")
+    };
+    assert_eq!(admitted(&layer, request).await, 5);
     let unknown = limits.demand().with_tier("gld");
     assert!(matches!(
         unknown,
@@ -175,6 +188,6 @@ async fn a_demand_gives_its_key_a_capacity_of_its_own() {
             tier: "default",
             capacity,
         };
-        assert_eq!(admitted(&layer, client).await, expected, "{capacity:?}");
+        assert_eq!(admitted(&layer, || of(client)).await, expected, "{capacity:?}");
     }
 }

@@ -10,7 +10,7 @@ use hyper::{Request, Response};
 use shmlimit::layer::{ClientAddress, Demand, LimitBody, LimitLayer, OnError};
 use shmlimit::{
     Declaration, Error, Keyed, Limit, OpenOptions, Removal, RemovalCause, RequestError, Segment,
-    SegmentError, SetDeclaration,
+    SegmentError, SetDeclaration, Tier,
 };
 
 use crate::scene::process::eventually;
@@ -236,4 +236,39 @@ async fn a_request_that_waits_goes_on_waiting_in_the_successor() {
     eventually("what was held in the removed segment is given back", || {
         segment.snapshot().expect("a copy").sets[0].active == 0
     });
+}
+
+#[tokio::test]
+async fn the_tier_and_the_capacity_that_a_demand_names_go_on_with_the_successor() {
+    let place = Place::new();
+    let tiers = || {
+        let set = SetDeclaration::new("api").keyed(Keyed::new(10));
+        set.add_limit(requests(1))
+            .add_tier(Tier::new("gold").capacity("requests", 50))
+    };
+    let overrides = || {
+        let set = SetDeclaration::new("own").keyed(Keyed::new(10).overrides(true));
+        set.add_limit(requests(1))
+    };
+    let segment = place.create([tiers(), overrides()]);
+    let of_set = |name: &str| {
+        let set = segment.set(name).expect("declared");
+        Demand::new(set.request())
+            .and_then(|demand| demand.key("ann"))
+            .expect("keyed")
+    };
+    let layers = [
+        of_set("api").with_tier("gold").expect("declared"),
+        of_set("own").with_override("requests", 50).expect("declared"),
+    ]
+    .map(LimitLayer::new);
+    for layer in &layers {
+        let (status, told) = told(&answer(layer, "/").await);
+        assert!(status == 200 && told.starts_with("\"requests\";r=49;"), "{told}");
+    }
+    place.remove();
+    let _successor = place.create([overrides(), tiers()]);
+    for layer in &layers {
+        first_of_successor(layer, |told| told.starts_with("\"requests\";r=49;")).await;
+    }
 }
