@@ -28,7 +28,8 @@ class Worker:
         application = celery.Celery("countdowns", broker="memory://", set_as_current=False)
         application.conf.update(task_ignore_result=True)
 
-        @application.task(base=limited(limits, timeout=0, retry_delay=RETRY_DELAY, **options))
+        # Not shared: other applications of this process would get it, too.
+        @application.task(base=limited(limits, timeout=0, retry_delay=RETRY_DELAY, **options), shared=False)
         def job() -> str:
             return "ran"
 
