@@ -418,11 +418,12 @@ def reopen(
     return segment
 
 
-def open_as(segment: Segment, path: str | os.PathLike[str], clock: VirtualClock | None) -> Segment:
-    """Creates another segment with the declaration of an open one, whose use it does not share.
+def open_with(segment: Segment, name: str, path: str | os.PathLike[str], clock: VirtualClock | None) -> Segment:
+    """Creates another segment with a set of an open one, as it is declared there.
 
     Args:
         segment: The segment.
+        name: The set.
         path: The file of the other one.
         clock: The clock that the other one follows; None for real time.
 
@@ -430,6 +431,7 @@ def open_as(segment: Segment, path: str | os.PathLike[str], clock: VirtualClock 
         The other one, opened with the same options. It neither asks a store nor writes checkpoints.
     """
     declared = segment.declaration()
+    declared["set"] = [each for each in declared["set"] if each["name"] == name]
     declared["segment"] = {
         name: each for name, each in declared["segment"].items() if name not in ("path", "checkpoint", "version")
     }

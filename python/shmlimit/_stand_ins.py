@@ -12,7 +12,7 @@ from typing import Any
 from shmlimit import _native
 from shmlimit._clock import VirtualClock
 from shmlimit._pool import Pool
-from shmlimit._segment import Segment, open_as, reopen
+from shmlimit._segment import Segment, open_with, reopen
 from shmlimit._set_handle import SetHandle
 
 
@@ -41,14 +41,14 @@ class StandIns:
         segment = limits._segment
         if segment._clock is not None or Path(limits.path).parent == self._directory:
             return limits
-        key = limits.path, segment._options
+        key = limits.path, segment._options, limits.name
         with self._making:
             stand_in = self._segments.get(key)
             if stand_in is None:
                 path = self._directory / f"stand-in-{len(self._segments)}.limits"
                 # Handles outlive the segment objects that gave them.
                 source = reopen(limits.path, *segment._options) if segment.closed else segment
-                stand_in = self._segments[key] = open_as(source, path, self._clock)
+                stand_in = self._segments[key] = open_with(source, limits.name, path, self._clock)
         found = stand_in[limits.name]
         return found if limits.label is None else found.labelled(limits.label)
 

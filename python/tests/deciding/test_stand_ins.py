@@ -101,6 +101,17 @@ def test_tasks_wait_for_stand_ins(opened: sl.Segment) -> None:
     assert opened["places"].try_acquire()
 
 
+@pytest.mark.usefixtures("shmlimit_fresh")
+def test_a_set_that_a_directory_gets_later_has_a_stand_in_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = f"{tmp_path_factory.mktemp('sets')}/app.limits.d/"
+    sets = [sl.LimitSet("api", ONE), sl.LimitSet("mail", ONE)]
+    segment = sl.open(directory, sets[:1])
+    assert [bool(segment["api"].check()) for _ in range(2)] == [True, False]
+    sl.open(directory, sets)
+    assert [bool(segment["mail"].check()) for _ in range(2)] == [True, False]
+    assert not segment["api"].check()
+
+
 CHANGES: dict[str, Callable[[sl.SetHandle], object]] = {
     "assign": lambda limits: limits.assign("a", "default"),
     "override": lambda limits: limits.override("a", "requests", 5),
