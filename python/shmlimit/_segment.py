@@ -195,8 +195,8 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         declaration keep it, unless their declaration has a higher version.
 
         Args:
-            config: The whole declaration to put into force. In a directory, sets that it has besides are created, and those
-                that it does not have stay as they are.
+            config: The whole declaration to put into force. In a directory, sets that are not there yet are created,
+                and those that it does not have stay as they are.
 
         Returns:
             Each change that was made, in words.
@@ -310,10 +310,10 @@ def open(  # noqa: A001
     """Opens a segment; with a declaration, creates it if it does not exist yet.
 
     Args:
-        path: The file, usually in /dev/shm; defaults to the path in the declaration. A path that ends in `/` or `.d`, or
-            where a directory is, is that of a directory with a file for each set (`"/dev/shm/app.limits.d/"`): sets are
-            then added to the declaration and left out of it without ending a process. Its parent must exist. A set that
-            is left out keeps its file, which `limitctl list` names until it is removed.
+        path: The file, usually in /dev/shm; defaults to the path in the declaration. A path that ends in `/` or `.d`,
+            or where a directory is, is that of a directory with a file for each set (`"/dev/shm/app.limits.d/"`): sets
+            are then added to the declaration and left out of it without ending a process. Its parent must exist. A set
+            that is left out keeps its file, which `limitctl list` names until it is removed.
         config: The declaration: the path of a TOML file, one or more `LimitSet`s, or a mapping with the TOML's fields.
         mode: The file's permissions, such as 0o660 or `"0660"`; default 0o600. Only with `LimitSet`s. An existing file
             keeps its own mode: the difference is in `mismatches` and logged, with the command that changes it.
@@ -449,8 +449,10 @@ def open_with(segment: Segment, name: str, path: str | os.PathLike[str], clock: 
 
 
 def _file_at(path: str) -> tuple[tuple[int, int], ...] | None:
-    """The identity of the file at a path, or of all files of a directory with one for each set: the segment or a set of
-    it may have been removed, and another be in its place."""
+    """The identity of the file at a path, or of all files of a directory with one for each set.
+
+    The segment, or a set of it, may have been removed, and another be in its place.
+    """
     try:
         status = os.stat(path)
         if not stat.S_ISDIR(status.st_mode):

@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import shmlimit as sl
 
 from .conftest import Serve, Server, wait_until
@@ -33,11 +35,11 @@ class _Load:
             thread.start()
 
     def _ask(self, server: Server) -> None:
-        while not self._stop.is_set():
-            try:
+        try:
+            while not self._stop.is_set():
                 self.answers[server.get("/chat").status] += 1
-            except Exception as error:
-                self.failures.append(repr(error))
+        except Exception as error:
+            self.failures.append(repr(error))
 
     def stop(self) -> None:
         """Waits until the last answer has come."""
@@ -106,11 +108,8 @@ def test_sets_are_added_changed_and_removed_by_hup_under_load_and_nothing_is_los
 def test_a_release_with_another_list_is_told_the_way_if_the_segment_is_a_single_file(directory: Path) -> None:
     path = directory / "app.limits"
     with sl.open(path, _calls("chat", CAPACITY)):
-        try:
+        with pytest.raises(sl.ConfigMismatch) as raised:
             sl.open(path, [_calls("chat", CAPACITY), _calls("mail", 5)])
-        except sl.ConfigMismatch as mismatch:
-            assert f"{path}.d/" in mismatch.remedy
-        else:
-            raise AssertionError("it has another list of sets")
+        assert f"{path}.d/" in raised.value.remedy
         with sl.open(f"{path}.d/", [_calls("chat", CAPACITY), _calls("mail", 5)]) as moved:
             assert list(moved) == ["chat", "mail"]
