@@ -116,11 +116,15 @@ pub fn obstacle(
             "as this user nothing more can be said",
             as_owner(path, metadata),
         ),
-        Error::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => (
-            "read_only",
-            "processes can look at the segment here, and not use it",
-            mount_of(path).map(|mount| format!("mount -o remount,rw {}", quoted(&mount.point))),
-        ),
+        Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. })
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+        {
+            (
+                "read_only",
+                "processes can look at the segment here, and not use it",
+                mount_of(path).map(|mount| format!("mount -o remount,rw {}", quoted(&mount.point))),
+            )
+        }
         _ => ("unusable", "no process like this one can open it", None),
     };
     let severity = if matches!(name, "retired") {
@@ -158,7 +162,7 @@ fn not_this_ones(
             format!("it belongs to user {owner}; this process may look at it, and not use it"),
             "for its owner, and whom its mode lets write it, nothing is wrong with it",
         ),
-        Error::Open(OpenError::Io { source, .. })
+        Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. })
             if source.kind() == io::ErrorKind::ReadOnlyFilesystem
                 && snapshot.participants.iter().any(|it| it.alive) =>
         {
