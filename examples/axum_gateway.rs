@@ -8,6 +8,7 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::process::ExitCode;
 
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderName, StatusCode};
@@ -17,7 +18,15 @@ use shmlimit::layer::{ClientAddress, Demand, LimitLayer, Permits};
 use shmlimit::{Declaration, Segment};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
+    if let Err(error) = run().await {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let declaration = Declaration::from_toml(include_str!("axum_gateway.toml"))?;
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());

@@ -29,7 +29,7 @@ name = "job"
   algorithm = "sliding_window"
 TOML
     # Another run may create it in the same moment: then the one that is there serves both.
-    limitctl create --config "$declaration" "$segment" >/dev/null 2>&1 || [ -e "$segment" ]
+    limitctl create "$segment" "$declaration" >/dev/null 2>&1 || [ -e "$segment" ]
 fi
 
 # However it ends, the place is given back when all of the job has ended: there is no lock file to be removed by hand.

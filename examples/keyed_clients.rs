@@ -4,11 +4,20 @@
 //! cargo run --example keyed_clients
 //! ```
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use shmlimit::{Algorithm, Declaration, Keyed, Limit, Segment, SetDeclaration};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    if let Err(error) = run() {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;
     let hour = Duration::from_secs(3600);
     let declaration = Declaration::new().add_set(

@@ -4,11 +4,20 @@
 //! cargo run --example quick_start
 //! ```
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    if let Err(error) = run() {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?; // for an application, a path such as /dev/shm/api.limits
     let declaration = Declaration::new().add_set(
         SetDeclaration::new("api")

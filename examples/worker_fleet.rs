@@ -2,24 +2,26 @@
 //! `cargo run --example worker_fleet` starts them.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use shmlimit::{Declaration, Segment};
 
 const DECLARATION: &str = r#"
-    [[set]]
-    name = "mail"
-    limit = [{ name = "sent", kind = "calls", capacity = 100, window = "1h", algorithm = "fixed_window" }]
-    [[set]]
-    name = "reports"
-    limit = [{ name = "in_flight", kind = "concurrency", capacity = 1 }]
+    set = [
+        { name = "mail", limit = [{ name = "sent", kind = "calls", capacity = 100, window = "1h", algorithm = "fixed_window" }] },
+        { name = "reports", limit = [{ name = "in_flight", kind = "concurrency", capacity = 1 }] },
+    ]
 "#;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    match &std::env::args().collect::<Vec<_>>()[..] {
+fn main() -> ExitCode {
+    let done = match &std::env::args().collect::<Vec<_>>()[..] {
         [_, set, path] => work(set, path),
         _ => supervise(),
-    }
+    };
+    done.err().map_or(ExitCode::SUCCESS, |error| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    })
 }
 
 fn supervise() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,15 +38,13 @@ fn supervise() -> Result<(), Box<dyn std::error::Error>> {
         sent += worker.wait_with_output()?.stdout.lines().count();
     }
     println!("four workers sent {sent} messages");
-
     let mut worker = start("reports")?;
     BufReader::new(worker.stdout.take().ok_or("no output")?).read_line(&mut String::new())?; // it has the place
     worker.kill()?; // SIGKILL: it cleans nothing up
     let reports = segment.set("reports")?;
     let _permit = reports.request().acquire(None)?.into_result()?;
     println!("the place of the killed worker came back");
-    worker.wait()?;
-    Ok(())
+    Ok(worker.wait().map(drop)?)
 }
 
 fn work(set: &str, path: &str) -> Result<(), Box<dyn std::error::Error>> {

@@ -60,6 +60,7 @@
 //! | find out what is wrong | [`SegmentReader::diagnose`](snapshot::SegmentReader::diagnose); `limitctl doctor`, `limitctl selftest` |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
+//! | limit only this process and its children | [`Segment::anonymous`] |
 //! | limit an HTTP service | the feature `tower`: `layer::LimitLayer`, `layer::Demand::by_header`; for other servers [`headers::PolicyHeaders`] |
 //! | be notified of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
 //! | see what live permits are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
@@ -140,3 +141,15 @@ struct GuideExamples;
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../docs/moving/tower-governor.md")]
 struct MovingFromTowerGovernor;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/moving/governor.md")]
+struct MovingFromGovernor;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/moving/leaky-bucket.md")]
+struct MovingFromLeakyBucket;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/moving/tokio-semaphore.md")]
+struct MovingFromTokioSemaphore;

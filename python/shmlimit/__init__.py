@@ -67,7 +67,7 @@ from shmlimit._errors import (
 )
 from shmlimit._native import Permit, Refusal, __version__, remove
 from shmlimit._pool import Pool
-from shmlimit._segment import Segment, open  # noqa: A004
+from shmlimit._segment import Segment, anonymous, open  # noqa: A004
 from shmlimit._set_handle import SetHandle
 
 __all__ = [
@@ -112,6 +112,7 @@ __all__ = [
     "UnknownName",
     "VirtualClock",
     "__version__",
+    "anonymous",
     "open",
     "remove",
     "results",

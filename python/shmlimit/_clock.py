@@ -1,4 +1,4 @@
-"""Time that stands still until a test moves it."""
+"""Time that stands still until a test moves it, or waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _START = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
 class VirtualClock(_native.VirtualClock):
-    """A clock for tests: it stands still until it is moved, and moves only forward.
+    """A clock for tests: it stands still until it is moved or something waits, and moves only forward.
 
     A segment opened with `shmlimit.open(..., clock=clock)` follows this clock alone: limits replenish, windows turn and
     leases run out exactly as it is moved. As a context manager, it is the clock of every segment that this process
@@ -34,19 +34,34 @@ class VirtualClock(_native.VirtualClock):
         assert limits.check()
 
     The clock belongs to this process: a started or forked process does not share it, and a handle that follows it does
-    not pickle. Waiting does not follow it: the timeouts of `acquire` are real time, and a request that waits for time
-    to pass looks again after that much real time. In tests, ask without waiting.
+    not pickle.
+
+    Timeouts count by it, and waiting takes no real time: `acquire` and `acquire_async` move the clock to the next instant
+    that matters, which is when time alone admits the request or its timeout passes. If several wait, the clock goes to
+    the first of their instants. A request that waits for what others hold cannot know whether they are about to give it
+    back: it leaves them 20 ms of real time in which no wait begins or ends. Where that is too little, or where a test
+    moves the clock under a request that waits, make the clock with `auto_advance=False`.
+
+        with clock:
+            slots = sl.anonymous(sl.LimitSet("slots", [sl.Concurrency("c", 1)]))["slots"]
+        held = slots.acquire()
+        before = clock.now
+        with pytest.raises(sl.AcquireTimeout):
+            slots.acquire(timeout=3600)  # at once
+        assert clock.now == before + 3600
     """
 
     __slots__ = ()
 
-    def __new__(cls, now: Instant = _START) -> Self:
+    def __new__(cls, now: Instant = _START, *, auto_advance: bool = True) -> Self:
         """Makes a clock.
 
         Args:
             now: The time it shows; by default the beginning of the year 2000, UTC.
+            auto_advance: Whether waiting moves the clock. If not, a request that waits does so until the clock is moved,
+                for ever if nothing else does that.
         """
-        return super().__new__(cls, _since_epoch(now))
+        return super().__new__(cls, _since_epoch(now), auto_advance=auto_advance)
 
     def advance(self, seconds: float | timedelta) -> None:
         """Moves the clock forward.

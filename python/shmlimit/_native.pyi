@@ -394,7 +394,7 @@ class Pool:
 class Segment:
     def __new__(
         cls,
-        path: _Path,
+        path: _Path | None,
         declaration: Declaration | None = None,
         *,
         lock_timeout: _Span | None = None,
@@ -428,7 +428,7 @@ class Segment:
 
 @disjoint_base
 class VirtualClock:
-    def __new__(cls, now: _Span) -> Self: ...
+    def __new__(cls, now: _Span, *, auto_advance: bool = True) -> Self: ...
     @property
     def now(self) -> float: ...
     def _advance(self, seconds: _Span) -> None: ...

@@ -52,7 +52,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
 
     def __new__(
         cls,
-        path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+        path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
         declaration: _native.Declaration | None = None,
         *,
         strict: bool = True,
@@ -63,7 +63,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         log_requests: bool = False,
         ask_store: bool = True,
     ) -> Self:
-        """Opens a segment, like `open`."""
+        """Opens a segment, like `open`; without a path, makes one, like `anonymous`."""
         clock = clock or current_clock()
         self = super().__new__(
             cls,
@@ -375,6 +375,56 @@ def open(  # noqa: A001
         trust_any_owner=trust_any_owner,
         clock=clock,
         on_mismatch=on_mismatch,
+        log_requests=log_requests,
+        ask_store=ask_store,
+    )
+
+
+def anonymous(
+    config: Config,
+    *,
+    participants: int | None = None,
+    lock: LockKind | None = None,
+    strict: bool = True,
+    lock_timeout: float | timedelta = 2.0,
+    clock: VirtualClock | None = None,
+    version: int | None = None,
+    log_requests: bool = False,
+    fleet: Fleet | None = None,
+    ask_store: bool = True,
+) -> Segment:
+    """Makes a segment without a file: for tests, for the threads of one program, and for programs that fork workers.
+
+    This process and the children that it forks use it like any other. It is gone, with its counts, when the last of them
+    is, and nothing is left in /dev/shm. Its `path` is that of its descriptor, `/proc/PID/fd/N`: processes of the same
+    user, such as those that `multiprocessing` spawns, and `limitctl`, can open it by that path as long as this process
+    has it open. So its handles pickle, and a pickle that arrives later raises `SegmentError`.
+
+    Args:
+        config: The declaration, as for `open`, without a checkpoint. A path in it plays no part.
+        participants: As for `open`.
+        lock: As for `open`.
+        strict: As for `open`.
+        lock_timeout: As for `open`.
+        clock: As for `open`.
+        version: As for `open`.
+        log_requests: As for `open`.
+        fleet: As for `open`.
+        ask_store: As for `open`.
+
+    Returns:
+        The segment: another with each call.
+
+    Raises:
+        DeclarationError: The declaration is invalid.
+        SegmentError: There is no room, or /proc is not mounted, or the declaration has a checkpoint.
+    """
+    return Segment(
+        None,
+        declaration(config, participants=participants, lock=lock, version=version, fleet=fleet),
+        strict=strict,
+        lock_timeout=lock_timeout,
+        clock=clock,
         log_requests=log_requests,
         ask_store=ask_store,
     )

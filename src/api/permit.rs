@@ -91,6 +91,11 @@ impl<'a> Permit<'a> {
         owned
     }
 
+    /// The set that it was taken from.
+    pub fn set(&self) -> &LimitSet {
+        &self.set
+    }
+
     /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
     /// is dropped or released.
     ///
@@ -136,6 +141,38 @@ impl<'a> Permit<'a> {
         })
     }
 
+    /// Settles everything as unused: every reserved cost and call comes back, as far as the algorithms refund. What is
+    /// held stays held, and the permit is as good as before, for work that goes on without using any of it.
+    ///
+    /// [`cancel`](Self::cancel) also gives back what is held.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("chat")
+    /// #     .add_limit(Limit::rate("tokens", 1_000, Duration::from_secs(60)))
+    /// #     .add_limit(Limit::concurrency("in_flight", 8)));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// let chat = segment.set("chat")?;
+    /// let mut permit = chat.request().with("tokens", 900)?.try_permit()?;
+    /// // The answer was in a cache: no tokens were used, but it still has to be sent.
+    /// assert_eq!(permit.settle_all_unused()?.refunded("tokens"), 900);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`settle`](Self::settle).
+    pub fn settle_all_unused(&mut self) -> Result<Settlement<'_>, Error> {
+        self.require_unsettled()?;
+        let limits = self.settle_to_nothing(LockWait::Timeout)?;
+        Ok(Settlement {
+            set: &self.set,
+            limits,
+        })
+    }
+
     /// Requires that the permit is this process's and not yet settled.
     #[inline]
     pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
@@ -156,10 +193,6 @@ impl<'a> Permit<'a> {
             Phase::Reserved | Phase::Settled => Err(Error::Permit(PermitError::Inherited { set: set() })),
             Phase::Released | Phase::Lost => Err(Error::Permit(PermitError::AlreadyReleased { set: set() })),
         }
-    }
-
-    pub(crate) fn limit_set(&self) -> &LimitSet {
-        &self.set
     }
 
     pub(crate) fn decision(&self) -> &Decision {
@@ -218,11 +251,15 @@ impl<'a> Permit<'a> {
         if self.decision.phase() != Phase::Reserved {
             return Ok(());
         }
+        self.settle_to_nothing(wait).map(drop)
+    }
+
+    fn settle_to_nothing(&mut self, wait: LockWait) -> Result<SettledLimits, Error> {
         let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
         let engine = &self.set.shared().engine;
-        engine.settle(self.set.engine_set(), &self.decision, &unused, wait)?;
+        let limits = engine.settle(self.set.engine_set(), &self.decision, &unused, wait)?;
         self.decision.set_phase(Phase::Settled);
-        Ok(())
+        Ok(limits)
     }
 
     /// Gives back what the permit holds. Further calls do nothing.

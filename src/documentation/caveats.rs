@@ -167,6 +167,14 @@
 //! elsewhere, each operation is [`OpenError::Moved`](crate::OpenError::Moved). A child never waits for what a thread of its parent
 //! had locked inside the process at the fork.
 //!
+//! # Anonymous segments
+//!
+//! An [anonymous](crate::Segment::anonymous) segment has no path but those of its descriptors in `/proc`. Where something
+//! closes all descriptors, as daemons do, the process goes on with it, but children that it forks from then on cannot
+//! join ([`OpenError::Moved`](crate::OpenError::Moved)), and its holders are told dead from living by their process ids
+//! alone. Who else opens it needs `/proc` and the permission to look into the process, which one user's processes have of
+//! each other, unless one of them has changed its user or forbids it (`PR_SET_DUMPABLE`).
+//!
 //! # Several copies in one process
 //!
 //! A process may load the library more than once: a Python extension beside another shared library, or two versions of

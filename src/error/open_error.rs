@@ -166,6 +166,14 @@ pub enum OpenError {
         /// Why it cannot be opened by its descriptor.
         source: io::Error,
     },
+    /// What was asked for needs a segment with a path. See [`Segment::anonymous`](crate::Segment::anonymous).
+    #[error("{}: {why}", path.display())]
+    Anonymous {
+        /// The path of its descriptor in `/proc`, or what such a segment is called before it has one.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: &'static str,
+    },
     /// The segment is from another boot or a copy, yet processes are attached to it.
     #[error("{} was copied or comes from another boot, but processes are attached to it: end them, then open it again", path.display())]
     ForeignBoot {

@@ -141,7 +141,7 @@ impl SharedPermit {
     pub(super) fn handle(&self) -> PermitHandle {
         PermitHandle {
             shared: Arc::downgrade(&self.0),
-            set: lock(&self.0).permit().limit_set().clone(),
+            set: lock(&self.0).permit().set().clone(),
         }
     }
 

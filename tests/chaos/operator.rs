@@ -45,14 +45,21 @@ fn act(world: &World, segment: &Segment, dice: &mut Rng) -> Result<(), Error> {
         8 => {
             // Before it happens: who sees more admitted sees this first.
             truth.add(Count::ResetsBegun);
-            segment.set("plain").expect("declared").reset(&["calls"], false)?;
+            segment
+                .set("plain")
+                .expect("declared")
+                .reset()
+                .limits(["calls"])
+                .run()?;
         }
         9 => segment
             .set("plain")
             .expect("declared")
-            .reset(&["tokens"], false)?,
-        10 => segment.set("keyed").expect("declared").reset(&[], false)?,
-        11 => segment.set("leased").expect("declared").reset(&[], false)?,
+            .reset()
+            .limits(["tokens"])
+            .run()?,
+        10 => segment.set("keyed").expect("declared").reset().run()?,
+        11 => segment.set("leased").expect("declared").reset().run()?,
         12 => {
             segment.rebuild()?;
         }

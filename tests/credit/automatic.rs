@@ -172,7 +172,7 @@ fn a_change_and_a_reset_take_the_batches_back() {
     assert_eq!((unspent(&segment), remaining(&set)), (0, 1_599));
     assert!(check(&set, 1));
     assert_eq!(unspent(&segment), 1_599 / 16 - 1);
-    set.reset(&[], false).expect("works");
+    set.reset().run().expect("works");
     assert_eq!((unspent(&segment), remaining(&set)), (0, 3_200));
     // To batches of a declared size and back.
     let fixed = credit::calls(3_200, Algorithm::Gcra).credit(Credit::batch(10));

@@ -509,7 +509,7 @@ fn a_reset_takes_the_batches_away() {
                 .is_admitted()
         );
     }
-    assert!(set.key(a).expect("keyed").reset(&[]).expect("works"));
+    assert!(set.key(a).expect("keyed").reset().run().expect("works"));
     assert_eq!((remaining(a), remaining(b)), (100, 90));
     for key in [a, b] {
         assert!(
@@ -522,7 +522,7 @@ fn a_reset_takes_the_batches_away() {
         );
     }
     assert_eq!((remaining(a), remaining(b)), (90, 90));
-    set.reset(&[], false).expect("works");
+    set.reset().run().expect("works");
     assert_eq!((remaining(a), remaining(b)), (100, 100));
     assert!(request.check().expect("works").is_admitted());
     assert_eq!((remaining(a), remaining(b)), (100, 90));

@@ -121,7 +121,7 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
         create(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     let all = llm.request().with("tokens", 1000).expect("declared");
     let mut before = expect_permit(all.try_acquire());
-    llm.reset(&[], false).expect("works");
+    llm.reset().run().expect("works");
     let _after = expect_permit(all.try_acquire());
     assert_eq!(
         before.settle([("tokens", 0)]).expect("first").refunded("tokens"),

@@ -176,7 +176,7 @@ const VERBS: [(&str, Verb); 20] = [
             let _ = key.assign("gold");
             let _ = key.override_capacity("units", 50);
             let _ = key.clear_override("units");
-            key.reset(&[])?;
+            key.reset().run()?;
         }
         Ok(Vec::new())
     }),

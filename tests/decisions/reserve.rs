@@ -221,7 +221,7 @@ fn a_reservation_counts_as_a_request_does_that_is_admitted_at_once() {
             .map(|counts| [counts.admitted, counts.taken, counts.near, counts.would_refuse])
             .collect();
         counted.push(counts);
-        set.reset(&[], false).expect("no error");
+        set.reset().run().expect("no error");
     }
     assert_eq!(counted[0], [[2, 10, 1, 0], [1, 1, 0, 1]]);
     assert_eq!(counted[1], [[4, 20, 2, 0], [2, 2, 0, 2]]);

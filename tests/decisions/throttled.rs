@@ -161,9 +161,9 @@ fn a_reset_ends_it() {
         set.key(key).expect("keyed").throttle(HALF).expect("works");
     }
     assert_eq!(are_admitted(), [false, false]);
-    set.key(keys[0]).expect("keyed").reset(&[]).expect("works");
+    set.key(keys[0]).expect("keyed").reset().run().expect("works");
     assert_eq!(are_admitted(), [true, false]);
-    set.reset(&[], false).expect("works");
+    set.reset().run().expect("works");
     assert_eq!(are_admitted(), [true, true]);
 }
 
@@ -223,7 +223,7 @@ fn the_longest_time_begins_at_once() {
         set.throttle(Duration::from_secs(40 * 24 * 3600)).expect("works");
         let refusal = expect_refusal(set.request().try_acquire());
         assert_eq!(refusal.reason(), RefusalReason::Throttled);
-        set.reset(&[], false).expect("works");
+        set.reset().run().expect("works");
     }
 }
 
@@ -298,7 +298,7 @@ fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
             })
             .collect();
         if !ends_by_itself {
-            set.reset(&[], false).expect("works");
+            set.reset().run().expect("works");
         }
         for waiter in waiters {
             let waited = waiter.join().expect("no panic");

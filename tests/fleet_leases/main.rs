@@ -535,6 +535,6 @@ fn a_copy_with_a_damaged_journal_is_another_host_once_it_is_reset() {
     });
     let set = copy.set("api").expect("declared");
     assert!(set.request().try_acquire().is_err(), "it is poisoned");
-    set.reset(&[], false).expect("heals it");
+    set.reset().run().expect("heals it");
     asks_as_a_host_without_a_lease(&copy);
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shmlimit::request::{AcquireFuture, LimitName};
+use shmlimit::request::{AcquireFuture, KeyReset, LimitName, SetReset};
 use shmlimit::{
     Address, Checked, Declaration, Error, Key, LimitSet, OpenOptions, Outcome, Permit, Refusal, Request,
     ReserveOutcome, Segment, Verdict,
@@ -191,11 +191,18 @@ impl Actor {
         if ask.label { request.label(LABEL) } else { request }
     }
 
-    fn named(&self, limit: Option<u8>) -> Vec<&str> {
-        limit
-            .map(|limit| limit_name(&self.declaration, limit))
-            .into_iter()
-            .collect()
+    fn reset<'a>(&self, set: &'a LimitSet, limit: Option<u8>) -> SetReset<'a> {
+        match limit {
+            Some(limit) => set.reset().limits([limit_name(&self.declaration, limit)]),
+            None => set.reset(),
+        }
+    }
+
+    fn reset_key<'a>(&self, reset: KeyReset<'a>, limit: Option<u8>) -> KeyReset<'a> {
+        match limit {
+            Some(limit) => reset.limits([limit_name(&self.declaration, limit)]),
+            None => reset,
+        }
     }
 
     fn take(&mut self, which: u8) -> Option<Held> {
@@ -400,11 +407,12 @@ impl Actor {
             },
             Operation::ThrottleSet(micros) => set.throttle(Duration::from_micros(*micros))?,
             Operation::Reset(limit) => match &subject {
-                Subject::Set(set) => set.reset(&self.named(*limit), false)?,
-                Subject::Key(key, _) => drop(key.reset(&self.named(*limit))?),
-                Subject::Address(address, _) => drop(address.reset(&self.named(*limit))?),
+                Subject::Set(set) => self.reset(set, *limit).run()?,
+                Subject::Key(key, _) => drop(self.reset_key(key.reset(), *limit).run()?),
+                Subject::Address(address, _) => drop(self.reset_key(address.reset(), *limit).run()?),
             },
-            Operation::ResetSet(limit, counters) => set.reset(&self.named(*limit), *counters)?,
+            Operation::ResetSet(limit, true) => self.reset(&set, *limit).counters().run()?,
+            Operation::ResetSet(limit, false) => self.reset(&set, *limit).run()?,
             Operation::Assign(tier) => {
                 if let Subject::Key(key, _) = &subject {
                     key.assign(tier_name(*tier))?;

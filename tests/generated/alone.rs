@@ -121,7 +121,7 @@ fn is_wrong(error: &Error) -> bool {
 impl Scene {
     fn new(declaration: Declaration, start: u64, way: Way) -> Result<Self, Error> {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let clock = VirtualClock::new(Duration::from_millis(start));
+        let clock = VirtualClock::new(Duration::from_millis(start)).auto_advance(false);
         let path = directory.path().join("limits");
         let declaration = declaration.checkpoint(Checkpoint::new(directory.path().join("kept")));
         let options = OpenOptions::new()

@@ -115,7 +115,9 @@ fn a_reset_replenishes_all_networks_of_an_address() {
             .set
             .address(address)
             .expect("counts networks")
-            .reset(&["address"])
+            .reset()
+            .limits(["address"])
+            .run()
             .expect("no error")
     );
     assert_eq!(logins.left("203.0.113.1"), [2, 1]);
@@ -124,12 +126,13 @@ fn a_reset_replenishes_all_networks_of_an_address() {
             .set
             .address(address)
             .expect("counts networks")
-            .reset(&[])
+            .reset()
+            .run()
             .expect("no error")
     );
     assert_eq!(logins.left("203.0.113.1"), [2, 3]);
     let unknown = logins.set.address(ip("203.0.115.1")).expect("counts networks");
-    assert!(!unknown.reset(&[]).expect("no error"));
+    assert!(!unknown.reset().run().expect("no error"));
 }
 
 #[test]

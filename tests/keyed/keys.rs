@@ -96,7 +96,7 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
             .is_none()
     );
     drop(permits);
-    api.key("tenant-3").expect("a key").reset(&[]).expect("works");
+    api.key("tenant-3").expect("a key").reset().run().expect("works");
     let one = reader
         .key_snapshot("api", "tenant-3")
         .expect("keyed")

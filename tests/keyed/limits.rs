@@ -556,14 +556,21 @@ fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
         .iter()
         .flat_map(|key| [take(key, &request), take(key, &request)])
         .collect();
-    assert!(!set.key("nobody").expect("a key").reset(&[]).expect("works"));
+    assert!(!set.key("nobody").expect("a key").reset().run().expect("works"));
     assert!(matches!(
-        set.key("a").expect("a key").reset(&["absent"]),
+        set.key("a").expect("a key").reset().limits(["absent"]).run(),
         Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
-    assert!(set.key("a").expect("a key").reset(&["requests"]).expect("works"));
+    assert!(
+        set.key("a")
+            .expect("a key")
+            .reset()
+            .limits(["requests"])
+            .run()
+            .expect("works")
+    );
     assert_eq!((remaining(&set, "a"), remaining(&set, "b")), (2, 0));
-    set.reset(&[], true).expect("works");
+    set.reset().counters().run().expect("works");
     assert_eq!((remaining(&set, "a"), remaining(&set, "b")), (2, 2));
     let after = first_set(&segment);
     assert_eq!(
@@ -584,7 +591,7 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let mut before = take("a", &request);
     // Of the second reset and the third no less than of the first.
     for reset in 1..=3 {
-        assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
+        assert!(set.key("a").expect("a key").reset().run().expect("works"));
         scene.clock.advance_to(NEW_YEAR + 2 * reset * NANOSECOND);
         let after = take("a", &request);
         let settled = before.settle([("requests", 0)]).expect("works");
@@ -610,7 +617,7 @@ fn a_reset_of_a_key_serves_who_waits_for_it() {
                 .is_admitted()
         });
         eventually("it waits", || queued(&segment) == 1);
-        assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
+        assert!(set.key("a").expect("a key").reset().run().expect("works"));
         assert!(waiter.join().expect("no panic"));
     });
 }

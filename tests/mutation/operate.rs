@@ -63,9 +63,9 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
     for set in segment.sets() {
         take_and_give_back(&set);
         let some: Vec<&str> = set.limits().take(2).collect();
-        check(set.reset(&some, false).err());
+        check(set.reset().limits(some).run().err());
         take_and_give_back(&set);
-        match set.reset(&[], true) {
+        match set.reset().counters().run() {
             Ok(()) => assert_healed(acquire(&set)),
             // Where it is lost what the limits are, there is nothing to begin anew with.
             Err(Error::Segment(SegmentError::Damaged { .. })) if !is_described => {}
@@ -114,7 +114,7 @@ fn use_keys(set: &LimitSet) {
         check(key.clear_override("calls").err());
         check(take_as_declared(set, NAMED_KEY).err());
         check(change_limits(set).err());
-        check(key.reset(&[]).err());
+        check(key.reset().run().err());
     }
 }
 

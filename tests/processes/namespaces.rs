@@ -131,7 +131,7 @@ fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str)
             };
             for _ in 0..3 {
                 is_refused(api.request().try_acquire().map(drop));
-                is_refused(api.reset(&[], false));
+                is_refused(api.reset().run());
                 is_refused(Segment::open(&path).map(drop));
             }
         })

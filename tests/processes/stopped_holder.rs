@@ -66,7 +66,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
         assert!(is_stuck(request.try_acquire(), &child));
         assert!(is_stuck(request.peek(), &child));
         assert!(is_stuck(permit.settle([("tokens", 60)]), &child));
-        assert!(is_stuck(api.reset(&[], false), &child));
+        assert!(is_stuck(api.reset().run(), &child));
         let problem = segment.recover().expect("says what it could not do").sets[0]
             .problem
             .clone();

@@ -183,3 +183,44 @@ fn who_waited_before_a_throttle_looks_when_it_ends() {
     // Who is not told sleeps for a second each time.
     assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
 }
+
+#[test]
+fn a_queue_goes_on_at_the_instant_at_which_a_throttle_ends() {
+    for pause in [50, 100, 400, 1000].map(Duration::from_millis) {
+        let scene = Scene::new(places(1));
+        let set = scene.set();
+        let mut permit = expect_permit(set.request().try_acquire());
+        let began = scene.clock.now();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| drop(expect_permit(set.request().acquire(None))));
+            eventually("it waits", || scene.snapshot().tickets.len() == 1);
+            permit.throttled(pause).expect("works");
+            let _ = scene.clock.clone().auto_advance(true);
+            waiter.join().expect("no panic");
+        });
+        assert_eq!(scene.clock.now() - began, pause);
+    }
+}
+
+#[test]
+fn who_comes_after_many_whose_time_is_up_waits_for_what_the_rate_needs() {
+    let limit = Limit::calls("calls", 10, SECOND).burst(1);
+    let scene = Scene::new(SetDeclaration::new("set").add_limit(limit));
+    let set = scene.set();
+    drop(expect_permit(set.request().try_acquire()));
+    let mut left: Vec<_> = (0..8)
+        .map(|_| Box::pin(set.request().acquire_async(SECOND / 20)))
+        .collect();
+    for future in &mut left {
+        assert!(poll_once(future).is_pending());
+    }
+    scene.pass(SECOND / 20);
+    let _ = scene.clock.clone().auto_advance(true);
+    // Nobody has polled them since.
+    let began = scene.clock.now();
+    for calls in 0..3 {
+        drop(expect_permit(set.request().acquire(None)));
+        assert_eq!(scene.clock.now() - began, SECOND / 20 + calls * SECOND / 10);
+    }
+    drop(left);
+}

@@ -72,7 +72,7 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
     let named = each_survives!(shmlimit::pool: Chosen<'static>, PoolRequest, PoolStrategy);
     assert_complete("src/pool.rs", &[], &named);
     let named = each_survives!(shmlimit::request:
-        AcquireFuture<'static>, LimitIndex, RequestEvent<'static>, RequestEventKind,
+        AcquireFuture<'static>, KeyReset<'static>, LimitIndex, RequestEvent<'static>, RequestEventKind, SetReset<'static>,
     );
     assert_complete("src/request/mod.rs", &["LimitName"], &named);
     let named = each_survives!(shmlimit::fleet:

@@ -5,4 +5,5 @@ mod documents;
 mod fork_safety;
 mod layers;
 mod public_names;
+mod public_types;
 mod unsafe_code;

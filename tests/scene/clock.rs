@@ -33,7 +33,7 @@ impl Scene {
 
     pub fn declared(start: Duration, declaration: &Declaration) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let clock = VirtualClock::new(start);
+        let clock = VirtualClock::new(start).auto_advance(false);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
             .create(directory.path().join("limits"), declaration)

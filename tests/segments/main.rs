@@ -1,5 +1,6 @@
 //! The file of a segment: how it is made, found, attached, damaged, copied and removed.
 
+mod anonymous;
 mod attachments;
 mod checkpoints;
 mod cold_start;

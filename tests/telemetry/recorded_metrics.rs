@@ -199,7 +199,7 @@ fn counters_go_on_where_a_segment_is_made_anew_or_its_counters_are_reset() {
     let set = second.set("api").expect("declared");
     ask(&set, 5);
     counted(&recorder, &second, [4, 6, 2]);
-    set.reset(&[], true).expect("works");
+    set.reset().counters().run().expect("works");
     ask(&set, 1);
     counted(&recorder, &second, [5, 6, 2]);
 }

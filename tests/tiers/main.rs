@@ -251,9 +251,9 @@ fn a_reset_replenishes_a_key_and_leaves_it_in_its_tier() {
         assert_eq!(admitted(&set, "rich"), 100);
         let key = "rich";
         if reset == 0 {
-            assert!(set.key(key).expect("keyed").reset(&[]).expect("no error"));
+            assert!(set.key(key).expect("keyed").reset().run().expect("no error"));
         } else {
-            set.reset(&[], false).expect("no error");
+            set.reset().run().expect("no error");
         }
         assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), "gold");
     }

@@ -426,7 +426,7 @@ fn what_was_reserved_before_a_change_of_tier_is_not_refunded() {
             .expect("not settled yet")
             .refunded("units");
         set.key(key).expect("keyed").assign("default").expect("a tier");
-        set.key(key).expect("keyed").reset(&[]).expect("no error");
+        set.key(key).expect("keyed").reset().run().expect("no error");
         refunded
     };
     assert_eq!(refunded(&[]), 5);

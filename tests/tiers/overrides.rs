@@ -464,7 +464,7 @@ fn a_capacity_of_its_own_survives_another_declaration() {
         .expect("keyed")
         .override_capacity("requests", 30)
         .expect("a capacity");
-    set.key(key).expect("keyed").reset(&[]).expect("no error");
+    set.key(key).expect("keyed").reset().run().expect("no error");
     assert_eq!(admitted_calls(&set, "a"), 30);
     let other = scene.other();
     other
@@ -611,9 +611,9 @@ fn a_reset_replenishes_a_key_and_leaves_it_its_capacity() {
     for reset in [0, 1] {
         assert_eq!(admitted(&set, "a"), 20);
         if reset == 0 {
-            assert!(set.key(key).expect("keyed").reset(&[]).expect("no error"));
+            assert!(set.key(key).expect("keyed").reset().run().expect("no error"));
         } else {
-            set.reset(&[], false).expect("no error");
+            set.reset().run().expect("no error");
         }
     }
     assert_eq!(admitted(&set, "a"), 20);
@@ -639,7 +639,7 @@ fn what_was_reserved_before_a_change_of_capacity_is_not_refunded() {
             .expect("keyed")
             .clear_override("units")
             .expect("no error");
-        set.key(key).expect("keyed").reset(&[]).expect("no error");
+        set.key(key).expect("keyed").reset().run().expect("no error");
         settled.refunded("units")
     };
     assert_eq!(refunded(&[]), 5);

@@ -181,7 +181,7 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
             );
         }
         let settled = permit.settle([("units", 0)]).expect("not settled yet");
-        set.key(key).expect("keyed").reset(&[]).expect("no error");
+        set.key(key).expect("keyed").reset().run().expect("no error");
         settled.refunded("units")
     };
     assert_eq!(refunded(&[(20, 20), (20, 20), (20, 20)]), 5);

@@ -5,3 +5,4 @@ mod rate_bound;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod virtual_clock;
+mod waiting;

@@ -6,6 +6,7 @@ use shmlimit::fleet::LeaseReply;
 
 /// A grant, possibly of nothing, and what only the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The part that is installed in the segment.
     pub reply: LeaseReply,
@@ -17,6 +18,7 @@ pub struct Grant {
 
 /// The store's answer to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StoreAnswer {
     /// The host's lease from now on.
     Granted(Grant),

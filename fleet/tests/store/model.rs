@@ -179,7 +179,7 @@ impl Seen {
             StoreAnswer::Declared { .. } => self.declared += 1,
             StoreAnswer::Stale { .. } => self.stale += 1,
             StoreAnswer::SpentFell { .. } => self.fell += 1,
-            StoreAnswer::Foreign { .. } | StoreAnswer::Protocol { .. } => panic!("{answer:?}"),
+            _ => panic!("{answer:?}"),
         }
     }
 }

@@ -156,6 +156,7 @@ fn path(error: &Error) -> Option<&Path> {
             | OpenError::NotACheckpoint { path, .. }
             | OpenError::Incompatible { path, .. }
             | OpenError::ForeignNamespace { path, .. }
+            | OpenError::Anonymous { path, .. }
             | OpenError::ForeignBoot { path }
             | OpenError::Moved { path, .. }
             | OpenError::WrongSize { path, .. }

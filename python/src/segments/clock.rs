@@ -1,11 +1,11 @@
-//! A clock that tests move by hand.
+//! A clock that tests move, by hand or by waiting.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::interpreter::seconds::{duration, seconds};
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until it is moved, or until somebody waits.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
 pub struct VirtualClock {
     pub clock: shmlimit::VirtualClock,
@@ -14,9 +14,10 @@ pub struct VirtualClock {
 #[pymethods]
 impl VirtualClock {
     #[new]
-    fn new(now: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (now, *, auto_advance=true))]
+    fn new(now: &Bound<'_, PyAny>, auto_advance: bool) -> PyResult<Self> {
         Ok(Self {
-            clock: shmlimit::VirtualClock::new(duration(now)?),
+            clock: shmlimit::VirtualClock::new(duration(now)?).auto_advance(auto_advance),
         })
     }
 

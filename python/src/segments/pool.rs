@@ -63,7 +63,7 @@ impl Pool {
     ) -> PyResult<WithHandle<Outcome<'static>>> {
         let logged = self.handle.log_requests(py);
         let outcome = match answer.separate(|answer| answer) {
-            Ok(chosen) => Ok(chosen.map_to_member(py, |Chosen { index, outcome }| (index, outcome))),
+            Ok(chosen) => Ok(chosen.map_to_member(py, |Chosen { index, outcome, .. }| (index, outcome))),
             Err(error) => Err(error),
         };
         match (logged, outcome) {

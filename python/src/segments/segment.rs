@@ -93,7 +93,7 @@ impl Segment {
     #[expect(clippy::too_many_arguments, reason = "they are named")]
     fn new(
         py: Python<'_>,
-        path: &Bound<'_, PyAny>,
+        path: Option<&Bound<'_, PyAny>>,
         declaration: Option<&Declaration>,
         lock_timeout: Option<&Bound<'_, PyAny>>,
         trust_any_owner: bool,
@@ -102,7 +102,7 @@ impl Segment {
         log_requests: bool,
         ask_store: bool,
     ) -> PyResult<Self> {
-        let path = file_path(path)?;
+        let path = path.map(file_path).transpose()?;
         let mut options = OpenOptions::new()
             .trust_any_owner(trust_any_owner)
             .on_mismatch(chosen("on_mismatch", on_mismatch)?)
@@ -120,9 +120,11 @@ impl Segment {
         }
         let declaration = declaration.map(|declaration| &declaration.declaration);
         // Another process may be creating it, which takes longer the larger its file is.
-        let segment = py.detach(|| match declaration {
-            None => options.open(&path),
-            Some(declaration) => options.open_or_create(&path, declaration),
+        let segment = py.detach(|| match (&path, declaration) {
+            (Some(path), None) => options.open(path),
+            (Some(path), Some(declaration)) => options.open_or_create(path, declaration),
+            (None, Some(declaration)) => options.anonymous(declaration),
+            (None, None) => options.anonymous(&shmlimit::Declaration::new()),
         });
         let segment = segment.or_raise(py)?;
         log::forget_removal(segment.path());

@@ -512,14 +512,35 @@ impl SetHandle {
                 let message = "counters are those of the whole set: reset them without a key".to_owned();
                 Err(exception(py, "RequestError", message))
             }
-            None => set.reset(&limits, counters).or_raise(py),
+            None => {
+                let mut reset = set.reset();
+                if !limits.is_empty() {
+                    reset = reset.limits(limits);
+                }
+                if counters {
+                    reset = reset.counters();
+                }
+                reset.run().or_raise(py)
+            }
             Some(key) if self.of_set().is_by_address => {
                 let address = set.address(key::address(key)?).or_raise(py)?;
-                address.reset(&limits).or_raise(py).map(drop)
+                let reset = address.reset();
+                let reset = if limits.is_empty() {
+                    reset
+                } else {
+                    reset.limits(limits)
+                };
+                reset.run().or_raise(py).map(drop)
             }
             Some(key) => {
                 let key = set.key(key::bytes(key)?).or_raise(py)?;
-                key.reset(&limits).or_raise(py).map(drop)
+                let reset = key.reset();
+                let reset = if limits.is_empty() {
+                    reset
+                } else {
+                    reset.limits(limits)
+                };
+                reset.run().or_raise(py).map(drop)
             }
         }
     }

@@ -110,7 +110,7 @@ impl Waiting {
                     return Ok(None);
                 }
                 Poll::Ready(chosen) => {
-                    chosen.map(|Chosen { index, outcome }| future.map_to_member(py, |_| (index, outcome)))
+                    chosen.map(|Chosen { index, outcome, .. }| future.map_to_member(py, |_| (index, outcome)))
                 }
             },
         };

@@ -1,5 +1,6 @@
 """A clock that tests move, and the fixtures that give them one."""
 
+import asyncio
 import os
 import pickle
 import re
@@ -89,6 +90,50 @@ def test_the_clock_goes_forward_only():
     clock.set(1001.5)
     assert clock.now == 1001.5
     assert repr(sl.VirtualClock()) == "<VirtualClock at 2000-01-01T00:00:00+00:00>"
+
+
+def test_a_wait_moves_the_clock_to_its_turn_or_to_the_end_of_its_timeout(segment_path):
+    clock = sl.VirtualClock(1000)
+    declared = sl.LimitSet("api", [HOURLY, sl.Concurrency("places", 1)])
+    limits = sl.open(segment_path, declared, clock=clock)["api"]
+    held = limits.acquire()
+    with pytest.raises(sl.AcquireTimeout):
+        limits.acquire(timeout=86_400)
+    assert clock.now == 1000 + 86_400
+    held.release()
+    limits.acquire(timeout=1).release()
+    limits.acquire(timeout=86_400).release()
+    assert clock.now == 1000 + 86_400 + 3600
+
+
+def test_tasks_wait_by_the_clock_as_threads_do(segment_path):
+    async def wait():
+        for hours in range(5):
+            await limits.acquire_async(timeout=86_400)
+            assert clock.now == 1000 + 3600 * hours
+        with pytest.raises(sl.AcquireTimeout):
+            await limits.acquire_async(timeout=60)
+        assert clock.now == 1000 + 4 * 3600 + 60
+
+    clock = sl.VirtualClock(1000)
+    limits = sl.open(segment_path, sl.LimitSet("api", [HOURLY]), clock=clock)["api"]
+    asyncio.run(wait())
+
+
+def test_a_clock_that_does_not_advance_by_itself_leaves_that_to_the_test(segment_path):
+    clock = sl.VirtualClock(1000, auto_advance=False)
+    limits = sl.open(segment_path, sl.LimitSet("api", [HOURLY]), clock=clock)["api"]
+    assert limits.check()
+
+    async def wait():
+        waiting = asyncio.ensure_future(limits.acquire_async(timeout=86_400))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert clock.now == 1000
+        clock.advance(3600)
+        await waiting
+
+    asyncio.run(wait())
 
 
 def test_what_is_opened_while_a_clock_is_entered_goes_by_it(segment_path):

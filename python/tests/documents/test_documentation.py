@@ -201,7 +201,7 @@ def test_a_block_that_says_why_it_is_not_run(block):
 def test_the_guide_of_limitctl_shows_what_create_prints(run):
     guide = (ROOT / "docs" / "limitctl.md").read_text()
     printed = run(
-        ["bash", "-e"], "limitctl create --config tools/limitctl/examples/gateway.toml /dev/shm/gateway.limits"
+        ["bash", "-e"], "limitctl create /dev/shm/gateway.limits tools/limitctl/examples/gateway.toml"
     )
     assert re.sub(r"/dev/shm/documents-[^/]+", "/dev/shm", printed) in guide
 

@@ -5,6 +5,7 @@ mod changes;
 mod comparison;
 mod compile;
 mod file_of_set;
+mod known_fields;
 mod limit;
 mod options;
 mod place;
@@ -301,9 +302,16 @@ impl Declaration {
     }
 
     fn parse(text: &str, origin: &str) -> Result<Self, DeclarationError> {
-        let declaration: Self = toml::from_str(text).map_err(|error| DeclarationError::Syntax {
-            origin: origin.to_owned(),
-            reason: error.to_string().trim_end().to_owned(),
+        let declaration: Self = toml::from_str(text).map_err(|error| {
+            let mut reason = error.to_string().trim_end().to_owned();
+            if let Some(advice) = known_fields::advice(error.message()) {
+                reason.push_str(": ");
+                reason.push_str(&advice);
+            }
+            DeclarationError::Syntax {
+                origin: origin.to_owned(),
+                reason,
+            }
         })?;
         declaration.validate()?;
         Ok(declaration)

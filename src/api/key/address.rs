@@ -9,8 +9,8 @@ use crate::error::Error;
 /// An address and the networks that contain it. See [`LimitSet::address`].
 #[derive(Clone, Debug)]
 pub struct Address<'a> {
-    set: &'a LimitSet,
-    networks: Networks,
+    pub(crate) set: &'a LimitSet,
+    pub(crate) networks: Networks,
 }
 
 impl LimitSet {
@@ -26,21 +26,5 @@ impl LimitSet {
             set: self,
             networks: self.engine_set().networks_of(address),
         })
-    }
-}
-
-impl Address<'_> {
-    /// Replenishes the named limits, or all limits if none is named, for all networks that contain the address.
-    /// Returns whether any of the networks had used something. The networks are replenished one by one.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::Removed`](crate::SegmentError::Removed),
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
-    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
-    pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
-        let named = self.set.mask_of(limits)?;
-        let engine = &self.set.shared().engine;
-        Ok(engine.reset_networks(self.set.engine_set(), &self.networks, named)?)
     }
 }

@@ -66,22 +66,4 @@ impl<'a> Key<'a> {
     pub fn limit_set(&self) -> &'a LimitSet {
         self.subject.set
     }
-
-    /// Replenishes the named limits of this key, or all of them if none is named. Returns whether the key had a row.
-    /// What it holds stays held.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::Removed`](crate::SegmentError::Removed),
-    /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
-    /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
-    pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
-        let set = self.subject.set;
-        let named = set.mask_of(limits)?;
-        let target = self.subject.target();
-        let Some(key) = target.key else {
-            return Ok(false);
-        };
-        Ok(set.shared().engine.reset_key(target.shard(), key, named)?)
-    }
 }

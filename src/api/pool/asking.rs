@@ -1,7 +1,7 @@
 //! Asking the sets of a pool, at once or in a queue.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Chosen, PoolRequest};
 use crate::api::permit::Outcome;
@@ -79,12 +79,12 @@ impl<'a> PoolRequest<'a> {
         if timeout == Some(Duration::ZERO) {
             return self.try_acquire();
         }
-        let begun = Instant::now();
+        let begun = self.now();
         let index = match self.ask_before_waiting()? {
             Round::Admitted(chosen) => return Ok(chosen),
             Round::Refused { waits_at, .. } => waits_at,
         };
-        let left = what_is_left(timeout, begun);
+        let left = self.what_is_left(timeout, begun);
         let outcome = self.member(index)?.acquire_rows(left, keep_waiting)?;
         Ok(Chosen { index, outcome })
     }
@@ -99,10 +99,10 @@ impl<'a> PoolRequest<'a> {
         &self,
         timeout: T,
     ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + use<'a, T> {
-        self.clone().wait_for_one(timeout.into(), Instant::now())
+        self.clone().wait_for_one(timeout.into(), self.now())
     }
 
-    async fn wait_for_one(self, timeout: Option<Duration>, begun: Instant) -> Result<Chosen<'a>, Error> {
+    async fn wait_for_one(self, timeout: Option<Duration>, begun: u64) -> Result<Chosen<'a>, Error> {
         if timeout == Some(Duration::ZERO) {
             return self.try_acquire();
         }
@@ -110,7 +110,7 @@ impl<'a> PoolRequest<'a> {
             Round::Admitted(chosen) => return Ok(chosen),
             Round::Refused { waits_at, .. } => waits_at,
         };
-        let left = what_is_left(timeout, begun);
+        let left = self.what_is_left(timeout, begun);
         let outcome = self.member(index)?.acquire_async(left).await?;
         Ok(Chosen { index, outcome })
     }
@@ -126,6 +126,18 @@ impl<'a> PoolRequest<'a> {
             waits_at: order.first().copied().unwrap_or_default(),
             shortest: None,
         })
+    }
+
+    /// The time by which its waits are measured.
+    fn now(&self) -> u64 {
+        let first = self.pool.get(0);
+        first.map_or(0, |set| set.shared().engine.wait_nanos())
+    }
+
+    /// What is left of a timeout that started at `begun`.
+    fn what_is_left(&self, timeout: Option<Duration>, begun: u64) -> Option<Duration> {
+        let passed = Duration::from_nanos(self.now().saturating_sub(begun));
+        timeout.map(|timeout| timeout.saturating_sub(passed))
     }
 
     /// Asks one set after the other until one admits the request.
@@ -162,9 +174,4 @@ impl<'a> PoolRequest<'a> {
             None => Err(impossible.unwrap_or(Error::Request(RequestError::EmptyPool))),
         }
     }
-}
-
-/// What is left of a timeout that started at `begun`.
-fn what_is_left(timeout: Option<Duration>, begun: Instant) -> Option<Duration> {
-    timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()))
 }

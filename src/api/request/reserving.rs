@@ -7,7 +7,6 @@ use crate::api::permit::Permit;
 use crate::api::refusal::Refusal;
 use crate::engine::{Decision, Reserved};
 use crate::error::Error;
-use crate::shm::time::clock::boot_nanos;
 use crate::units::nanos_from_duration;
 
 /// The answer to [`Request::reserve`]. A refusal is not an error.
@@ -43,7 +42,7 @@ impl<'a> ReserveOutcome<'a> {
 pub struct Reservation<'a> {
     permit: Permit<'a>,
     delay: Duration,
-    /// On the boot-time clock.
+    /// By [`SegmentEngine::wait_nanos`](crate::engine::SegmentEngine::wait_nanos).
     due: u64,
 }
 
@@ -55,7 +54,7 @@ impl<'a> Reservation<'a> {
 
     /// How much of the delay is left.
     pub fn remaining_delay(&self) -> Duration {
-        Duration::from_nanos(self.due.saturating_sub(boot_nanos()))
+        Duration::from_nanos(self.due.saturating_sub(self.now()))
     }
 
     /// Gives back what was reserved, as far as the algorithm refunds it (see [`Permit::settle`]). Returns false, and
@@ -68,11 +67,15 @@ impl<'a> Reservation<'a> {
     ///
     /// See [`Permit::settle`]; as there, it can be retried.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        if boot_nanos() >= self.due {
+        if self.now() >= self.due {
             return Ok(false);
         }
         self.permit.cancel()?;
         Ok(true)
+    }
+
+    fn now(&self) -> u64 {
+        self.permit.set().shared().engine.wait_nanos()
     }
 
     /// The permit, to settle once the actual usage is known.
@@ -120,7 +123,7 @@ impl<'a> Request<'a> {
             Reserved::After(delay) => ReserveOutcome::Reserved(Reservation {
                 permit: Permit::new(self.set, decision),
                 delay: Duration::from_nanos(delay),
-                due: boot_nanos().saturating_add(delay),
+                due: engine.wait_nanos().saturating_add(delay),
             }),
             Reserved::Refused => ReserveOutcome::Refused(Refusal::of(set, decision, self.label_text())),
         })

@@ -1,5 +1,6 @@
 //! Segments, as programs use them.
 
+mod anonymous;
 mod checkpoint;
 pub(crate) mod definitions;
 mod directory;
@@ -252,6 +253,30 @@ impl Segment {
         OpenOptions::new().open_or_create(path, declaration)
     }
 
+    /// Retires a segment and removes its file: [`OpenOptions::remove`] with the defaults. This process need not have it
+    /// open. To retire one that it has open, see [`retire`](Self::retire).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Error, Limit, OpenError, Removal, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// # let set = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 8));
+    /// let segment = Segment::create(&path, &Declaration::new().add_set(set))?;
+    /// let in_use = Segment::remove(&path, Removal::Unused);
+    /// assert!(matches!(in_use, Err(Error::Open(OpenError::InUse { .. }))));
+    /// drop(segment);
+    /// Segment::remove(&path, Removal::Unused)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenOptions::remove`].
+    pub fn remove(path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
+        OpenOptions::new().remove(path, removal)
+    }
+
     /// The set of that name. In a [directory](Self#a-file-for-each-set), a set that this handle was not opened with is
     /// opened now if it is there, as it is in force: which processes use it is decided by those that ask for it.
     ///
@@ -300,7 +325,8 @@ impl Segment {
         }
     }
 
-    /// The path of the file or the directory, made absolute.
+    /// The path of the file or the directory, made absolute. Of an [anonymous](Self::anonymous) segment, that of its
+    /// descriptor.
     pub fn path(&self) -> &Path {
         match &self.form {
             Form::File(file) => file.engine.path(),

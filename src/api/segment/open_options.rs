@@ -191,8 +191,8 @@ impl OpenOptions {
     /// replenish, windows turn and leases run out as it is advanced.
     ///
     /// For simulations and tests, on a segment that no other process uses: other processes, and anything that this
-    /// one opens without the clock, go by the kernel's clocks. Waiting is not simulated: timeouts of
-    /// [`acquire`](crate::Request::acquire), the instants of [reservations](crate::Reservation), background
+    /// one opens without the clock, go by the kernel's clocks. Timeouts and the instants of
+    /// [reservations](crate::Reservation) go by the clock, which [waiting](VirtualClock#waiting) moves. Background
     /// heartbeats and the terms of [batches](crate::Limit::credit) go by the kernel's clocks.
     ///
     /// ```

@@ -1,5 +1,6 @@
 //! Opening and creating the files of segments.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,9 +18,10 @@ use crate::api::segment_memory::SegmentPlan;
 use crate::api::wait::unused_batches::note_handle;
 use crate::engine::{EngineOptions, LockWait, SegmentEngine};
 use crate::error::{Difference, Error, OpenError, RemovalCause, SegmentError};
-use crate::shm::file::attach::{Admission, attach};
+use crate::shm::file::attach::{Admission, Candidate, attach};
 use crate::shm::file::creation::create::{Blueprint, create, ensure_free};
 use crate::shm::file::remove::finish_removal;
+use crate::shm::file::segment_file::open_for_writing;
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::process::fork_identity::ProcessMutex;
@@ -125,6 +127,16 @@ impl OpenOptions {
         path: &Path,
         declared: Option<&Declaration>,
     ) -> Result<Arc<SharedSegment>, Error> {
+        self.open_opened(open_for_writing(path)?, path, declared)
+    }
+
+    /// The same with its file, which was opened by the path.
+    pub(super) fn open_opened(
+        &self,
+        file: File,
+        path: &Path,
+        declared: Option<&Declaration>,
+    ) -> Result<Arc<SharedSegment>, Error> {
         let understand = |verified: &Verified| compile_definitions(verified, path);
         let mut mode = None;
         let tell = |what: &str| {
@@ -132,17 +144,17 @@ impl OpenOptions {
                 (observer.0)(what);
             }
         };
-        let (attached, (stored, plans)) =
-            attach(path, self.trust_any_owner, &tell, understand, |candidate| {
-                let Some(declared) = declared else {
-                    return Ok(Admission::Join);
-                };
-                mode = Some(candidate.mode()?);
-                let definitions = candidate.definitions()?;
-                let stored = read_definitions(&definitions, candidate.creation_options(), path)?;
-                self.on_mismatch
-                    .admission(path, &stored, declared, || candidate.other_processes())
-            })?;
+        let admit = |candidate: &Candidate<'_>| {
+            let Some(declared) = declared else {
+                return Ok(Admission::Join);
+            };
+            mode = Some(candidate.mode()?);
+            let definitions = candidate.definitions()?;
+            let stored = read_definitions(&definitions, candidate.creation_options(), path)?;
+            self.on_mismatch
+                .admission(path, &stored, declared, || candidate.other_processes())
+        };
+        let (attached, (stored, plans)) = attach(file, path, self.trust_any_owner, &tell, understand, admit)?;
         let options = EngineOptions {
             lock_timeout: self.lock_timeout,
             clock: match &self.virtual_clock {
@@ -228,25 +240,30 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
 
 /// Creates the file as declared, and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
+    with_blueprint(declaration, |blueprint| create(path, blueprint))
+}
+
+/// Makes something from the blueprint of a declaration.
+pub(super) fn with_blueprint<T>(
+    declaration: &Declaration,
+    make: impl FnOnce(&Blueprint<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
     let plan = SegmentPlan::of(declaration)?;
     let options = declaration.segment().creation_options();
-    create(
-        path,
-        &Blueprint {
-            geometry: &plan.geometry,
-            definitions: &plan.definitions,
-            mode: declaration.segment().mode(),
-            incompatible_features: if declaration.fleet_options().is_some() {
-                LEASES
-            } else {
-                0
-            },
-            features: if options.uses_system_clock {
-                SYSTEM_CLOCK
-            } else {
-                0
-            },
-            lock_kind: options.lock_kind,
+    make(&Blueprint {
+        geometry: &plan.geometry,
+        definitions: &plan.definitions,
+        mode: declaration.segment().mode(),
+        incompatible_features: if declaration.fleet_options().is_some() {
+            LEASES
+        } else {
+            0
         },
-    )
+        features: if options.uses_system_clock {
+            SYSTEM_CLOCK
+        } else {
+            0
+        },
+        lock_kind: options.lock_kind,
+    })
 }

@@ -1,11 +1,10 @@
-//! Repairing segments: recovery on request rather than on demand, and reset.
+//! Repairing segments: recovery on request rather than on demand.
 
 use serde::Serialize;
 
 use super::Segment;
 use super::shared_segment::SharedSegment;
-use crate::api::set::limit_set::LimitSet;
-use crate::engine::{Repairs, ResetScope};
+use crate::engine::Repairs;
 use crate::error::{Error, SegmentError};
 
 impl Segment {
@@ -113,25 +112,4 @@ pub struct SetRecovery {
     pub locked: bool,
     /// Why the set could not be recovered.
     pub problem: Option<String>,
-}
-
-impl LimitSet {
-    /// Replenishes the named limits, or all of them if none is named. With `counters`, also sets the set's counters
-    /// to zero. What is held stays held. Resetting all limits also heals a poisoned set.
-    ///
-    /// If the process dies on the way, the next process that uses the set finishes the reset.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), [`SegmentError::Removed`],
-    /// [`SegmentError::LockStuck`], [`SegmentError::LockLost`].
-    pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
-        let limits = self.mask_of(limits)?;
-        for shard in self.engine_set().shards() {
-            self.shared()
-                .engine
-                .reset(shard, ResetScope { limits, counters })?;
-        }
-        Ok(())
-    }
 }

@@ -295,9 +295,9 @@ impl Permit<'_> {
     /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`settle`](Self::settle).
     pub fn debit(&mut self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.require_unsettled()?;
-        let index = self.limit_set().budget_index(&limit)?;
+        let index = self.set().budget_index(&limit)?;
         let (is_admitted, decision) = self.debit_index(index, used, &Costs::of_one(index, used))?;
-        let checked = Checked::new(self.limit_set(), decision, is_admitted);
+        let checked = Checked::new(self.set(), decision, is_admitted);
         checked.report(None);
         Ok(checked)
     }

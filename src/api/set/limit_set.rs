@@ -239,16 +239,6 @@ impl LimitSet {
             .ok_or_else(|| self.unknown_limit(limit.display()))
     }
 
-    /// The bit mask of the named limits, or of all limits if none is named.
-    pub(crate) fn mask_of(&self, limits: &[&str]) -> Result<u32, Error> {
-        if limits.is_empty() {
-            return Ok(self.engine_set().all_limits());
-        }
-        limits
-            .iter()
-            .try_fold(0, |mask, name| Ok(mask | 1 << self.require_index(name)?))
-    }
-
     /// The position of a named limit. An unknown name is counted. On a strict handle it is an error; otherwise it is
     /// warned about once and skipped.
     #[inline]

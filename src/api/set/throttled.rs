@@ -48,7 +48,7 @@ impl Permit<'_> {
     /// [`Request::try_acquire`]. After any of these nothing has changed.
     pub fn throttled(&mut self, retry_after: Duration) -> Result<(), Error> {
         self.require_unreleased()?;
-        let set = self.limit_set();
+        let set = self.set();
         set.shared()
             .engine
             .throttle_by(set.engine_set(), self.decision(), nanos(retry_after))?;

@@ -45,7 +45,7 @@ struct Asked {
     deadline: Deadline,
     /// Set while it waits with a ticket.
     waiter: Option<Arc<Waiter>>,
-    /// When the wait for the first ticket began, on the boot-time clock.
+    /// When the wait for the first ticket began, by [`SegmentEngine::wait_nanos`].
     began: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Future for AcquireFuture<'a> {
         Poll::Ready(match (answer, completed) {
             (Ok(is_admitted), Stage::Asked(Ok(asked))) => {
                 let label = asked.costs.label.as_deref();
-                let acquired = Acquired::after(asked.began, is_admitted);
+                let acquired = Acquired::after(asked.began, set.shared().engine.wait_nanos(), is_admitted);
                 Ok(set.outcome_of(acquired, asked.decision, label))
             }
             (_, Stage::Asked(Err(error))) | (Err(error), _) => Err(error),

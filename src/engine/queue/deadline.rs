@@ -6,12 +6,13 @@ use std::time::Duration;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::shm::layout::places::TicketPlace;
 use crate::shm::time::clock::boot_nanos;
+use crate::shm::time::virtual_clock::VirtualClock;
 use crate::units::nanos_from_duration;
 
 /// When a wait ends. Both instants are `u64::MAX` if it may last forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// On the boot-time clock, by which its owner sleeps.
+    /// On the boot-time clock, by which its owner sleeps; `u64::MAX` under a virtual clock, which alone decides.
     boot: u64,
     /// On the segment clock, by which every process decides whether the ticket may still be granted.
     segment: u64,
@@ -22,16 +23,19 @@ impl Deadline {
         self.boot
     }
 
-    pub(in crate::engine) fn is_finite(self) -> bool {
-        self.segment != u64::MAX
-    }
-
     pub(in crate::engine) fn on_segment_clock(self) -> u64 {
         self.segment
     }
 }
 
 impl SegmentEngine {
+    /// The time by which waits are measured: boot time, or that of a virtual clock.
+    pub(crate) fn wait_nanos(&self) -> u64 {
+        self.clock
+            .as_virtual()
+            .map_or_else(boot_nanos, VirtualClock::nanos)
+    }
+
     /// The deadline of a wait that begins now. Without a timeout, the wait may last forever.
     pub(crate) fn deadline_after(&self, timeout: Option<Duration>) -> Deadline {
         match timeout.and_then(nanos_from_duration) {
@@ -40,7 +44,11 @@ impl SegmentEngine {
                 segment: u64::MAX,
             },
             Some(timeout) => Deadline {
-                boot: boot_nanos().saturating_add(timeout),
+                boot: if self.clock.is_virtual() {
+                    u64::MAX
+                } else {
+                    boot_nanos().saturating_add(timeout)
+                },
                 segment: self.segment_nanos().saturating_add(timeout),
             },
         }

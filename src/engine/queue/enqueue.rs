@@ -107,7 +107,7 @@ impl SegmentEngine {
             wake_at: u64::MAX,
             next_liveness_check: u64::MAX,
             slice: u64::MAX,
-            began: now,
+            began: self.wait_nanos(),
             deadline: how.deadline,
         };
         if how.wait_by == WaitBy::WaiterFutex {

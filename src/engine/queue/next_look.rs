@@ -14,10 +14,30 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::queue;
 use crate::shm::time::clock::boot_nanos;
+use crate::shm::time::virtual_clock::VirtualClock;
+use crate::shm::time::virtual_waits::ServedBy;
 use crate::shm::wake::futex;
 
 /// The shortest pause between two looks for lapsed grants, in nanoseconds.
 const SHORTEST_PAUSE: u64 = 1_000_000;
+
+/// How often those who wait look whether a virtual clock has moved, in nanoseconds: soon if time alone serves them.
+const SHORT_LOOK: u64 = 1_000_000;
+const LONG_LOOK: u64 = 5_000_000;
+
+/// When time alone serves a head that was found blocked at `instant`, on the segment clock; `u64::MAX` if it does not.
+fn turn(blocked: Blocked, instant: u64) -> u64 {
+    match blocked.wait {
+        0 => u64::MAX,
+        wait => instant.saturating_add(wait),
+    }
+}
+
+/// An address that the wait has for itself.
+fn address_of(shard: Shard<'_>, waiting: &Waiting) -> Option<usize> {
+    let place = shard.memory.ticket(waiting.ticket.index)?;
+    Some(std::ptr::from_ref(place.waiter_futex()).addr())
+}
 
 impl SegmentEngine {
     /// Sleeps until it is woken, the next look is due, or the deadline has come.
@@ -41,18 +61,14 @@ impl SegmentEngine {
         blocked: Blocked,
         instant: u64,
     ) {
+        if let Some(clock) = self.clock.as_virtual() {
+            self.set_wake_at_by(clock, shard, waiting, blocked, instant);
+            return;
+        }
         let now = boot_nanos();
-        // Nobody can predict when a virtual clock reaches an instant, so it is checked at intervals.
-        let is_by_virtual_clock =
-            (blocked.wait > 0 || waiting.deadline.is_finite()) && self.clock.is_virtual();
-        waiting.wake_at = match blocked.wait {
-            0 => u64::MAX,
-            _ if is_by_virtual_clock => u64::MAX,
-            wait => self.boot_instant(instant.saturating_add(wait)),
-        };
+        waiting.wake_at = self.boot_instant(turn(blocked, instant));
         let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
         let slice = match blocked.by_others {
-            _ if is_by_virtual_clock => UNWATCHED_SLICE,
             _ if waiting.slice == u64::MAX => u64::MAX,
             true if is_new => SHORT_WAIT,
             true => waiting.slice,
@@ -70,12 +86,74 @@ impl SegmentEngine {
         waiting.next_liveness_check = liveness_check;
     }
 
+    /// The same by a virtual clock.
+    fn set_wake_at_by(
+        &self,
+        clock: &VirtualClock,
+        shard: RuledShard<'_>,
+        waiting: &mut Waiting,
+        blocked: Blocked,
+        instant: u64,
+    ) {
+        let turn = turn(blocked, instant);
+        // What others give back helps only a request that time does not hold back.
+        let served_by = if blocked.by_others && turn == u64::MAX {
+            ServedBy::Others
+        } else {
+            ServedBy::TimeAlone
+        };
+        let expiry = if blocked.by_others && shard.has_leases {
+            shard.first_expiry()
+        } else {
+            u64::MAX
+        };
+        let look = self.sleep_by(clock, shard, waiting, turn.min(expiry), served_by);
+        waiting.wake_at = look;
+        waiting.next_liveness_check = match waiting.slice {
+            // An expired lease is found only by looking for it.
+            _ if expiry <= clock.nanos() => look,
+            u64::MAX => u64::MAX,
+            _ => boot_nanos().saturating_add(UNWATCHED_SLICE),
+        };
+    }
+
+    /// Sleeps by a virtual clock until `until`, or until something else happens to the ticket. Returns when to look
+    /// again, in boot time: nobody can predict when another wait, or the caller, moves the clock.
+    fn sleep_by(
+        &self,
+        clock: &VirtualClock,
+        shard: RuledShard<'_>,
+        waiting: &Waiting,
+        until: u64,
+        served_by: ServedBy,
+    ) -> u64 {
+        let lapse = shard.first_lapse().unwrap_or(u64::MAX);
+        let until = until.min(lapse).min(waiting.deadline.on_segment_clock());
+        let was_due = until <= clock.nanos();
+        let pause = match served_by {
+            _ if clock.stands_still() => UNWATCHED_SLICE,
+            ServedBy::TimeAlone => SHORT_LOOK,
+            ServedBy::Others => LONG_LOOK,
+        };
+        match address_of(shard.unruled(), waiting) {
+            Some(wait) if clock.sleep(wait, until, served_by) && !was_due => 0,
+            _ if until == u64::MAX => u64::MAX,
+            _ => boot_nanos().saturating_add(pause),
+        }
+    }
+
+    /// Notes that a ticket no longer waits.
+    pub(super) fn end_sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
+        if let Some(clock) = self.clock.as_virtual()
+            && let Some(wait) = address_of(shard, waiting)
+        {
+            clock.end_sleep(wait);
+        }
+    }
+
     /// When to look for a grant that lapses at `lapse`, on the segment clock. Looks are kept apart, because many
     /// grants may lapse one after another.
     fn lapse_on_boot_clock(&self, lapse: u64, now: u64) -> u64 {
-        if self.clock.is_virtual() {
-            return now.saturating_add(UNWATCHED_SLICE);
-        }
         self.boot_instant(lapse).max(now.saturating_add(SHORTEST_PAUSE))
     }
 
@@ -88,19 +166,24 @@ impl SegmentEngine {
         instant: u64,
     ) {
         let now = boot_nanos();
-        let is_by_virtual_clock =
-            self.clock.is_virtual() && (waiting.deadline.is_finite() || looks_after.is_some());
+        if let Some(clock) = self.clock.as_virtual() {
+            let turn = looks_after.map_or(u64::MAX, |looks_after| turn(looks_after.first, instant));
+            let look = self.sleep_by(clock, shard, waiting, turn, ServedBy::Others);
+            // The head may be granted what it waits for at any time, and not collect it.
+            let unknown = match looks_after {
+                Some(_) => now.saturating_add(UNWATCHED_SLICE),
+                None => u64::MAX,
+            };
+            waiting.wake_at = look.min(unknown);
+            return;
+        }
         waiting.wake_at = match looks_after {
-            _ if is_by_virtual_clock => now.saturating_add(UNWATCHED_SLICE),
             None => u64::MAX,
             Some(looks_after) => {
                 let lapse = shard
                     .first_lapse()
                     .map_or(u64::MAX, |lapse| self.lapse_on_boot_clock(lapse, now));
-                let turn = match looks_after.first.wait {
-                    0 => u64::MAX,
-                    wait => self.boot_instant(instant.saturating_add(wait)),
-                };
+                let turn = self.boot_instant(turn(looks_after.first, instant));
                 // The head may also be granted what it waits for at any other time, and not collect it.
                 let unknown = now.saturating_add(WATCHED_SLICE.min(shard.plan.collect_within));
                 lapse.min(turn).saturating_add(looks_after.stagger()).min(unknown)

@@ -4,7 +4,7 @@ use crate::engine::queue::deadline::Deadline;
 use crate::queue::TicketReference;
 use crate::shm::wake::futex::FutexValue;
 
-/// A ticket of this process, and when to look at it again. All instants are on the boot-time clock.
+/// A ticket of this process, and when to look at it again. Instants are on the boot-time clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(in crate::engine) ticket: TicketReference,
@@ -20,6 +20,7 @@ pub(crate) struct Waiting {
     /// How often to look for deaths ahead of it, in nanoseconds; `u64::MAX` if the background thread does that for
     /// all tickets.
     pub(in crate::engine) slice: u64,
+    /// By [`SegmentEngine::wait_nanos`](crate::engine::SegmentEngine::wait_nanos).
     pub(in crate::engine) began: u64,
     pub(in crate::engine) deadline: Deadline,
 }

@@ -79,11 +79,11 @@ impl Acquired {
         }
     }
 
-    /// Decided now, after a wait that began at `began` on the boot-time clock, if there was one.
-    pub(crate) fn after(began: Option<u64>, is_admitted: bool) -> Self {
+    /// Decided at `now`, after a wait that began at `began`, if there was one; by [`SegmentEngine::wait_nanos`].
+    pub(crate) fn after(began: Option<u64>, now: u64, is_admitted: bool) -> Self {
         Self {
             is_admitted,
-            waited: began.map(|began| boot_nanos().saturating_sub(began)),
+            waited: began.map(|began| now.saturating_sub(began)),
         }
     }
 }
@@ -217,7 +217,9 @@ impl SegmentEngine {
         let mut start = self.begin_waiting_after(answer, target, costs, decision, how)?;
         loop {
             let waiting = match start {
-                WaitStart::Decided(is_admitted) => return Ok(Acquired::after(began, is_admitted)),
+                WaitStart::Decided(is_admitted) => {
+                    return Ok(Acquired::after(began, self.wait_nanos(), is_admitted));
+                }
                 WaitStart::Waiting(waiting) => waiting,
             };
             began.get_or_insert(waiting.began());
@@ -235,8 +237,8 @@ impl SegmentEngine {
                 let is_expired = !is_decided && !wait.goes_on();
                 let polled = ticket.look(target, costs, decision, is_expired)?;
                 match polled {
-                    PollResult::Admitted => return Ok(Acquired::after(began, true)),
-                    PollResult::Refused => return Ok(Acquired::after(began, false)),
+                    PollResult::Admitted => return Ok(Acquired::after(began, self.wait_nanos(), true)),
+                    PollResult::Refused => return Ok(Acquired::after(began, self.wait_nanos(), false)),
                     PollResult::Waiting => {}
                     PollResult::Lost => break,
                 }
@@ -262,11 +264,17 @@ impl SegmentEngine {
     /// Takes no lock.
     pub(crate) fn needs_look(&self, shard: Shard<'_>, waiting: &Waiting, now: u64) -> bool {
         now >= waiting.next_look()
+            || self.is_late_by_virtual_clock(waiting)
             || self.is_decided(shard, waiting)
             || shard
                 .memory
                 .ticket(waiting.ticket.index)
                 .is_none_or(|place| futex::value(place.waiter_futex()) != waiting.seen)
+    }
+
+    fn is_late_by_virtual_clock(&self, waiting: &Waiting) -> bool {
+        let clock = self.clock.as_virtual();
+        clock.is_some_and(|clock| waiting.deadline.on_segment_clock() <= clock.nanos())
     }
 
     /// Looks at a ticket on behalf of its owner, without claiming what it was granted. Returns whether the owner
@@ -284,6 +292,8 @@ impl SegmentEngine {
         drop(locked);
         match standing {
             Standing::Lost | Standing::Granted | Standing::PassedOver => return Ok(true),
+            // Its time is up, which only its owner can act on.
+            _ if waiting.deadline.on_segment_clock() <= instant => return Ok(true),
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
             Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
         }
@@ -302,6 +312,9 @@ impl SegmentEngine {
     ) -> Result<PollResult, Box<Error>> {
         let shard = target.set.shard(waiting.shard);
         let outcome = self.try_look(target, costs, decision, waiting, is_expired);
+        if !matches!(outcome, Ok(PollResult::Waiting)) {
+            self.end_sleep(shard, waiting);
+        }
         if outcome.is_err() {
             self.give_up(shard, waiting);
         }
@@ -331,7 +344,7 @@ impl SegmentEngine {
                 locked.claim(costs, decision, waiting)?;
                 drop(locked);
                 probes::granted::fire(|| {
-                    let waited = boot_nanos().saturating_sub(waiting.began);
+                    let waited = self.wait_nanos().saturating_sub(waiting.began);
                     (self.path(), &shard.set.name, waited)
                 });
                 return Ok(PollResult::Admitted);
@@ -356,6 +369,7 @@ impl SegmentEngine {
     /// Leaves the queue before time is up, or gives back what was granted and not claimed. If the lock cannot be had
     /// soon, the next process to take it does that.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
+        self.end_sleep(shard, waiting);
         if self.membership.is_current(waiting.owner) && self.try_cancel(shard, waiting).is_err() {
             self.give_up(shard, waiting);
         }

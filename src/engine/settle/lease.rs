@@ -135,10 +135,7 @@ impl SegmentEngine {
 
     /// When the next lease in the shard expires, on the boot-time clock; `u64::MAX` if there is none.
     pub(in crate::engine) fn earliest_expiry(&self, shard: RuledShard<'_>) -> u64 {
-        (0..shard.memory.touched_holds())
-            .filter_map(|index| shard.expiry_of(index))
-            .min()
-            .map_or(u64::MAX, |expiry| self.boot_instant(expiry))
+        self.boot_instant(shard.first_expiry())
     }
 }
 
@@ -172,6 +169,14 @@ impl RuledShard<'_> {
     /// Whether a lease of the hold at `index` has expired.
     fn has_expired(&self, index: u64, now: u64) -> bool {
         self.expiry_of(index).is_some_and(|expiry| expiry <= now)
+    }
+
+    /// When the next lease in the shard expires, on the segment clock; `u64::MAX` if there is none.
+    pub(in crate::engine) fn first_expiry(&self) -> u64 {
+        (0..self.memory.touched_holds())
+            .filter_map(|index| self.expiry_of(index))
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// When the first lease of the hold at `index` expires, on the segment clock.

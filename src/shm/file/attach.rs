@@ -11,6 +11,7 @@ use super::file_lock::{ByteRange, is_locked_by_others};
 use super::file_system::ensure_stores_need_no_space;
 use super::lasting_locks::{ensure_locks_last, locks_last, locks_not_kept};
 use super::lock_owners::locked_by_reader;
+use super::memory_file::{is_anonymous, needs_a_path};
 use super::region::Region;
 use super::removal::{marked_removal, retire};
 use super::remove::unlink;
@@ -83,7 +84,7 @@ impl Candidate<'_> {
     }
 }
 
-/// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
+/// Attaches to the segment in `file`, which was opened by `path`: checks it, starts it cold if it comes from another boot or is a copy, and joins its
 /// participants, unless this process has joined already. `tell` gets what it waits for if it waits. Changes nothing until `understand` has made sense of the
 /// file's definitions and `admit` has agreed.
 ///
@@ -91,13 +92,13 @@ impl Candidate<'_> {
 ///
 /// [`SegmentError::Removed`], also if the segment was to be replaced; otherwise what is wrong with the file.
 pub(crate) fn attach<T>(
+    file: File,
     path: &Path,
     trust_any_owner: bool,
     tell: &dyn Fn(&str),
     understand: impl FnOnce(&Verified) -> Result<T, Error>,
     admit: impl FnOnce(&Candidate<'_>) -> Result<Admission, Error>,
 ) -> Result<(Attached, T), Error> {
-    let file = open_for_writing(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
     // The header is read through a mapping of its own, so that nothing else of a foreign file is touched before it is
     // known to be a segment.
@@ -120,7 +121,11 @@ pub(crate) fn attach<T>(
     };
     let mut verified = verify(region, path)?;
     let understood = understand(&verified)?;
-    let lock = AttachLock::take_telling(&file, path, tell)?;
+    // A duplicate: the file itself becomes the one that is asked who has locks.
+    let locked = file
+        .try_clone()
+        .map_err(|source| io_error("open", path, source))?;
+    let lock = AttachLock::take_telling(&locked, path, tell)?;
     // Another thread may have joined in the meantime.
     shared = shared.or_else(|| attachments::find(own_identity));
     if let Some(membership) = &shared {
@@ -139,28 +144,29 @@ pub(crate) fn attach<T>(
     }
     let candidate = Candidate {
         verified: &verified,
-        file: &file,
+        file: &locked,
         path,
     };
     if admit(&candidate)? == Admission::Replace {
+        if is_anonymous(&locked) {
+            let why = "it has another declaration, and no other segment can take its place: make one";
+            return Err(needs_a_path(path, why));
+        }
         retire(header);
-        unlink(path, &file).inspect_err(|_| {
+        unlink(path, &locked).inspect_err(|_| {
             // Joining takes the lock, so nobody has joined: undo the mark.
             header.retired.store(0, Ordering::Release);
         })?;
         return Err(removed(RemovalCause::Retired));
     }
-    start_cold_if_needed(&verified, header, &file, path)?;
+    start_cold_if_needed(&verified, header, &locked, path)?;
     let membership = match shared {
         Some(membership) => membership,
         None => {
-            let probe = file
-                .try_clone()
-                .map_err(|source| io_error("open", path, source))?;
             // Not a duplicate: a mapping keeps its open file, and with it the file's locks, even in children that
             // outlive this process.
             let own_file = open_again(file.as_raw_fd(), path, own_identity)?;
-            let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
+            let membership = Membership::join(own_file, file, path.to_owned(), verified.participants())?;
             let membership = Arc::new(membership);
             attachments::add(&membership);
             membership

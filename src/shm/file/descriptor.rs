@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
+use super::memory_file::is_anonymous;
 use crate::shm::file::file_lock::{ByteRange, is_locked};
 use crate::shm::time::clock::utc_nanos;
 use crate::units::NANOS_PER_SECOND;
@@ -105,6 +106,7 @@ pub(crate) struct Descriptor {
     /// The number in the low half, all ones once closed; in the high half, how often it was replaced.
     slot: AtomicU64,
     file: FileIdentity,
+    is_anonymous: bool,
 }
 
 /// Moves an open file to a number above the standard streams.
@@ -132,9 +134,11 @@ impl Descriptor {
     /// Keeps the number of an open file.
     pub(crate) fn adopt(file: File) -> Result<Self, Errno> {
         let identity = FileIdentity::of(&file)?;
+        let is_anonymous = is_anonymous(&file);
         Ok(Self {
             slot: AtomicU64::new(next_slot(0, file.into_raw_fd())),
             file: identity,
+            is_anonymous,
         })
     }
 
@@ -143,12 +147,15 @@ impl Descriptor {
         self.file
     }
 
-    /// Whether the file has a name, at any path; `None` if the descriptor is gone.
+    /// Whether the file has a name, at any path, or never needed one; `None` if the descriptor is gone.
     ///
     /// If it has one and its modification time is more than a minute old, updates the time. Stores into a mapping do
     /// not change the time of a file on tmpfs, and programs that remove what has not been used for long, such as
     /// systemd-tmpfiles, go by it.
     pub(crate) fn look(&self) -> Option<bool> {
+        if self.is_anonymous {
+            return Some(true);
+        }
         let number = self.number();
         let status = status_of_number(number).filter(|status| status.file == self.file)?;
         let now = i64::try_from(utc_nanos() / NANOS_PER_SECOND).unwrap_or(i64::MAX);

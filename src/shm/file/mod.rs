@@ -7,6 +7,7 @@ pub(crate) mod file_lock;
 pub(crate) mod file_system;
 pub(crate) mod lasting_locks;
 pub(crate) mod lock_owners;
+pub(crate) mod memory_file;
 pub(crate) mod region;
 pub(crate) mod removal;
 pub(crate) mod remove;

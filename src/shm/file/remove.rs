@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::descriptor::FileIdentity;
 use super::file_lock::{ByteRange, is_locked_by_others};
 use super::lasting_locks::ensure_locks_last;
+use super::memory_file::{is_anonymous, needs_a_path};
 use super::region::{Region, load_acquire};
 use super::removal::retire;
 use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
@@ -77,6 +78,12 @@ pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), E
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     // The path may lead to its successor by now.
     if load_acquire(&header.retired) != 0 {
+        if is_anonymous(&file) {
+            return Err(needs_a_path(
+                path,
+                "it was retired, and no other can take its place: make one",
+            ));
+        }
         unlink(path, &file)?;
     }
     drop(lock);
@@ -150,7 +157,12 @@ fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<
 
 /// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and nobody
 /// creates a segment over an existing one, so the path does not change between the check and the removal.
+///
+/// An anonymous segment has nothing to unlink: it is gone with the last process that uses it.
 pub(in crate::shm) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
+    if is_anonymous(file) {
+        return Ok(());
+    }
     let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let current = open_for_writing(path)?;
     let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;

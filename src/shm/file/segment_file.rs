@@ -12,6 +12,7 @@ use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};
 
 use super::descriptor::{FileIdentity, above_standard_streams, open_number};
 use super::lock_owners::{locked_by_reader, owners};
+use super::memory_file::{is_anonymous, is_descriptor, needs_a_path};
 use super::region::OutOfRegion;
 use crate::error::{Error, OpenError, SegmentError, attaching_processes};
 use crate::shm::file::file_lock::{ByteRange, try_lock, unlock};
@@ -89,17 +90,21 @@ impl Drop for AttachLock<'_> {
     }
 }
 
-/// Opens a segment file for reading and writing. Never creates, never follows a link, never waits for a pipe.
+/// Opens a segment file for reading and writing. Never creates, never waits for a pipe, and never follows a link but
+/// that of a descriptor to an anonymous segment.
 pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
 }
 
-/// Opens a segment file for reading. Never follows a link, never waits for a pipe.
+/// The same for reading.
 pub(crate) fn open_for_reading(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true))
 }
 
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
+    if is_descriptor(path) {
+        return open_descriptor(path, options);
+    }
     let file = options
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
         .open(path)
@@ -114,6 +119,30 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
             Some(Errno::EISDIR | Errno::ENXIO) => not_regular(path),
             _ => io_error("open", path, source),
         })?;
+    above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
+}
+
+/// Opens what a path in `/proc` leads to, if that is an anonymous segment.
+fn open_descriptor(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
+    let gone = || needs_a_path(path, "no process has it open by that descriptor, or not any more");
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => gone(),
+        _ => io_error("open", path, source),
+    };
+    // Looked at first: to open a device may have effects.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(not_regular(path));
+    }
+    let file = options
+        .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(failed)?;
+    if !is_anonymous(&file) {
+        return Err(Error::Open(OpenError::Untrusted {
+            path: path.to_owned(),
+            why: "it is a descriptor of a file; name the file itself".into(),
+        }));
+    }
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::file_lock::{ByteRange, is_locked_by_others};
 use super::file_system::ensure_local;
+use super::memory_file::is_anonymous;
 use super::region::{OutOfRegion, Region, load_acquire};
 use super::segment_file::{damaged, io_error, not_regular, start_of};
 use crate::choices::LockKind;
@@ -108,7 +109,7 @@ pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Re
             why,
         })
     };
-    if metadata.nlink() == 0 {
+    if metadata.nlink() == 0 && !is_anonymous(file) {
         // Deleted since it was opened, or reached through a mount that keeps a deleted file.
         return Err(Error::Segment(SegmentError::Removed {
             path: path.to_owned(),

@@ -5,3 +5,4 @@ pub(crate) mod clock;
 pub(crate) mod processor_counter;
 pub(crate) mod segment_clock;
 pub(crate) mod virtual_clock;
+pub(crate) mod virtual_waits;

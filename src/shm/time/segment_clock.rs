@@ -54,6 +54,13 @@ impl SegmentClock {
     }
 
     pub(crate) fn is_virtual(&self) -> bool {
-        matches!(self, Self::Virtual(_))
+        self.as_virtual().is_some()
+    }
+
+    pub(crate) fn as_virtual(&self) -> Option<&VirtualClock> {
+        match self {
+            Self::Virtual(clock) => Some(clock),
+            Self::Counter(_) | Self::System => None,
+        }
     }
 }

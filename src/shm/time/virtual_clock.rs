@@ -1,12 +1,15 @@
-//! Time that stands still until somebody advances it.
+//! Time that passes only when somebody waits for it, or moves it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::virtual_waits::{ServedBy, VirtualWaits};
+use crate::shm::process::fork_identity::PerProcess;
 use crate::units::{LATEST_INSTANT, nanos_from_duration};
 
-/// A clock for simulations and tests: it stands still until it is advanced. A clone is the same clock.
+/// A clock for simulations and tests: it stands still until it is advanced, or until somebody waits. A clone is the same
+/// clock.
 ///
 /// It is both the wall clock and the monotonic clock, exact to the nanosecond, of the attachment that was opened with
 /// it: see [`OpenOptions::virtual_clock`](crate::OpenOptions::virtual_clock). Instants later than 2^63 nanoseconds
@@ -30,23 +33,73 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 /// assert!(mail.request().check()?.is_admitted());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Waiting
+///
+/// Timeouts count by this clock, and a wait takes no real time: it moves the clock to the next instant that matters,
+/// which is when time alone serves it or its timeout passes, whichever comes first. If several wait, in any segments
+/// that follow the clock, the clock goes to the first of their instants, and no further until the one whose time has
+/// come has looked. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
+///
+/// A request that waits for what others hold cannot know whether they are about to give it back. It lets 20 ms of real
+/// time go by in which no wait begins or ends, and then moves the clock. Where that is not enough, turn
+/// [`auto_advance`](Self::auto_advance) off.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("limits");
+/// # let hour = Duration::from_secs(3600);
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail").add_limit(Limit::calls("sent", 1, hour)));
+/// let clock = VirtualClock::new(Duration::ZERO);
+/// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
+/// let mail = segment.set("mail")?;
+/// assert!(mail.request().check()?.is_admitted());
+/// // Waits half an hour in vain, and then the other half with success: at once.
+/// assert!(!mail.request().acquire(hour / 2)?.is_admitted());
+/// assert_eq!(clock.now(), hour / 2);
+/// assert!(mail.request().acquire(hour)?.is_admitted());
+/// assert_eq!(clock.now(), hour);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct VirtualClock {
-    utc: Arc<AtomicU64>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    utc: AtomicU64,
+    stands_still: AtomicBool,
+    /// Of this process: a child does not wait for the threads of its parent.
+    waits: PerProcess<Mutex<VirtualWaits>>,
 }
 
 impl VirtualClock {
     /// A clock set to `utc`, the time since the Unix epoch.
     pub fn new(utc: Duration) -> Self {
         Self {
-            utc: Arc::new(AtomicU64::new(instant(utc))),
+            shared: Arc::new(Shared {
+                utc: AtomicU64::new(instant(utc)),
+                stands_still: AtomicBool::new(false),
+                waits: PerProcess::new(),
+            }),
         }
+    }
+
+    /// Whether waiting moves the clock, as it does by default; for all clones of the clock. If not, whoever waits does
+    /// so until the clock is [advanced](Self::advance_to): a thread that waits alone would wait for ever.
+    #[must_use = "returns the clock"]
+    pub fn auto_advance(self, advances: bool) -> Self {
+        self.shared.stands_still.store(!advances, Ordering::Relaxed);
+        self
     }
 
     /// Advances the clock to `utc`, the time since the Unix epoch. It never goes back: an instant in the past has no
     /// effect.
     pub fn advance_to(&self, utc: Duration) {
-        self.utc.fetch_max(instant(utc), Ordering::Relaxed);
+        self.go_on_to(instant(utc));
     }
 
     /// The present time of the clock, since the Unix epoch.
@@ -56,7 +109,43 @@ impl VirtualClock {
 
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
-        self.utc.load(Ordering::Relaxed)
+        self.shared.utc.load(Ordering::Relaxed)
+    }
+
+    /// Whether waiting does not move it.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.shared.stands_still.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a wait sleeps until `until`, on this clock, and moves the clock if it is time to. Returns whether that
+    /// instant has come. `wait` is an address that the wait has for itself.
+    pub(crate) fn sleep(&self, wait: usize, until: u64, served_by: ServedBy) -> bool {
+        // The clock never comes to a later instant.
+        let until = if until > LATEST_INSTANT { u64::MAX } else { until };
+        if let Some(later) = self.with_waits(|waits| waits.sleep(wait, until, served_by, self.nanos()))
+            && !self.stands_still()
+        {
+            self.go_on_to(later);
+        }
+        until <= self.nanos()
+    }
+
+    /// Notes that a wait is over.
+    pub(crate) fn end_sleep(&self, wait: usize) {
+        self.with_waits(|waits| {
+            waits.end(wait);
+            None
+        });
+    }
+
+    /// Where no page can be wiped on fork, no segment is opened either, so nobody waits.
+    fn with_waits(&self, look: impl FnOnce(&mut VirtualWaits) -> Option<u64>) -> Option<u64> {
+        let waits = self.shared.waits.get().ok()?;
+        look(&mut waits.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn go_on_to(&self, instant: u64) {
+        self.shared.utc.fetch_max(instant, Ordering::Relaxed);
     }
 }
 

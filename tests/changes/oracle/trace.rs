@@ -175,7 +175,7 @@ struct Scene<'a> {
 /// Follows the trace of a seed.
 pub fn follow(subject: Subject, seed: u64) {
     let directory: TempDir = tempfile::tempdir().expect("a directory");
-    let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
+    let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR)).auto_advance(false);
     let mut dice = Rng::with_seed(seed);
     let terms = subject.terms(&mut dice, None);
     let path = directory.path().join("limits");
@@ -567,10 +567,11 @@ impl<'a> Scene<'a> {
             Some(key) => {
                 set.key(Self::key_name(key))
                     .expect("a key")
-                    .reset(&[])
+                    .reset()
+                    .run()
                     .expect("works");
             }
-            None => set.reset(&[], false).expect("works"),
+            None => set.reset().run().expect("works"),
         }
         let is_reset = |other: usize| key.is_none_or(|key| key == other);
         for (_, model) in self

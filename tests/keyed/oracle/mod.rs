@@ -293,7 +293,12 @@ impl Oracle {
     }
 
     fn reset(&mut self, key: usize) {
-        self.set.key(name(key)).expect("a key").reset(&[]).expect("works");
+        self.set
+            .key(name(key))
+            .expect("a key")
+            .reset()
+            .run()
+            .expect("works");
         if let Some(model) = self.keys.get_mut(&key) {
             model.limits.iter_mut().for_each(Used::reset);
             model.void_before = self.now + 1;

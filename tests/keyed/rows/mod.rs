@@ -501,7 +501,7 @@ fn a_refund_does_not_reach_a_row_that_was_made_again_in_the_same_nanosecond() {
 fn a_refund_does_not_reach_a_row_that_was_reset_in_the_same_nanosecond_but_what_is_taken_then_is_refunded() {
     let table = Table::new(WhenFull::Refuse, [rate(60)]);
     let mut before = table.take("key", 40);
-    assert!(table.set.key("key").expect("a key").reset(&[]).expect("works"));
+    assert!(table.set.key("key").expect("a key").reset().run().expect("works"));
     let mut after = table.take("key", 50);
     assert_eq!(before.settle([("units", 0)]).expect("works").refunded("units"), 0);
     assert_eq!(table.remaining("key"), 10);

@@ -34,6 +34,6 @@ pub fn options() -> (OpenOptions, Option<VirtualClock>) {
     if !STANDS_STILL.load(Ordering::Relaxed) {
         return (options, None);
     }
-    let clock = VirtualClock::new(INSTANT);
+    let clock = VirtualClock::new(INSTANT).auto_advance(false);
     (options.virtual_clock(&clock), Some(clock))
 }

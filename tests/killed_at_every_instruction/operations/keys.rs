@@ -175,7 +175,7 @@ fn reset_a_key(victim: &Victim) {
     let _held = admitted(&set, &everything(&set, 1));
     let key = set.key(crate::operations::subject::KEY).expect("keyed");
     victim.begins();
-    let reset = key.reset(&[]);
+    let reset = key.reset().run();
     victim.ends();
     victim.expects(reset.expect("works"));
 }

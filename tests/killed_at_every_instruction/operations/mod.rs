@@ -459,7 +459,7 @@ fn reset_everything(victim: &Victim) {
     let _held = admitted(&set, &everything(&set, 2));
     drop(admitted(&set, &everything(&set, 1)));
     victim.begins();
-    let reset = set.reset(&[], true);
+    let reset = set.reset().counters().run();
     victim.ends();
     reset.expect("works");
 }
@@ -468,7 +468,7 @@ fn reset_two_limits(victim: &Victim) {
     let set = victim.set();
     let _held = admitted(&set, &everything(&set, 2));
     victim.begins();
-    let reset = set.reset(&["requests", "tokens"], false);
+    let reset = set.reset().limits(["requests", "tokens"]).run();
     victim.ends();
     reset.expect("works");
 }

@@ -81,7 +81,7 @@ fn reset_a_key(victim: &Victim) {
     let _held = admitted(&set, &everything(&set, 1));
     let key = set.key(KEY).expect("keyed");
     victim.begins();
-    let reset = key.reset(&[]);
+    let reset = key.reset().run();
     victim.ends();
     victim.expects(reset.expect("works"));
 }

@@ -128,7 +128,7 @@ fn reset_for_the_first(victim: &Victim) {
     let _held = take_all_tokens(&set);
     victim.lets_others_come();
     victim.begins();
-    let reset = set.reset(&["tokens"], false);
+    let reset = set.reset().limits(["tokens"]).run();
     victim.ends();
     reset.expect("works");
 }

@@ -235,7 +235,9 @@ impl Survivor {
             }
             if is_at_rest && left.is_some_and(|limit| limit.remaining == 0) {
                 self.set
-                    .reset(&["tokens"], false)
+                    .reset()
+                    .limits(["tokens"])
+                    .run()
                     .expect("no process has the lock");
                 return;
             }

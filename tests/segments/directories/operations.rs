@@ -126,7 +126,7 @@ fn recovery_reset_and_retirement_reach_every_file() {
     }
     for set in segment.sets() {
         use_up(&set);
-        set.reset(&[], true).expect("reset");
+        set.reset().counters().run().expect("reset");
         assert!(use_one(&set));
     }
     segment.retire();

@@ -154,6 +154,7 @@ fn code_of(error: &Error) -> ExitCode {
         ) => ExitCode::Damaged,
         Error::Open(
             OpenError::NotFound { .. }
+            | OpenError::Anonymous { .. }
             | OpenError::ForeignNamespace { .. }
             | OpenError::ForeignBoot { .. }
             | OpenError::Moved { .. }

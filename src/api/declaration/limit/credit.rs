@@ -109,7 +109,7 @@ impl Credit {
 /// Credit in the form of a table.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CreditTable {
+pub(in crate::api::declaration) struct CreditTable {
     batch: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     window_coupled: Option<bool>,

@@ -70,6 +70,7 @@ mod tests {
     use crate::declare::LockKind;
     use crate::engine::{EngineOptions, LockFor, LockWait, SegmentEngine};
     use crate::shm::file::attach::{Admission, attach};
+    use crate::shm::file::segment_file::open_for_writing;
     use crate::shm::time::segment_clock::SegmentClock;
     use crate::{Declaration, Limit, Segment, SetDeclaration};
 
@@ -115,8 +116,9 @@ mod tests {
             ONLOOKER.set(Some(Segment::open(&path).expect("opens")));
             COMPILED.set((0, 0));
             let understand = |verified: &Verified| compile_definitions(verified, &path);
+            let file = open_for_writing(&path).expect("a file");
             let (attached, (_, plans)) =
-                attach(&path, false, &|_| (), understand, |_| Ok(Admission::Join)).expect("attaches");
+                attach(file, &path, false, &|_| (), understand, |_| Ok(Admission::Join)).expect("attaches");
             let options = EngineOptions {
                 lock_timeout: Duration::from_secs(60),
                 clock: SegmentClock::System,

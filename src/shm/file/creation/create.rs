@@ -3,7 +3,7 @@
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +17,7 @@ use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_system::{allocate, ensure_local};
 use crate::shm::file::lasting_locks::ensure_participants_can_be;
+use crate::shm::file::memory_file::{memory_file, seal};
 use crate::shm::file::region::{OutOfRegion, Region};
 use crate::shm::file::segment_file::{GET_RANDOM_BYTES, damaged, io_error};
 use crate::shm::file::verified::{Verified, check_header, header_checksum, verify};
@@ -56,6 +57,23 @@ pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     fill(&region, blueprint, identity, path)?;
     construction.publish(path)
+}
+
+/// Creates a segment that has no name. Returns its file, and the path by which other processes reach it.
+///
+/// # Errors
+///
+/// [`OpenError::Anonymous`] where there is no `/proc`, [`OpenError::NoSpace`] if there is no room.
+pub(crate) fn create_anonymous(blueprint: &Blueprint<'_>) -> Result<(File, PathBuf), Error> {
+    let size = blueprint.geometry.total_size;
+    let (file, path) = memory_file(blueprint.mode)?;
+    ensure_participants_can_be(&file, &path, &path)?;
+    allocate(&file, size, &path)?;
+    seal(&file, &path)?;
+    let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", &path, source))?;
+    let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", &path, errno.into()))?;
+    fill(&region, blueprint, identity, &path)?;
+    Ok((file, path))
 }
 
 /// A segment restored from a checkpoint, not yet at its path. If it is dropped, it is gone.

@@ -55,7 +55,7 @@ fn no_room(look: &Look) -> Option<Finding> {
         );
         finding
             .twice("")
-            .healed_by(format!("limitctl create --config FILE --participants {} NEW", 2 * capacity))
+            .healed_by(format!("limitctl create --participants {} NEW FILE", 2 * capacity))
     })
 }
 

@@ -56,7 +56,7 @@ fn write(directory: &Path, content: &str) -> String {
 
 fn create(directory: &Path) -> PathBuf {
     let path = directory.join("limits");
-    run(["create", "--config", &write(directory, DECLARATION), text(&path)]).ended(0);
+    run(["create", text(&path), &write(directory, DECLARATION)]).ended(0);
     path
 }
 
@@ -245,7 +245,7 @@ name = "api"
   credit = { batch = 10 }
 "#;
     let config = write(directory.path(), declaration);
-    run(["create", "--config", &config, text(&path)]).ended(0);
+    run(["create", text(&path), &config]).ended(0);
     let changed = set(&path, &["api", "calls", "batch=25"]).ended(0);
     assert!(changed.stdout.contains("batch: 10 to 25"), "{changed:?}");
     assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 25);
@@ -285,13 +285,7 @@ name = "ray"
   rate = 2
   interval = "1s"
 "#;
-    run([
-        "create",
-        "--config",
-        &write(directory.path(), declaration),
-        text(&path),
-    ])
-    .ended(0);
+    run(["create", text(&path), &write(directory.path(), declaration)]).ended(0);
     let fields = || {
         let limit = declared(&path, 0, 0);
         ["capacity", "rate", "interval", "window", "burst"].map(|field| limit[field].clone())
@@ -432,13 +426,7 @@ fn keys_go_by_the_change_as_well() {
         keyed = { max_keys = 5_000 }
         limit = [{ name = "requests", kind = "calls", capacity = 5, window = "1d", algorithm = "fixed_window", align = "first_use" }]
     "#;
-    run([
-        "create",
-        "--config",
-        &write(directory.path(), declaration),
-        text(&path),
-    ])
-    .ended(0);
+    run(["create", text(&path), &write(directory.path(), declaration)]).ended(0);
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     for number in 0..100 {
@@ -483,13 +471,7 @@ fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
         keyed = { max_keys = 100 }
         limit = [{ name = "requests", kind = "calls", capacity = 2, window = "1m", algorithm = "sliding_window" }]
     "#;
-    run([
-        "create",
-        "--config",
-        &write(directory.path(), declaration),
-        text(&path),
-    ])
-    .ended(0);
+    run(["create", text(&path), &write(directory.path(), declaration)]).ended(0);
     let raised = declaration.replace("capacity = 2", "capacity = 60");
     let note = "its log keeps 2 entries";
     let preview = apply(&path, &raised, &["--dry-run", "--json"]).ended(0).json();

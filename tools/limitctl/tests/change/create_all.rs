@@ -97,7 +97,7 @@ fn a_directory_without_declarations_is_no_failure_and_one_that_is_missing_is() {
     run(["create", "--all", text(&directory.path().join("missing"))]).ended(69);
     // It makes no sense with flags that declare a segment.
     for flags in [
-        &["--config", "x"][..],
+        &["/run", "x.toml"][..],
         &["--set", "api"],
         &["--calls", "requests=1/1s"],
     ] {

@@ -75,14 +75,7 @@ fn the_command_that_a_mismatch_names_helps() {
         // The command's name for it.
         let config = text(&directory.path().join("FILE")).to_owned();
         fs::write(&config, declaration).expect("written");
-        run([
-            "create",
-            "--on-mismatch",
-            "error",
-            "--config",
-            &config,
-            text(&path),
-        ])
+        run(["create", "--on-mismatch", "error", text(&path), &config])
     };
     create(10, "").ended(0);
     for (capacity, version) in [(25, ""), (25, "version = 3")] {

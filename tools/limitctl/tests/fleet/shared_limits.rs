@@ -244,7 +244,7 @@ fn a_burst_below_one_lease_is_created_with_a_warning() {
     let small = DECLARED.replace("window = \"60s\"", "window = \"60s\"\n  burst = 10");
     fs::write(&config, small).expect("written");
     let path = directory.path().join("limits");
-    let created = run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let created = run(["create", text(&path), text(&config)]).ended(0);
     assert!(
         created.stderr.contains("a burst of 10 units is below the 200"),
         "{}",

@@ -78,13 +78,7 @@ impl Scene {
 
     fn create(&self, sets: &[&str]) -> Run {
         let config = self.config(sets);
-        run([
-            "create",
-            "--if-missing",
-            "--config",
-            text(&config),
-            self.segment(),
-        ])
+        run(["create", "--if-missing", self.segment(), text(&config)])
     }
 }
 
@@ -142,17 +136,9 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
     let refused = run(["apply", segment, text(&impossible)]).ended(4);
     assert!(refused.stderr.contains("kind"), "{refused:?}");
     let fleet = scene.config(&["[fleet]\nurl = \"redis://localhost\"\n", API]);
-    for verb in [
-        ["apply", segment, text(&fleet)],
-        ["create", "--config", text(&fleet)],
-    ] {
-        let refused = if verb[0] == "apply" {
-            run(verb)
-        } else {
-            run(["create", "--config", text(&fleet), segment])
-        };
+    for verb in ["apply", "create"] {
         assert!(
-            refused
+            run([verb, segment, text(&fleet)])
                 .ended(78)
                 .stderr
                 .contains("sets of a fleet are in one file")

@@ -230,7 +230,7 @@ fn what_a_signal_ends_while_it_creates_leaves_a_whole_segment_or_none() {
         fs::create_dir(&run_directory).expect("made");
         let path = run_directory.join("limits");
         let mut creating = limitctl()
-            .args(["create", "--config", text(&config), text(&path)])
+            .args(["create", text(&path), text(&config)])
             .stdout(Stdio::null())
             .spawn()
             .expect("started");
@@ -370,8 +370,7 @@ fn a_segment_larger_than_the_memory_cgroup_is_an_error_and_one_that_fits_is_made
         group.directory.display()
     );
     let path = at("limits");
-    let create =
-        |declaration: &Path| in_shell(&inside, &["create", "--config", text(declaration), text(&path)]);
+    let create = |declaration: &Path| in_shell(&inside, &["create", text(&path), text(declaration)]);
     let refused = create(&large).ended(73);
     assert!(refused.stderr.contains("memory cgroup"), "{refused:?}");
     assert_eq!(names_in(directory.path()), names, "nothing is left over");

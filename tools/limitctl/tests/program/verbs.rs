@@ -52,17 +52,7 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
     let directory = directory();
     let config = write(directory.path(), "limits.toml", DECLARATION);
     let path = text(&directory.path().join("limits")).to_owned();
-    let run_ = run([
-        "create",
-        "--config",
-        &config,
-        "--mode",
-        "0640",
-        "--participants",
-        "9",
-        &path,
-    ])
-    .ended(0);
+    let run_ = run(["create", "--mode", "0640", "--participants", "9", &path, &config]).ended(0);
     assert!(
         run_.stdout.starts_with(&format!("created {path}: 2 sets, ")),
         "{run_:?}"
@@ -95,13 +85,12 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
     let dry = run([
         "create",
         "--dry-run",
-        "--config",
-        &config,
         "--mode",
         "0640",
         "--participants",
         "9",
         &format!("{path}.next"),
+        &config,
     ])
     .ended(0);
     assert!(dry.stdout.starts_with("would take "), "{dry:?}");
@@ -153,7 +142,7 @@ fn creates_where_the_declaration_says() {
     let path = directory.path().join("limits");
     let declaration = DECLARATION.replace("[segment]", &format!("[segment]\npath = {:?}", text(&path)));
     let config = write(directory.path(), "limits.toml", declaration);
-    run(["create", "--config", &config]).ended(0);
+    run(["create", &config]).ended(0);
     assert!(path.exists());
 }
 
@@ -234,7 +223,7 @@ fn an_inspection_has_the_labels_of_what_is_held_with_what_harms_a_terminal_escap
                        limit = [{ name = \"in_flight\", kind = \"concurrency\", capacity = 4 }]";
     let declaration = write(directory.path(), "limits.toml", declaration);
     let path = directory.path().join("limits");
-    run(["create", "--config", &declaration, text(&path)]).ended(0);
+    run(["create", text(&path), &declaration]).ended(0);
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     fn take(request: shmlimit::Request<'_>) -> Option<shmlimit::Permit<'_>> {
@@ -354,7 +343,7 @@ fn a_checkpoint_is_what_create_begins_with_where_the_segment_is_gone() {
         text(&kept)
     );
     fs::write(&config, declaration).expect("written");
-    let create = || run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let create = || run(["create", text(&path), text(&config)]).ended(0);
     let remaining = || {
         run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0]["limits"][0]["remaining"].clone()
     };
@@ -466,6 +455,7 @@ fn wrong_arguments_end_with_64() {
     run([]).ended(64);
     run(["inspect"]).ended(64);
     run(["inspect", "--nonsense", path]).ended(64);
+    run(["create"]).ended(64);
     run(["create", path]).ended(64);
     run(["create", "--set", "api", path]).ended(64);
     run(["create", "--set", "api", "--calls", "requests=10/1d"]).ended(64);
@@ -479,7 +469,17 @@ fn wrong_arguments_end_with_64() {
         path,
     ])
     .ended(64);
-    run(["create", "--config", "x.toml", "--calls", "requests=10/1d", path]).ended(64);
+    run(["create", "--calls", "requests=10/1d", path, "x.toml"]).ended(64);
+    run([
+        "create",
+        "--set",
+        "api",
+        "--calls",
+        "requests=10/1d",
+        path,
+        "x.toml",
+    ])
+    .ended(64);
     run([
         "create",
         "--set",
@@ -587,13 +587,13 @@ fn a_wrong_declaration_ends_with_78() {
         &DECLARATION.replace("90_000", "0"),
     ] {
         let config = write(directory.path(), "limits.toml", content);
-        let run = run(["create", "--config", &config, text(&path)]).ended(78);
+        let run = run(["create", text(&path), &config]).ended(78);
         assert!(run.stderr.starts_with("limitctl: "), "{run:?}");
     }
     run(["create", "--set", "api", "--calls", "requests=0/1d", text(&path)]).ended(78);
     assert!(!path.exists());
     let missing = directory.path().join("missing.toml");
-    run(["create", "--config", text(&missing), text(&path)]).ended(69);
+    run(["create", text(&path), text(&missing)]).ended(69);
 }
 
 /// Asserts that each line of a paragraph is as full as possible, and not broken where the source was.

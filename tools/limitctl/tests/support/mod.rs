@@ -215,7 +215,7 @@ fn create_with_locks(directory: &Path, lock: &str) -> PathBuf {
 pub fn create_declared(directory: &Path, name: &str, declaration: &str) -> PathBuf {
     let (config, path) = (directory.join(format!("{name}.toml")), directory.join(name));
     std::fs::write(&config, declaration).expect("written");
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    run(["create", text(&path), text(&config)]).ended(0);
     path
 }
 

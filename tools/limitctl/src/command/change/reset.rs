@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use shmlimit::request::KeyReset;
 use shmlimit::{Error, LimitSet, RequestError};
 
 use crate::arguments::Access;
@@ -71,7 +72,14 @@ impl Reset {
                     continue;
                 }
             } else {
-                set.reset(&limits, self.counters)?;
+                let mut reset = set.reset();
+                if !limits.is_empty() {
+                    reset = reset.limits(limits.iter().copied());
+                }
+                if self.counters {
+                    reset = reset.counters();
+                }
+                reset.run()?;
             }
             let done = sanitise::line(&format!("{whose}: replenished {}", replenished.join(", ")));
             let counters = if self.counters {
@@ -86,13 +94,22 @@ impl Reset {
     }
 }
 
-/// Replenishes limits of a key, or of all networks that contain an address; returns whether any had a row.
+/// Replenishes the named limits of a key, or of all networks that contain an address, or all limits if none is named.
+/// Returns whether any had a row.
 fn reset_key(set: &LimitSet, key: &OsStr, limits: &[&str]) -> Result<bool, Error> {
     match set.key(key.as_bytes()) {
         Err(error @ Error::Request(RequestError::AddressRequired { .. })) => {
             let address = key::address(key).ok_or(error)?;
-            set.address(address)?.reset(limits)
+            only(set.address(address)?.reset(), limits).run()
         }
-        key => key?.reset(limits),
+        key => only(key?.reset(), limits).run(),
+    }
+}
+
+fn only<'a>(reset: KeyReset<'a>, limits: &[&str]) -> KeyReset<'a> {
+    if limits.is_empty() {
+        reset
+    } else {
+        reset.limits(limits.iter().copied())
     }
 }

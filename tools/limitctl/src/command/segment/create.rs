@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use shmlimit::declare::{Amount, LockKind, OnMismatch, ParseError};
 use shmlimit::snapshot::{SegmentMemory, SegmentReader};
-use shmlimit::{Declaration, Error, Limit, OpenOptions, SetDeclaration, Window};
+use shmlimit::{Declaration, DeclarationError, Error, Limit, OpenOptions, SetDeclaration, Window};
 
 use super::declared::{for_all, segment_of};
 use crate::command::shown;
@@ -21,7 +21,7 @@ use crate::uninterrupted::Uninterrupted;
 ///
 /// The declaration comes from a file in TOML or, for one simple set, from flags:
 ///
-///     limitctl create --config gateway.toml /dev/shm/gateway.limits
+///     limitctl create /dev/shm/gateway.limits gateway.toml
 ///
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
@@ -32,27 +32,24 @@ use crate::uninterrupted::Uninterrupted;
 /// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed, and with --dry-run only that.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
-#[command(group = ArgGroup::new("declaration").required(true).args(["config", "set", "all"]))]
-#[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["config", "all"]))]
+#[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["declaration", "all"]))]
 pub struct Create {
-    /// The declaration, in TOML
-    ///
-    /// Has a table for the segment and one for each set, with one for each of its limits: see the documentation of
-    /// shmlimit::Declaration.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
     /// A directory with declarations, each of a segment: the files in it that end in .toml
     ///
     /// A declaration without a path of its own is for PATH/NAME.limits, where its file is NAME.toml and PATH a directory. One
     /// that fails is reported and does not keep the others from being created; the exit code is that of the first.
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["declaration", "set"])]
     all: Option<PathBuf>,
 
     /// The name of the set, where flags declare it
     ///
     /// Its limits are those of --calls, --rate and --concurrency, in this order.
-    #[arg(long, value_name = "NAME", requires = "limits")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "limits",
+        conflicts_with = "declaration"
+    )]
     set: Option<String>,
 
     /// A limit of calls, such as requests=100/1s
@@ -114,7 +111,13 @@ pub struct Create {
     /// Where to create the segment; with --all, the directory for those that have no path
     ///
     /// May be left out where the declaration has a path.
-    path: Option<PathBuf>,
+    segment: Option<PathBuf>,
+
+    /// The declaration, in TOML
+    ///
+    /// Has a table for the segment and one for each set, with one for each of its limits: see the documentation of
+    /// shmlimit::Declaration.
+    declaration: Option<PathBuf>,
 }
 
 /// The possible ways to treat a segment with another declaration.
@@ -139,16 +142,30 @@ impl Create {
         if let Some(directory) = &self.all {
             return for_all(directory, |file| self.create_one_of_all(file));
         }
-        let declaration = self.declaration()?;
+        let (segment, declaration) = match (&self.set, &self.segment, &self.declaration) {
+            (Some(name), segment, _) => (
+                segment.as_deref(),
+                Declaration::new().add_set(self.simple_set(name)),
+            ),
+            (None, segment, Some(file)) => (segment.as_deref(), from_file(file)?),
+            // A single path is that of a declaration which says where the segment is to be.
+            (None, Some(file), None) => match Declaration::from_toml_file(file) {
+                Err(DeclarationError::Unreadable { .. }) => return Err(nothing_declared(Some(file))),
+                declaration => (None, declaration.map_err(Error::from)?),
+            },
+            (None, None, None) => return Err(nothing_declared(None)),
+        };
+        let declaration = self.completed(declaration)?;
         if self.dry_run {
             say_memory(&declaration, None)?;
             return Ok(ExitCode::Done);
         }
         let declared = declaration.segment().path();
-        let Some(path) = self.path.as_deref().or(declared) else {
+        let Some(path) = segment.or(declared) else {
             return Err(Failure::new(
                 ExitCode::Usage,
-                "neither the arguments nor the declaration say where to create the segment: add a path",
+                "neither the arguments nor the declaration say where to create the segment: add a path, as in \
+                 `limitctl create SEGMENT DECLARATION`",
             ));
         };
         self.create(&declaration, path)?;
@@ -156,11 +173,11 @@ impl Create {
     }
 
     fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
-        let declaration = self.completed(Declaration::from_toml_file(file).map_err(Error::from)?)?;
+        let declaration = self.completed(from_file(file)?)?;
         if self.dry_run {
             return say_memory(&declaration, Some(file));
         }
-        let path = segment_of(file, &declaration, self.path.as_deref())?;
+        let path = segment_of(file, &declaration, self.segment.as_deref())?;
         self.create(&declaration, &path)
     }
 
@@ -204,14 +221,6 @@ impl Create {
             mismatches.concat(),
             memory_text(&reader.memory(), segment.participant_capacity),
         ))
-    }
-
-    fn declaration(&self) -> Result<Declaration, Failure> {
-        let declaration = match (&self.config, &self.set) {
-            (Some(file), _) => Declaration::from_toml_file(file).map_err(Error::from)?,
-            (None, name) => Declaration::new().add_set(self.simple_set(name.as_deref().unwrap_or_default())),
-        };
-        self.completed(declaration)
     }
 
     /// The declaration, completed by the arguments.
@@ -263,6 +272,21 @@ fn say_memory(declaration: &Declaration, file: Option<&Path>) -> Result<(), Fail
         human::quantity(memory.sets.len() as u64, "set", "sets"),
         memory_text(&memory, participants),
     ))
+}
+
+fn from_file(file: &Path) -> Result<Declaration, Failure> {
+    Ok(Declaration::from_toml_file(file).map_err(Error::from)?)
+}
+
+/// The failure where neither a file nor flags declare anything.
+fn nothing_declared(named: Option<&Path>) -> Failure {
+    let what = named.map_or_else(String::new, |path| format!("{} is no declaration: ", shown(path)));
+    Failure::new(
+        ExitCode::Usage,
+        format!(
+            "{what}name the declaration, as in `limitctl create SEGMENT DECLARATION`, or declare a set with --set"
+        ),
+    )
 }
 
 /// How much each set takes of a file, and what for.
