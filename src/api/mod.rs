@@ -11,7 +11,7 @@ mod recorded_metrics;
 pub(crate) mod refusal;
 pub(crate) mod request;
 pub(crate) mod request_events;
-pub(crate) mod reset;
+pub(crate) mod reset_builders;
 pub(crate) mod segment;
 pub(crate) mod segment_memory;
 pub(crate) mod set;

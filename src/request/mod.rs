@@ -7,6 +7,6 @@
 //!   [`OpenOptions::on_request_event`](crate::OpenOptions::on_request_event) asks for them.
 
 pub use crate::api::request_events::{RequestEvent, RequestEventKind};
-pub use crate::api::reset::{KeyReset, SetReset};
+pub use crate::api::reset_builders::{KeyReset, SetReset};
 pub use crate::api::set::limit_set::{LimitIndex, LimitName};
 pub use crate::api::wait::acquire_future::AcquireFuture;

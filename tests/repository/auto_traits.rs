@@ -47,7 +47,7 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 #[test]
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
-        Address, Algorithm, ChangeError, Checked<'static>, Declaration, DeclarationError, Error, Key<'static>, Keyed, Limit,
+        AcquireError, Address, Algorithm, ChangeError, Checked<'static>, Declaration, DeclarationError, Error, Key<'static>, Keyed, Limit,
         LimitPool, LimitSet, OpenError, OpenOptions, Outcome<'static>, Permit<'static>, PermitError, Refusal, RefusalReason,
         Removal, RemovalCause, Request, RequestError, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError,
         SetDeclaration, Settlement<'static>, Tier, Verdict, VirtualClock, Window,

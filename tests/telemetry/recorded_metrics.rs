@@ -229,7 +229,7 @@ fn a_set_of_a_directory_that_is_made_anew_starts_no_other_over() {
     for _ in 0..3 {
         let segment = Segment::open_or_create(&path, &declaration).expect("opened");
         for set in segment.sets() {
-            assert!(set.check(&set.request()).expect("works").is_admitted());
+            assert!(set.request().check().expect("works").is_admitted());
         }
         let snapshot = SegmentReader::open(&path)
             .expect("opened")

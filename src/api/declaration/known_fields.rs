@@ -5,27 +5,33 @@ use serde::de::value::Error;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
+use super::limit::Limit;
 use super::limit::credit::CreditTable;
+use super::limit::fleet_lease::FleetLease;
 use super::limit::prefix::Prefix;
-use super::set::tier::TierLimit;
-use super::{
-    Checkpoint, Declaration, FleetLease, FleetOptions, Keyed, Limit, SegmentOptions, SetDeclaration, Tier,
-};
+use super::options::checkpoint::Checkpoint;
+use super::options::fleet::FleetOptions;
+use super::set::SetDeclaration;
+use super::set::keyed::Keyed;
+use super::set::tier::{Tier, TierLimit};
+
+/// The names of fields.
+pub(super) type Fields = &'static [&'static str];
 
 /// Stands only in the definitions of a segment.
 const INTERNAL: &str = "edited";
 
 /// What to do about a field that serde does not know where it was written, if it is known elsewhere. `message` is what
-/// serde says about it.
-pub(super) fn advice(message: &str) -> Option<String> {
+/// serde says about it, `top` the fields of the top level, and `segment` those of its `[segment]`.
+pub(super) fn advice(message: &str, top: Fields, segment: Fields) -> Option<String> {
     let (field, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     // A plural for a field that is known here.
     if field == INTERNAL || rest.contains(&format!("`{}`", field.trim_end_matches('s'))) {
         return None;
     }
     let levels = [
-        ("at the top level", fields::<Declaration>()),
-        ("under `[segment]`", fields::<SegmentOptions>()),
+        ("at the top level", top),
+        ("under `[segment]`", segment),
         ("in `checkpoint` of `[segment]`", fields::<Checkpoint>()),
         ("under `[fleet]`", fields::<FleetOptions>()),
         ("under `[[set]]`", fields::<SetDeclaration>()),
@@ -46,15 +52,15 @@ pub(super) fn advice(message: &str) -> Option<String> {
 }
 
 /// The names of the fields that serde reads into a type.
-fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
-    let mut names: &'static [&'static str] = &[];
+pub(super) fn fields<'de, T: Deserialize<'de>>() -> Fields {
+    let mut names: Fields = &[];
     // It fails once it has said which fields it asks for.
     let _ = T::deserialize(Asked(&mut names));
     names
 }
 
 /// Notes which fields a type asks for, and has none of them.
-struct Asked<'a>(&'a mut &'static [&'static str]);
+struct Asked<'a>(&'a mut Fields);
 
 impl<'de> Deserializer<'de> for Asked<'_> {
     type Error = Error;
@@ -81,6 +87,7 @@ impl<'de> Deserializer<'de> for Asked<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Declaration, SegmentOptions};
     use super::*;
 
     /// What is said of a field at the top of a declaration.
@@ -129,7 +136,12 @@ mod tests {
             assert!(fields.len() >= least, "{fields:?}");
             for field in fields.iter().filter(|field| **field != INTERNAL) {
                 let message = format!("unknown field `{field}`, expected something else");
-                assert!(advice(&message).is_some(), "{field}");
+                let told = advice(
+                    &message,
+                    super::fields::<Declaration>(),
+                    super::fields::<SegmentOptions>(),
+                );
+                assert!(told.is_some(), "{field}");
             }
         }
     }

@@ -58,6 +58,7 @@ pub struct LimitPool {
 /// The answer of a pool.
 #[derive(Debug)]
 #[must_use]
+#[non_exhaustive]
 pub struct Chosen<'a> {
     /// The set that answered, by its position in the pool.
     pub index: usize,

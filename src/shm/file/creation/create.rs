@@ -12,12 +12,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::checkpoint_file::{SavedImages, TakenAt};
 use super::construction::{Construction, place_of, remove_abandoned, start_construction};
+use super::unnamed::{memory_file, seal};
 use crate::choices::LockKind;
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_system::{allocate, ensure_local};
 use crate::shm::file::lasting_locks::ensure_participants_can_be;
-use crate::shm::file::memory_file::{memory_file, seal};
 use crate::shm::file::region::{OutOfRegion, Region};
 use crate::shm::file::segment_file::{GET_RANDOM_BYTES, damaged, io_error};
 use crate::shm::file::verified::{Verified, check_header, header_checksum, verify};

@@ -4,3 +4,4 @@
 pub(crate) mod checkpoint_file;
 mod construction;
 pub(crate) mod create;
+mod unnamed;
