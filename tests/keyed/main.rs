@@ -6,6 +6,7 @@ mod keys;
 mod limits;
 mod oracle;
 mod processes;
+mod queues;
 mod rows;
 #[path = "../scene/mod.rs"]
 mod scene;

@@ -49,7 +49,7 @@ fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
         AcquireError, Address, Algorithm, ChangeError, Checked<'static>, Declaration, DeclarationError, Error, Key<'static>, Keyed, Limit,
         LimitPool, LimitSet, OpenError, OpenOptions, Outcome<'static>, Permit<'static>, PermitError, Refusal, RefusalReason,
-        Removal, RemovalCause, Request, RequestError, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError,
+        Removal, RemovalCause, Request<'static>, RequestError, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError,
         SetDeclaration, Settlement<'static>, Tier, Verdict, VirtualClock, Window,
     );
     assert_complete("src/lib.rs", &[], &named);
@@ -69,7 +69,7 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
         TableUsage, TicketSnapshot,
     );
     assert_complete("src/snapshot.rs", &[], &named);
-    let named = each_survives!(shmlimit::pool: Chosen<'static>, PoolRequest, PoolStrategy);
+    let named = each_survives!(shmlimit::pool: Chosen<'static>, PoolRequest<'static>, PoolStrategy);
     assert_complete("src/pool.rs", &[], &named);
     let named = each_survives!(shmlimit::request:
         AcquireFuture<'static>, KeyReset<'static>, LimitIndex, RequestEvent<'static>, RequestEventKind, SetReset<'static>,

@@ -1,5 +1,6 @@
 //! Quotas that differ by key: the tiers of a keyed set, and capacities that single keys have of their own.
 
+mod declared_overrides;
 mod migration;
 mod overrides;
 mod requested;

@@ -1,8 +1,8 @@
 //! Pools of sets, from which one is chosen for each request.
 
-mod asking;
 mod pool_request;
 mod pool_strategy;
+mod taking;
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@ mod acquiring;
 mod by_credit;
 mod checking;
 mod client;
+mod keyed_request;
 mod reserving;
 
 use std::num::NonZeroU64;
