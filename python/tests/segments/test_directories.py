@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,9 @@ def calls(name, capacity, **fields):
 @pytest.fixture
 def path(segment_path):
     """Where a directory is to be; pathlib leaves slashes out."""
-    return Path(f"{segment_path}.d")
+    path = Path(f"{segment_path}.d")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def used(limits):
