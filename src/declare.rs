@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a segment | [`SegmentOptions`], [`ClockSource`], [`LockKind`], [`Checkpoint`], [`FleetOptions`] |
 //! | a keyed set | [`WhenFull`] |
-//! | a limit | [`Kind`], [`LimitOptions`], [`Amount`], [`Align`], [`Weekday`], [`Credit`], [`Adaptive`], [`FleetLease`], [`Outage`] |
+//! | a limit | [`Kind`], [`LimitOptions`], [`Amount`], [`Align`], [`TimeZone`], [`Weekday`], [`Credit`], [`Adaptive`], [`FleetLease`], [`Outage`] |
 //!
 //! and what is learnt of declarations: the most that a limit admits ([`Bound`]), how two declarations differ
 //! ([`Difference`]), what a process does about a segment that was declared differently ([`OnMismatch`], [`Mismatch`],
@@ -15,7 +15,7 @@
 
 pub use crate::api::declaration::{
     Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, FleetLease, FleetOptions, LimitOptions,
-    SegmentOptions, Weekday,
+    SegmentOptions, TimeZone, Weekday,
 };
 pub use crate::api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
 pub use crate::choices::{Kind, LockKind, Outage, WhenFull};

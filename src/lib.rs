@@ -37,6 +37,8 @@
 //! |---|---|
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
 //! | choose an algorithm, and know the most it admits | the table at [`Algorithm`], [`Limit::bound`] |
+//! | count by days, weeks or months of a time zone | [`Window::Day`], [`Limit::time_zone`] |
+//! | know how much memory a declaration takes | [`Declaration::memory`]; `limitctl create --dry-run` |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::request`], [`Request::try_permit`], [`Request::try_acquire`]; [`Request::check`] if nothing is held |
 //! | limit each client separately | [`SetDeclaration::keyed`], [`Keyed`], [`Request::for_key`], [`Request::check_many`] |

@@ -14,8 +14,9 @@ from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Rational, Real
 from typing import Any, Literal, TypeAlias
+from zoneinfo import ZoneInfo
 
-from shmlimit import _native
+from shmlimit import _native, _time_zone
 from shmlimit._errors import DeclarationError
 
 Amount: TypeAlias = int | float | Decimal | Fraction | str
@@ -68,6 +69,7 @@ class _Windowed(_Common):
     interval: Window | None = None
     align: Literal["utc", "first_use"] | None = None
     utc_offset: str | None = None
+    time_zone: str | ZoneInfo | None = None
     week_start: str | None = None
     buckets: int | None = None
     entries: int | None = None
@@ -120,7 +122,11 @@ class Rate(_Windowed):
             capacity.
         align: With `"fixed_window"`: whether windows start at multiples of their length since the Unix epoch,
             `"utc"` (the default), or with the first request, `"first_use"`.
-        utc_offset: The offset of a calendar window, such as `"+05:30"`; default UTC.
+        utc_offset: The offset of a calendar window, such as `"+05:30"`; default UTC. It can change in a live segment.
+        time_zone: Instead of an offset: the time zone by whose clock the days of a calendar window begin, such as
+            `"America/Los_Angeles"` or a `ZoneInfo`. A day has 23 hours when summer time begins, and 25 when it ends.
+            The zone is looked up as `zoneinfo` does, also in the package `tzdata`; the segment stores its changes for
+            twenty years ahead, so that all processes agree.
         week_start: The first day of `"calendar:week"`; default Monday.
         buckets: With `"sliding_window_counter"`: how many parts the window is divided into, from 1 to 60; default 10.
         entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. With more requests
@@ -184,6 +190,7 @@ class Budget(_Common):
         unit: The size of one unit, such as `"0.01"`, so that amounts may be decimals.
         align: Where windows start: `"utc"` (the default) or `"first_use"`.
         utc_offset: The offset of a calendar window, such as `"+05:30"`.
+        time_zone: Its time zone, as for `Rate`.
         week_start: The first day of `"calendar:week"`.
         fleet: Hosts share it, as for `Rate`.
     """
@@ -194,6 +201,7 @@ class Budget(_Common):
     unit: str | Decimal | None = field(default=None, kw_only=True)
     align: Literal["utc", "first_use"] | None = field(default=None, kw_only=True)
     utc_offset: str | None = field(default=None, kw_only=True)
+    time_zone: str | ZoneInfo | None = field(default=None, kw_only=True)
     week_start: str | None = field(default=None, kw_only=True)
 
     kind = "budget"
@@ -472,6 +480,8 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
         return format(Decimal(float.__repr__(value)), "f")
     if isinstance(value, (list, tuple)):
         return [_plain(each, name, f"{place}{_named(each)}") for each in value]
+    if name == "time_zone" and value is not None:
+        return _time_zone.declared(value, place)
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Rational):

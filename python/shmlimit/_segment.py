@@ -181,9 +181,10 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
     def mismatches(self) -> list[dict[str, Any]]:
         """How the segment differed from the declaration that it was opened with, by set.
 
-        Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"kept_newer"`, `"kept_edited"`), `differences`,
-        `declared_version`, `segment_version` and `message`. If the file's mode differs from the declared one, that is
-        one more, with a `set` of None and the outcome `"kept_mode"`.
+        Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"renewed"`, `"kept_newer"`, `"kept_edited"`),
+        `differences`, `declared_version`, `segment_version` and `message`. `"renewed"` is what a newer database says of
+        a time zone. If the file's mode differs from the declared one, that is one more, with a `set` of None and the
+        outcome `"kept_mode"`.
         """
         mismatches: list[dict[str, Any]] = json.loads(self._mismatches())
         return mismatches

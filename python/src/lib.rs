@@ -53,7 +53,7 @@ mod _native {
     #[pymodule_export]
     use crate::answers::verdict::Verdict;
     #[pymodule_export]
-    use crate::arguments::declaration::{Declaration, bound};
+    use crate::arguments::declaration::{Declaration, bound, time_zone};
     #[pymodule_export]
     use crate::command_line::limitctl;
     #[pymodule_export]

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::declaration::Declaration;
 use super::declaration::stored::{StoredDeclaration, StoredSet};
+use super::declaration::{Declaration, SetDeclaration};
 use super::snapshot::SegmentReader;
 use crate::error::DeclarationError;
 use crate::shm::layout::geometry::{Geometry, SetGeometry};
@@ -114,10 +114,12 @@ impl SegmentPlan {
         let sets = stored.sets().iter();
         let definitions = sets.map(StoredSet::to_text).collect::<Result<Vec<_>, _>>()?;
         let plans = declaration.compile()?;
+        let calendars = declaration.sets().iter().map(SetDeclaration::calendar_windows);
         let shapes = plans
             .iter()
             .zip(&definitions)
-            .map(|(plan, text)| plan.shape(definition_room(text)));
+            .zip(calendars)
+            .map(|((plan, text), calendars)| plan.shape(definition_room(text, calendars)));
         let participants = declaration.segment().participants();
         let geometry =
             Geometry::new(participants.into(), shapes).map_err(|_| DeclarationError::Unsuitable {
@@ -132,14 +134,17 @@ impl SegmentPlan {
     }
 }
 
-/// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer.
-fn definition_room(text: &str) -> u64 {
+/// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer. A calendar
+/// window may be given a time zone, or one that changes its offset more often.
+fn definition_room(text: &str, calendars: usize) -> u64 {
     const MIN_SPARE: usize = 512;
-    (text.len() + (text.len() / 2).max(MIN_SPARE)).next_multiple_of(64) as u64
+    const TIME_ZONE: usize = 2048;
+    (text.len() + (text.len() / 2).max(MIN_SPARE) + calendars * TIME_ZONE).next_multiple_of(64) as u64
 }
 
 impl Declaration {
-    /// How much memory a segment takes that is created as declared. Nothing is created.
+    /// How much memory a segment takes that is created as declared, in one file. Nothing is created. In a directory, each
+    /// set takes as much as a segment of it alone.
     ///
     /// A container's `/dev/shm` has 64 MB unless it is given more. In a [directory](crate::Segment#a-file-for-each-set),
     /// each set takes the header and the records of processes for itself.

@@ -315,6 +315,14 @@
 //! come back late, by up to a 1024th of the window, or a 64th: a request may be refused for so much longer than the capacity asks
 //! for. It never admits more than the capacity in any window.
 //!
+//! # Time zones
+//!
+//! A calendar window with a [time zone](crate::Limit::time_zone) goes by the changes of its offset that are stored in the
+//! segment: from the year 2000 to twenty years after somebody looked them up. Before and after, the first and the last offset
+//! hold. A process with a newer database renews them when it opens the segment with its declaration, and `limitctl doctor` warns
+//! in the last year. Until then a government that changes its mind is not noticed. A day whose midnight clocks leave out begins
+//! when they are set forward; what they show twice around midnight belongs to the later day.
+//!
 //! # Live changes
 //!
 //! [`Segment::apply`](crate::Segment::apply) is in force for the next operation of every process. The

@@ -26,6 +26,7 @@ pub struct Difference {
     in_segment: Option<String>,
     assignment: Option<Box<Assignment>>,
     is_of_versions: bool,
+    is_of_offsets: bool,
     note: Option<String>,
 }
 
@@ -46,6 +47,7 @@ impl Difference {
             in_segment,
             assignment: None,
             is_of_versions: false,
+            is_of_offsets: false,
             note: None,
         }
     }
@@ -107,6 +109,19 @@ impl Difference {
             said.push_str("; ");
         }
         said.push_str(note);
+    }
+
+    /// A difference in what databases know of the same time zone, which a process that knows more renews.
+    pub(crate) fn of_offsets(path: String, declared: String, in_segment: String) -> Self {
+        Self {
+            is_of_offsets: true,
+            ..Self::new(path, Some(declared), Some(in_segment))
+        }
+    }
+
+    /// Whether both declare the same time zone, of which another database knows something newer.
+    pub(crate) fn is_of_offsets(&self) -> bool {
+        self.is_of_offsets
     }
 
     /// Whether only the versions differ.

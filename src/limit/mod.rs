@@ -24,7 +24,7 @@ pub(crate) use lease::{Answer, Ask, Installed, LEASE_WORDS, LeaseState, LeaseWor
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;
 pub(crate) use unlimited::Unlimited;
-pub(crate) use window::calendar::{Calendar, CalendarUnit};
+pub(crate) use window::calendar::{Calendar, CalendarUnit, LocalTime, Transition};
 pub(crate) use window::fixed_window::FixedWindow;
 pub(crate) use window::sliding_window::SlidingWindow;
 pub(crate) use window::sliding_window_counter::SlidingWindowCounter;

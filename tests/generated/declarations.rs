@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use shmlimit::declare::{Adaptive, Align, Amount, Credit, LockKind, WhenFull};
+use shmlimit::declare::{Adaptive, Align, Amount, Credit, LockKind, TimeZone, WhenFull};
 use shmlimit::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 
 pub const SET: &str = "set";
@@ -28,6 +28,7 @@ const LIMIT_OPTIONS: &[(u64, LimitOption)] = &[
     (4, |dice, _, limit| limit.burst(dice.u64(1..=14))),
     (6, |_, _, limit| limit.align(Align::FirstUse)),
     (8, |dice, _, limit| limit.utc_offset_minutes(dice.i16(-720..=840))),
+    (8, |_, _, limit| limit.time_zone(time_zone())),
     (3, |dice, _, limit| limit.buckets(dice.u32(1..=5))),
     (3, |dice, _, limit| limit.entries(dice.u32(1..=6))),
     (3, |dice, lengths, limit| limit.lease(length(dice, lengths))),
@@ -130,6 +131,19 @@ fn plain_limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
         }
         _ => Limit::concurrency(name("places"), capacity(dice, lengths)),
     }
+}
+
+/// A zone that no database knows, with the offsets of Los Angeles in 2026.
+fn time_zone() -> TimeZone {
+    let zone =
+        r#"{ name = "Test/Zone", until = 2046, offsets = "-28800 1772964000:-25200 1793523600:-28800" }"#;
+    let limit = format!(
+        r#"{{ name = "l", kind = "budget", capacity = 1, window = "calendar:day", time_zone = {zone} }}"#
+    );
+    let declared = Declaration::from_toml(&format!(r#"set = [{{ name = "s", limit = [{limit}] }}]"#));
+    let declared = declared.expect("valid");
+    let zone = declared.sets()[0].limits()[0].options().time_zone().cloned();
+    zone.expect("declared")
 }
 
 fn limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {

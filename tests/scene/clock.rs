@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use shmlimit::declare::TimeZone;
 use shmlimit::snapshot::SetSnapshot;
 use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock};
 use tempfile::TempDir;
@@ -72,4 +73,33 @@ impl Scene {
 /// Since the machine was started, suspended or not.
 pub fn boot_time() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).expect("a clock").into()
+}
+
+/// A file of a database whose zone goes by one rule at all times.
+pub fn tzif(rule: &str) -> Vec<u8> {
+    let header = |times: u32| {
+        let mut header = b"TZif2".to_vec();
+        header.extend([0; 15]);
+        for count in [0, 0, 0, times, 1, 4] {
+            header.extend(count.to_be_bytes());
+        }
+        header
+    };
+    // One type of local time, which a rule replaces.
+    let kind = [&(-28_800_i32).to_be_bytes()[..], &[0, 0], b"PST\0"].concat();
+    [
+        &header(0)[..],
+        &kind,
+        &header(0),
+        &kind,
+        b"\n",
+        rule.as_bytes(),
+        b"\n",
+    ]
+    .concat()
+}
+
+/// A zone that other processes know from the segment only.
+pub fn time_zone(rule: &str, version: Option<&str>) -> TimeZone {
+    TimeZone::from_tzif("Test/Pacific", &tzif(rule), version).expect("a zone")
 }

@@ -4,5 +4,6 @@ mod clock_sources;
 mod rate_bound;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod time_zones;
 mod virtual_clock;
 mod waiting;

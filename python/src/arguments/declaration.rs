@@ -84,6 +84,14 @@ pub fn bound(limit: &str) -> Option<String> {
     limit.bound().map(|bound| bound.to_string())
 }
 
+/// A time zone as JSON with the fields of the TOML, with the changes that a file of a database (TZif) lists.
+#[pyfunction]
+#[pyo3(signature = (name, file, version))]
+pub fn time_zone(py: Python<'_>, name: &str, file: &[u8], version: Option<&str>) -> PyResult<String> {
+    let zone = shmlimit::declare::TimeZone::from_tzif(name, file, version).or_raise(py)?;
+    json(py, &zone)
+}
+
 /// A place in a declaration, formatted like those in the library's own errors: `set "openai" / limit "tokens" /
 /// window`. `None` for the declaration as a whole.
 fn place(path: &Path, text: &str) -> Option<String> {

@@ -47,7 +47,12 @@ impl Limit {
             }
             Some(Algorithm::FixedWindow) => match limit.window {
                 Some(window) if window.is_calendar() => {
-                    limit.utc_offset = Some(self.utc_offset.unwrap_or_default());
+                    // Unknown zones are errors elsewhere.
+                    let looked_up = self.time_zone.as_ref().and_then(|zone| zone.looked_up().ok());
+                    limit.time_zone = looked_up.or(limit.time_zone);
+                    if limit.time_zone.is_none() {
+                        limit.utc_offset = Some(self.utc_offset.unwrap_or_default());
+                    }
                     if window == Window::Week {
                         limit.week_start = Some(self.week_start.unwrap_or_default());
                     }

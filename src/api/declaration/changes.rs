@@ -10,7 +10,7 @@ impl Declaration {
     /// The canonical result of applying this declaration to `stored`, the one that a segment holds. Both have been
     /// validated; the result is valid too, and its limits need exactly as much memory as those in the segment.
     ///
-    /// What changes: capacities, windows of the same alignment, bursts, the algorithm among those with one rule,
+    /// What changes: capacities, windows of the same alignment, offsets and time zones of calendar windows, bursts, the algorithm among those with one rule,
     /// leases, the bounds of adaptive capacities, near limits, refunds, the size of batches, shadow, how hosts share
     /// a limit, how long grants are kept, metadata, and what happens to keys without room. What is not declared, and
     /// by default depends on something that can change, stays as it is. Path, mode and version play no part.
@@ -48,7 +48,7 @@ impl Declaration {
     }
 
     /// The canonical form, but with the sizes of `stored` where this declares none: a changed capacity must not
-    /// change a size that was derived from it.
+    /// change a size that was derived from it. Also with the offsets that it has of a time zone, unless these renew them.
     fn with_sizes_of(&self, stored: &Self) -> Self {
         let mut asked = self.canonical();
         if self.segment.participants.is_none() {
@@ -73,6 +73,12 @@ impl Declaration {
             }
             for (asked, declared) in asked.limits.iter_mut().zip(&declared.limits) {
                 let stored = stored.limits.iter().find(|limit| limit.name == declared.name);
+                if let (Some(zone), Some(in_force)) =
+                    (&asked.time_zone, stored.and_then(|it| it.time_zone.as_ref()))
+                    && !zone.renews(in_force)
+                {
+                    asked.time_zone = Some(in_force.clone());
+                }
                 if let (Some(Algorithm::SlidingWindow), None, Some(stored)) =
                     (asked.algorithm, declared.entries, stored)
                 {
@@ -121,6 +127,11 @@ impl Limit {
         } else {
             change
         };
+        let clock = if calendar(self) && calendar(change) {
+            change
+        } else {
+            self
+        };
         // Algorithms with one rule share one form of state.
         let by_backlog = |limit: &Self| limit.algorithm.is_some_and(Algorithm::keeps_backlog);
         let algorithm = if by_backlog(self) && by_backlog(change) {
@@ -132,6 +143,8 @@ impl Limit {
             algorithm: algorithm.algorithm,
             capacity: capacity.capacity.clone(),
             window: window.window,
+            utc_offset: clock.utc_offset,
+            time_zone: clock.time_zone.clone(),
             burst: change.burst.clone(),
             refund: change.refund,
             rate: change.rate.clone(),

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use super::Declaration;
+use super::{Declaration, TimeZone};
 use crate::error::{Assignment, Difference};
 
 /// The fields that `limitctl edit` accepts.
-const ASSIGNABLE: [&str; 13] = [
+const ASSIGNABLE: [&str; 15] = [
     "capacity",
     "burst",
     "rate",
@@ -21,6 +21,8 @@ const ASSIGNABLE: [&str; 13] = [
     "near_limit",
     "refund",
     "shadow",
+    "utc_offset",
+    "time_zone",
     "batch",
 ];
 
@@ -146,6 +148,8 @@ fn compare_values(
 ) {
     let nothing = Table::new();
     match (declared, in_segment) {
+        _ if declared == in_segment => {}
+        _ if place.field == "time_zone" => found.push(compare_zones(place, declared, in_segment)),
         (Some(Value::Table(declared)), Some(Value::Table(in_segment))) => {
             compare_tables(place, declared, in_segment, found);
         }
@@ -156,11 +160,30 @@ fn compare_values(
         (None, Some(Value::Table(in_segment))) if place.field == "metadata" => {
             compare_tables(place, &nothing, in_segment, found);
         }
-        _ if declared == in_segment => {}
         _ => found.push(
             Difference::new(place.path.clone(), declared.map(shown), in_segment.map(shown))
                 .with_assignment(place.assignment(declared)),
         ),
+    }
+}
+
+/// The difference of two time zones, or of what is known of one. Offsets are long texts that say nothing to people.
+fn compare_zones(place: &Location, declared: Option<&Value>, in_segment: Option<&Value>) -> Difference {
+    let zone = |value: &Value| value.clone().try_into::<TimeZone>().ok();
+    let (declared, in_segment) = (declared.and_then(zone), in_segment.and_then(zone));
+    match (&declared, &in_segment) {
+        (Some(declared), Some(in_segment)) if declared.name() == in_segment.name() => Difference::of_offsets(
+            place.path.clone(),
+            format!("{declared:?}"),
+            format!("{in_segment:?}"),
+        ),
+        _ => {
+            let name = |zone: Option<TimeZone>| zone.map(|zone| Value::from(zone.name()));
+            let (declared, in_segment) = (name(declared), name(in_segment));
+            let (said, was) = (declared.as_ref().map(shown), in_segment.as_ref().map(shown));
+            Difference::new(place.path.clone(), said, was)
+                .with_assignment(place.assignment(declared.as_ref()))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Compiles a declared limit to the rule that decides.
 
+use std::time::Duration;
+
 use super::limit::adaptive::Adaptive;
 use super::limit::amount::Amount;
 use super::limit::checks::shortest_window::check_window;
@@ -13,7 +15,7 @@ use crate::engine::terms::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
     self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
-    FixedWindow, InvalidLimit, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
+    FixedWindow, InvalidLimit, LocalTime, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 use crate::units::nanos_from_duration;
 
@@ -104,9 +106,10 @@ impl Limit {
             Some(Window::Span(length)) => nanos_from_duration(length).unwrap_or(u64::MAX),
             _ => 0,
         };
+        let local = self.local_time(place)?;
         let rule = match (self.kind, self.effective_algorithm()) {
             (Kind::Budget, _) => self
-                .fixed_window(capacity, nanos)
+                .fixed_window(capacity, nanos, local)
                 .and_then(Budget::new)
                 .map(Rule::Budget),
             (_, None) => match self.adaptive_rule(place)? {
@@ -116,7 +119,9 @@ impl Limit {
             (_, Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket)) => {
                 Backlog::new(capacity, nanos, burst).map(Rule::Backlog)
             }
-            (_, Some(Algorithm::FixedWindow)) => self.fixed_window(capacity, nanos).map(Rule::FixedWindow),
+            (_, Some(Algorithm::FixedWindow)) => {
+                self.fixed_window(capacity, nanos, local).map(Rule::FixedWindow)
+            }
             (_, Some(Algorithm::SlidingWindow)) => {
                 SlidingWindow::new(capacity, nanos, self.effective_entries()).map(Rule::SlidingWindow)
             }
@@ -149,25 +154,44 @@ impl Limit {
         })
     }
 
-    fn fixed_window(&self, capacity: u64, nanos: u64) -> Result<FixedWindow, InvalidLimit> {
-        let unit = match self.window {
-            Some(Window::Day) => CalendarUnit::Day,
-            Some(Window::Week) => CalendarUnit::Week,
-            Some(Window::Month) => CalendarUnit::Month,
-            Some(Window::Span(_)) | None if self.align == Some(Align::FirstUse) => {
-                return FixedWindow::first_use(capacity, nanos);
-            }
-            Some(Window::Span(_)) | None => return FixedWindow::utc(capacity, nanos),
+    /// The clock by which the days of a calendar window begin.
+    pub(super) fn local_time(&self, place: &Place<'_>) -> Result<LocalTime, DeclarationError> {
+        let Some(zone) = &self.time_zone else {
+            let minutes = self.utc_offset.unwrap_or_default().minutes;
+            return Ok(LocalTime::at_offset(i32::from(minutes) * 60));
         };
-        let minutes = self.utc_offset.unwrap_or_default().minutes;
-        FixedWindow::calendar(
-            capacity,
-            Calendar {
-                unit,
-                utc_offset_seconds: i32::from(minutes) * 60,
-                week_start: self.week_start.unwrap_or_default() as u8,
-            },
-        )
+        zone.local_time()
+            .map_err(|unknown| place.value("time_zone", zone, unknown))
+    }
+
+    /// How a calendar window divides time; `None` for others.
+    fn calendar(&self, local: LocalTime) -> Option<Calendar> {
+        let unit = match self.window? {
+            Window::Day => CalendarUnit::Day,
+            Window::Week => CalendarUnit::Week,
+            Window::Month => CalendarUnit::Month,
+            Window::Span(_) => return None,
+        };
+        Some(Calendar {
+            unit,
+            local,
+            week_start: self.week_start.unwrap_or_default() as u8,
+        })
+    }
+
+    /// The shortest period of a calendar window.
+    pub(super) fn shortest_period(&self, place: &Place<'_>) -> Option<Duration> {
+        let calendar = self.calendar(self.local_time(place).ok()?)?;
+        Some(Duration::from_nanos(calendar.shortest_period()))
+    }
+
+    /// By the clock of `local`, if it is a calendar window.
+    fn fixed_window(&self, capacity: u64, nanos: u64, local: LocalTime) -> Result<FixedWindow, InvalidLimit> {
+        match self.calendar(local) {
+            Some(calendar) => FixedWindow::calendar(capacity, calendar),
+            None if self.align == Some(Align::FirstUse) => FixedWindow::first_use(capacity, nanos),
+            None => FixedWindow::utc(capacity, nanos),
+        }
     }
 }
 

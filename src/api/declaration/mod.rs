@@ -33,6 +33,7 @@ pub use limit::bound::Bound;
 pub use limit::credit::Credit;
 pub use limit::fleet_lease::FleetLease;
 pub use limit::limit_options::LimitOptions;
+pub use limit::time_zone::TimeZone;
 pub use limit::window::{Weekday, Window};
 pub use limit::{Algorithm, Align, Limit};
 pub use options::checkpoint::Checkpoint;
@@ -155,6 +156,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `rate`, `interval` | leaky_bucket: another way to write `capacity` per `window`; `capacity` is then the size of the bucket and replaces `burst` | |
 /// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |
 /// | `utc_offset` | calendar windows: `"-18:00"` to `"+18:00"` | `"+00:00"` |
+/// | `time_zone` | calendar windows, in place of `utc_offset`: a name such as `"America/Los_Angeles"`, see [`TimeZone`] | none |
 /// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
 /// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; in a keyed set the capacity, at most 64 |

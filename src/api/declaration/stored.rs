@@ -88,6 +88,11 @@ impl StoredSet {
         &self.set
     }
 
+    /// The fleet of the segment.
+    pub(crate) fn fleet(&self) -> Option<&FleetOptions> {
+        self.fleet.as_deref()
+    }
+
     /// The version of the declaration that it comes from, if any.
     pub(crate) fn version(&self) -> Option<u64> {
         self.version

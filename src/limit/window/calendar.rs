@@ -1,4 +1,4 @@
-//! Civil days, weeks and months at a fixed offset from UTC, in the proleptic Gregorian calendar.
+//! Civil days, weeks and months at an offset from UTC that may change, in the proleptic Gregorian calendar.
 
 use crate::limit::InvalidLimit;
 use crate::units::{NANOS_PER_SECOND, saturate};
@@ -13,15 +13,78 @@ pub(crate) enum CalendarUnit {
     Month,
 }
 
+/// What local clocks show. All offsets are less than a day. There are no leap seconds, as on the Unix clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalTime {
+    /// Seconds to add to UTC to get civil time, positive east of Greenwich, before the first transition.
+    pub(crate) utc_offset_seconds: i32,
+    /// In the order of their instants. The last offset holds on.
+    pub(crate) transitions: &'static [Transition],
+}
+
+/// A change of the offset from UTC, such as those of summer time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transition {
+    /// In seconds since the Unix epoch.
+    pub(crate) at: i64,
+    /// In seconds, from then on.
+    pub(crate) offset: i32,
+}
+
+impl LocalTime {
+    /// Clocks that are never changed.
+    pub(crate) const fn at_offset(utc_offset_seconds: i32) -> Self {
+        Self {
+            utc_offset_seconds,
+            transitions: &[],
+        }
+    }
+
+    /// What clocks show at the instant `utc`.
+    fn shown(&self, utc: i64) -> i64 {
+        let passed = self.transitions.partition_point(|it| it.at <= utc);
+        utc + i64::from(self.offset_after(passed))
+    }
+
+    /// The first instant at which clocks show `civil` or later. They may leave it out, and show it twice.
+    fn first_showing(&self, civil: i64) -> i64 {
+        // Whatever the offset was, they had not reached it when these began.
+        let passed = self
+            .transitions
+            .partition_point(|it| it.at <= civil - SECONDS_PER_DAY);
+        let mut since = i64::MIN;
+        let mut offset = self.offset_after(passed);
+        for next in &self.transitions[passed..] {
+            let reached = since.max(civil - i64::from(offset));
+            if reached < next.at {
+                return reached;
+            }
+            (since, offset) = (next.at, next.offset);
+        }
+        since.max(civil - i64::from(offset))
+    }
+
+    /// The offset once that many transitions have passed.
+    fn offset_after(&self, passed: usize) -> i32 {
+        let last = passed.checked_sub(1).and_then(|last| self.transitions.get(last));
+        last.map_or(self.utc_offset_seconds, |it| it.offset)
+    }
+
+    fn offsets(&self) -> impl Iterator<Item = i32> {
+        let later = self.transitions.iter().map(|it| it.offset);
+        std::iter::once(self.utc_offset_seconds).chain(later)
+    }
+}
+
 /// How time is divided into civil periods.
 ///
-/// There are no time zones here, only a constant offset, so days that daylight saving makes longer or shorter do not
-/// occur. Nor do leap seconds, as on the Unix clock.
+/// A day begins when clocks first show its midnight or, if they leave it out, something later: so a day of the change to
+/// summer time has 23 hours, and one of the change back 25. If clocks are set back over midnight, what they show of the
+/// former day once more belongs to the new one: each instant is in one day, and a day that has ended does not come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calendar {
     pub(crate) unit: CalendarUnit,
-    /// Seconds to add to UTC to get civil time: positive east of Greenwich.
-    pub(crate) utc_offset_seconds: i32,
+    pub(crate) local: LocalTime,
     /// How many days after Monday a week begins: below 7. Used for weeks only.
     pub(crate) week_start: u8,
 }
@@ -41,10 +104,11 @@ impl Calendar {
     const EPOCH_AFTER_MONDAY: i64 = 3;
 
     pub(in crate::limit) fn check(&self) -> Result<(), InvalidLimit> {
-        if self.utc_offset_seconds.unsigned_abs() > Self::MAX_OFFSET_SECONDS {
+        let furthest = self.local.offsets().map(i32::unsigned_abs).max().unwrap_or(0);
+        if furthest > Self::MAX_OFFSET_SECONDS {
             return Err(InvalidLimit::AboveMax {
                 what: "distance from UTC in seconds",
-                given: u64::from(self.utc_offset_seconds.unsigned_abs()),
+                given: u64::from(furthest),
                 max: u64::from(Self::MAX_OFFSET_SECONDS),
             });
         }
@@ -58,7 +122,27 @@ impl Calendar {
             CalendarUnit::Week => 7,
             CalendarUnit::Month => 31,
         };
-        days * SECONDS_PER_DAY.unsigned_abs() * NANOS_PER_SECOND
+        let (least, most) = self
+            .local
+            .offsets()
+            .fold((i32::MAX, i32::MIN), |(least, most), it| {
+                (least.min(it), most.max(it))
+            });
+        (days * SECONDS_PER_DAY.unsigned_abs() + u64::from(most.abs_diff(least))) * NANOS_PER_SECOND
+    }
+
+    /// No period is shorter than this many nanoseconds, except for one that is cut off.
+    pub(crate) fn shortest_period(&self) -> u64 {
+        let days = match self.unit {
+            CalendarUnit::Day => 1,
+            CalendarUnit::Week => 7,
+            CalendarUnit::Month => 28,
+        };
+        let regular = days * SECONDS_PER_DAY.unsigned_abs() * NANOS_PER_SECOND;
+        // Only those in which the offset changes have other lengths.
+        let instants = self.local.transitions.iter().flat_map(|it| [it.at - 1, it.at]);
+        let periods = instants.map(|at| self.period(at.max(0).unsigned_abs() * NANOS_PER_SECOND));
+        periods.map(|it| it.end - it.start).fold(regular, u64::min)
     }
 
     /// The period that contains the instant `utc`.
@@ -67,12 +151,26 @@ impl Calendar {
     /// unsigned. An end after the last 64-bit instant (in the year 2554) is moved to it.
     pub(in crate::limit) fn period(&self, utc: u64) -> Period {
         // The quotient is below 2^35, so the conversion loses nothing.
-        let civil_seconds = (utc / NANOS_PER_SECOND) as i64 + i64::from(self.utc_offset_seconds);
-        let first = self.first_day(civil_seconds.div_euclid(SECONDS_PER_DAY));
+        let first = self.first_day(self.day((utc / NANOS_PER_SECOND) as i64));
         Period {
             start: self.instant(first),
             end: self.instant(self.first_day_of_next(first)),
         }
+    }
+
+    /// The day that contains the second `utc`; days are counted from 1970-01-01.
+    fn day(&self, utc: i64) -> i64 {
+        let mut day = self.local.shown(utc).div_euclid(SECONDS_PER_DAY);
+        // Clocks that were set back may show a day that is over.
+        while !self.local.transitions.is_empty() && self.begins(day + 1) <= utc {
+            day += 1;
+        }
+        day
+    }
+
+    /// The second at which civil `day` begins.
+    fn begins(&self, day: i64) -> i64 {
+        self.local.first_showing(day * SECONDS_PER_DAY)
     }
 
     /// The first day of the period that contains `day`; days are counted from 1970-01-01.
@@ -98,8 +196,7 @@ impl Calendar {
 
     /// When civil `day` begins, in nanoseconds since the epoch.
     fn instant(&self, day: i64) -> u64 {
-        let seconds = day * SECONDS_PER_DAY - i64::from(self.utc_offset_seconds);
-        saturate(u128::from(seconds.max(0).unsigned_abs()) * u128::from(NANOS_PER_SECOND))
+        saturate(u128::from(self.begins(day).max(0).unsigned_abs()) * u128::from(NANOS_PER_SECOND))
     }
 }
 

@@ -10,8 +10,6 @@ use crate::choices::Kind;
 use crate::limit::window::window_bound;
 use crate::units::nanos_from_duration;
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 /// The most that a calls or rate limit admits in any stretch of time as long as one window, wherever it begins.
 ///
 /// [`Limit::bound`] computes it, and documents the rule. Displayed as in `at most 19 in any 2s`.
@@ -24,7 +22,8 @@ pub struct Bound {
     pub amount: String,
     /// How many units each process may add from a batch drawn earlier: 0 without [credit](Limit::credit).
     pub per_process: u64,
-    /// The length of the stretch: the window; for calendar windows, the shortest one, such as 28 days for months.
+    /// The length of the stretch: the window; for calendar windows, the shortest one, such as 28 days for months, or 23
+    /// hours for days of a [time zone](Limit::time_zone) with summer time.
     pub span: Duration,
 }
 
@@ -88,9 +87,7 @@ impl Limit {
         let capacity = meant.capacity_units()?;
         let span = match meant.window? {
             Window::Span(length) => length,
-            Window::Day => DAY,
-            Window::Week => 7 * DAY,
-            Window::Month => 28 * DAY,
+            Window::Day | Window::Week | Window::Month => meant.shortest_period(&place)?,
         };
         let window = nanos_from_duration(span)?;
         let units = match meant.algorithm? {

@@ -2,6 +2,7 @@
 
 use super::amount::Amount;
 use super::fleet_lease::FleetLease;
+use super::time_zone::TimeZone;
 use super::window::Window;
 use super::{Algorithm, Limit};
 
@@ -54,6 +55,11 @@ impl<'a> LimitOptions<'a> {
     /// How hosts share the limit, if they do.
     pub fn fleet(&self) -> Option<&'a FleetLease> {
         self.0.fleet.as_ref()
+    }
+
+    /// The time zone of a calendar window, if declared.
+    pub fn time_zone(&self) -> Option<&'a TimeZone> {
+        self.0.time_zone.as_ref()
     }
 
     /// The size of a unit, if declared.

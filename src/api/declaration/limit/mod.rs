@@ -9,6 +9,7 @@ pub(super) mod credit;
 pub(super) mod fleet_lease;
 pub(super) mod limit_options;
 pub(super) mod prefix;
+pub(super) mod time_zone;
 pub(super) mod window;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use amount::{Amount, InvalidAmount, Scale};
 use credit::Credit;
 use fleet_lease::FleetLease;
 use prefix::Prefix;
+use time_zone::TimeZone;
 use window::{UtcOffset, Weekday, Window};
 
 /// How a calls or rate limit decides. `gcra` by default.
@@ -32,7 +34,7 @@ use window::{UtcOffset, Weekday, Window};
 /// | the same, with too many calls to log each (beyond 65,536 in a window), or with so many keys that 2 KiB for each [are too much](crate::Declaration::memory) | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
 /// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
 /// | a server of your own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
-/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, as the bill does |
+/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] and its [time zone](Limit::time_zone) | it starts again at midnight, as the bill does |
 /// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
 ///
 /// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with
@@ -207,6 +209,8 @@ pub struct Limit {
     pub(super) credit: Option<Credit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fleet: Option<FleetLease>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) time_zone: Option<TimeZone>,
 }
 
 impl Limit {
@@ -296,6 +300,7 @@ impl Limit {
             prefix: None,
             credit: None,
             fleet: None,
+            time_zone: None,
         }
     }
 
@@ -328,9 +333,22 @@ impl Limit {
         self
     }
 
-    /// The offset in minutes east of UTC at which a calendar window's days begin, from -1080 to 1080; 0 by default.
+    /// The offset in minutes east of UTC at which a calendar window's days begin, from -1080 to 1080; 0 by default. It
+    /// can change in a live segment. Days that follow the changes of summer time have a [`time_zone`](Self::time_zone).
     pub fn utc_offset_minutes(mut self, minutes: i16) -> Self {
         self.utc_offset = Some(UtcOffset { minutes });
+        self
+    }
+
+    /// The time zone by whose clock the days of a calendar window begin, such as `"America/Los_Angeles"`, in place of an
+    /// offset. Days, weeks and months then begin at local midnight, or when clocks that leave it out first show something
+    /// later; so a day has 23 hours when summer time begins, and 25 when it ends. See [`TimeZone`](crate::declare::TimeZone)
+    /// for where the zone is looked up, and what happens when its rules change.
+    ///
+    /// It can change in a live segment: what the open window counted stays counted until that window would have ended
+    /// and until the new one ends, whichever is later. Not for limits that [hosts share](Self::fleet).
+    pub fn time_zone(mut self, time_zone: impl Into<TimeZone>) -> Self {
+        self.time_zone = Some(time_zone.into());
         self
     }
 
@@ -602,7 +620,7 @@ impl Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 21] = [
+        let declared: [(&str, Option<&dyn fmt::Debug>); 22] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
             ("unit", shown(&self.unit)),
@@ -611,6 +629,7 @@ impl fmt::Debug for Limit {
             ("burst", shown(&self.burst)),
             ("align", shown(&self.align)),
             ("utc_offset", shown(&self.utc_offset)),
+            ("time_zone", shown(&self.time_zone)),
             ("week_start", shown(&self.week_start)),
             ("buckets", shown(&self.buckets)),
             ("entries", shown(&self.entries)),

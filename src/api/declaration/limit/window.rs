@@ -25,6 +25,8 @@ pub enum Window {
     /// 100 in a millisecond with a burst of 10.
     Span(Duration),
     /// A calendar day. Calendar windows need [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) or a budget.
+    /// They begin at midnight UTC, at an [offset](crate::Limit::utc_offset_minutes) from it, or by the clock of a [time
+    /// zone](crate::Limit::time_zone).
     Day,
     /// A calendar week.
     Week,

@@ -384,6 +384,12 @@ impl SetDeclaration {
         self.waiters.unwrap_or(by_default)
     }
 
+    /// How many limits have calendar windows.
+    pub(crate) fn calendar_windows(&self) -> usize {
+        let is_calendar = |limit: &&Limit| limit.window.is_some_and(Window::is_calendar);
+        self.limits.iter().filter(is_calendar).count()
+    }
+
     /// The same set with every default written out: see [`Limit::canonical`]. What is declared for all limits is
     /// written into each of them.
     pub(super) fn canonical(&self) -> Self {

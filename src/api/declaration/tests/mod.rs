@@ -16,8 +16,8 @@ use crate::api::declaration::*;
 use crate::engine::terms::plan::{KeyedPlan, LimitPlan, PrefixLengths};
 use crate::error::Difference;
 use crate::limit::{
-    Backlog, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,
-    SlidingWindowCounter, Unlimited,
+    Backlog, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, LocalTime, Rule, RuleOperations,
+    SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 use crate::units::NANOS_PER_SECOND;
 

@@ -95,7 +95,7 @@ fn a_budget_counts_in_a_fixed_window() {
     for (week_start, day) in (0..).zip(week) {
         let calendar = Calendar {
             unit: CalendarUnit::Week,
-            utc_offset_seconds: -(3 * 3600 + 30 * 60),
+            local: LocalTime::at_offset(-(3 * 3600 + 30 * 60)),
             week_start,
         };
         let window = FixedWindow::calendar(7, calendar).expect("valid");

@@ -13,6 +13,12 @@ fn calendars() -> impl Strategy<Value = Window> {
     prop_oneof![Just(Window::Day), Just(Window::Week), Just(Window::Month)]
 }
 
+/// A zone with these offsets, which no database knows.
+fn zone_of(offsets: &str) -> TimeZone {
+    let text = format!("name = \"Test/Zone\"\nuntil = 2040\noffsets = \"{offsets}\"");
+    toml::from_str(&text).expect("a zone")
+}
+
 /// Valid limits.
 pub(super) fn limits() -> impl Strategy<Value = Limit> {
     let counted = (1_u64..=1 << 32, windows(), any::<bool>());
@@ -56,10 +62,14 @@ pub(super) fn limits() -> impl Strategy<Value = Limit> {
         "[0-9]{1,9}\\.[0-9]{0,2}[1-9]",
         calendars(),
         proptest::option::of(-1080_i16..=1080),
+        proptest::option::of((-86_399..86_400, 0..1 << 33)),
     );
-    let budget = budget.prop_map(|(capacity, window, offset)| {
+    let budget = budget.prop_map(|(capacity, window, offset, zone)| {
         let limit = Limit::budget("l", capacity.as_str(), window).unit("0.001");
-        offset.into_iter().fold(limit, Limit::utc_offset_minutes)
+        match zone {
+            Some((first, at)) => limit.time_zone(zone_of(&format!("{first} {at}:3600"))),
+            None => offset.into_iter().fold(limit, Limit::utc_offset_minutes),
+        }
     });
     let held = prop_oneof![
         any::<u64>().prop_map(|capacity| Amount::Whole(capacity.max(1))),

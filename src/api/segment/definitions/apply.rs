@@ -35,7 +35,7 @@ impl Segment {
     /// Changes limits of the live segment to what `declaration` says, for all processes at once. Returns what was
     /// changed.
     ///
-    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, `refund`,
+    /// What can change in place: capacities, windows and bursts, offsets and time zones of calendar windows, leases, metadata, shadow, `near_limit`, `refund`,
     /// `collect_within`, the size of [batches](crate::Limit::credit), how hosts share a limit, what happens to new keys
     /// when the table is full, further tiers, the bounds of an adaptive limit, and which of the algorithms
     /// with the same rule ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::api::segment::mismatch::{Author, Mismatch, Step, compare, compare_set};
+use crate::api::segment::mismatch::{Author, Mismatch, MismatchOutcome, Step, compare, compare_set};
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::engine::{Applied, SegmentEngine};
 use crate::error::{ChangeError, Difference, Error};
@@ -45,6 +45,8 @@ pub(crate) fn bring_into_force(
                     match engine.apply(set, definition.generation, &to.to_text()?)? {
                         Applied::InForce => mismatches.push(mismatch),
                         Applied::Superseded => continue,
+                        // It goes on by what it knows: that is no error of the declaration.
+                        Applied::TooLong if mismatch.outcome() == MismatchOutcome::Renewed => {}
                         Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
                     }
                 }

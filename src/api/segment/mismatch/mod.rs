@@ -71,6 +71,9 @@ pub enum MismatchOutcome {
     /// The declaration has the same version, or neither has one, and it is in force now: the process that starts last
     /// wins.
     Replaced,
+    /// Only what the process's database says of a [time zone](crate::declare::TimeZone) is newer, and is in force now. That
+    /// is no mismatch of the declarations.
+    Renewed,
     /// What is in force has a higher version, and stays.
     KeptNewer,
     /// An operator has changed the set, and the declaration does not have a higher version: what is in force stays.
@@ -83,6 +86,7 @@ pub enum MismatchOutcome {
 words!(MismatchOutcome, "an outcome of a mismatch", {
     Upgraded = "upgraded",
     Replaced = "replaced",
+    Renewed = "renewed",
     KeptNewer = "kept_newer",
     KeptEdited = "kept_edited",
     KeptMode = "kept_mode",
@@ -119,7 +123,8 @@ impl Mismatch {
         &self.differences
     }
 
-    /// Reports it to the program's `tracing` subscriber. An upgrade is intended; anything else is worth a warning.
+    /// Reports it to the program's `tracing` subscriber. Upgrades and renewals are intended; anything else is worth a
+    /// warning.
     #[cfg_attr(
         not(feature = "tracing"),
         expect(clippy::unused_self, reason = "without a subscriber there is nothing to tell")
@@ -134,7 +139,7 @@ impl Mismatch {
                 segment_version,
                 ..
             } = self;
-            if self.outcome == MismatchOutcome::Upgraded {
+            if matches!(self.outcome, MismatchOutcome::Upgraded | MismatchOutcome::Renewed) {
                 tracing::info!(%path, set, declared_version, segment_version, "{self}");
             } else {
                 tracing::warn!(%path, set, declared_version, segment_version, "{self}");
@@ -168,6 +173,10 @@ impl fmt::Display for Mismatch {
                 f,
                 "set `{set}` was changed to another declaration of the same version, as the process that starts last \
                  wins; give declarations versions to tell which is the newer"
+            ),
+            MismatchOutcome::Renewed => write!(
+                f,
+                "set `{set}` has the offsets of its time zones from a newer database"
             ),
             MismatchOutcome::KeptNewer => write!(
                 f,
@@ -211,6 +220,7 @@ impl Step {
     fn forbidden(&self) -> &[Difference] {
         match self {
             Self::Unchanged => &[],
+            Self::Change { mismatch, .. } if mismatch.outcome == MismatchOutcome::Renewed => &[],
             Self::Keep(mismatch) if mismatch.outcome == MismatchOutcome::KeptNewer => &[],
             Self::Change { mismatch, .. } | Self::Keep(mismatch) => &mismatch.differences,
         }
@@ -219,7 +229,10 @@ impl Step {
     /// Whether anything but the version changes.
     fn changes_limits(&self) -> bool {
         match self {
-            Self::Change { mismatch, .. } => mismatch.differences.iter().any(|it| !it.is_of_versions()),
+            Self::Change { mismatch, .. } => {
+                let is_of_limits = |it: &Difference| !it.is_of_versions() && !it.is_of_offsets();
+                mismatch.differences.iter().any(is_of_limits)
+            }
             Self::Unchanged | Self::Keep(_) => false,
         }
     }
@@ -304,19 +317,26 @@ fn step_of_program(stored: &StoredSet, declared: StoredSet, mut differences: Vec
         return Step::Unchanged;
     } else if version < in_force {
         MismatchOutcome::KeptNewer
+    } else if differences.iter().all(Difference::is_of_offsets) {
+        MismatchOutcome::Renewed
     } else if stored.is_edited() {
         MismatchOutcome::KeptEdited
     } else {
         MismatchOutcome::Replaced
     };
     let mismatch = mismatch(stored, &declared, outcome, differences);
-    if matches!(outcome, MismatchOutcome::Upgraded | MismatchOutcome::Replaced) {
-        Step::Change {
-            to: Box::new(declared),
-            mismatch,
+    let to = match outcome {
+        MismatchOutcome::Upgraded | MismatchOutcome::Replaced => declared,
+        // What an operator has changed stays.
+        MismatchOutcome::Renewed if stored.is_edited() => {
+            StoredSet::edited(declared.set().clone(), version).of_fleet(declared.fleet())
         }
-    } else {
-        Step::Keep(mismatch)
+        MismatchOutcome::Renewed => declared,
+        _ => return Step::Keep(mismatch),
+    };
+    Step::Change {
+        to: Box::new(to),
+        mismatch,
     }
 }
 
@@ -392,7 +412,10 @@ impl OnMismatch {
     pub(crate) fn permits(self, step: &Step) -> bool {
         match self {
             Self::Apply => true,
-            Self::Error => !matches!(step, Step::Change { .. }),
+            Self::Error => match step {
+                Step::Change { mismatch, .. } => mismatch.outcome == MismatchOutcome::Renewed,
+                Step::Unchanged | Step::Keep(_) => true,
+            },
             Self::RecreateIfUnused => !step.changes_limits(),
         }
     }

@@ -6,7 +6,8 @@ use crate::limit::tests::trace_tests::{quantity, window};
 use crate::limit::tests::{Counting, Limit};
 use crate::limit::{
     Adaptive, AdaptiveAlgorithm, Assessment, Backlog, Budget, Calendar, CalendarUnit, Charge, Concurrency,
-    FixedWindow, Mark, Now, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter, Standing, Unlimited,
+    FixedWindow, LocalTime, Mark, Now, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter, Standing,
+    Unlimited,
 };
 use crate::units::LATEST_INSTANT;
 
@@ -25,7 +26,7 @@ pub(in crate::limit::tests) fn anything() -> impl Strategy<Value = u64> {
 fn fixed(capacity: u64, window: u64, kind: u8, offset: i32) -> FixedWindow {
     let calendar = |unit| Calendar {
         unit,
-        utc_offset_seconds: offset % 86_400,
+        local: LocalTime::at_offset(offset % 86_400),
         week_start: 5,
     };
     match kind % 5 {

@@ -10,8 +10,8 @@ use crate::limit::tests::trace_tests::{
 };
 use crate::limit::tests::{Limit, at, backlog_rules_tests, refused_for};
 use crate::limit::{
-    Assessment, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,
-    SlidingWindowCounter, Unlimited,
+    Assessment, Calendar, CalendarUnit, Concurrency, FixedWindow, LocalTime, Rule, RuleOperations,
+    SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 
 const HOUR: u64 = 3_600_000_000_000;
@@ -321,7 +321,7 @@ fn what_has_turned_is_not_opened_again_by_a_longer_window() {
 fn a_day_becomes_a_week_that_still_counts_it() {
     let calendar = |unit| Calendar {
         unit,
-        utc_offset_seconds: 0,
+        local: LocalTime::at_offset(0),
         week_start: 0,
     };
     let day = Rule::FixedWindow(FixedWindow::calendar(10, calendar(CalendarUnit::Day)).expect("valid"));

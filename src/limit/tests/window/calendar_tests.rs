@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::limit::tests::{Limit, refused_for};
 use crate::limit::window::calendar::Period;
-use crate::limit::{Calendar, CalendarUnit, FixedWindow, InvalidLimit, Now, Rule};
+use crate::limit::{Calendar, CalendarUnit, FixedWindow, InvalidLimit, LocalTime, Now, Rule};
 
 const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 86_400 * SECOND;
@@ -78,7 +78,7 @@ const EPOCH: i128 = 31;
 
 /// The period that contains `utc`, found by walking from day to day.
 fn walked(calendar: Calendar, utc: u64) -> (u64, u64) {
-    let offset = i128::from(calendar.utc_offset_seconds) * SECOND;
+    let offset = i128::from(calendar.local.utc_offset_seconds) * SECOND;
     let day = (i128::from(utc) + offset).div_euclid(DAY) + EPOCH;
     let begins = |day: i128| {
         let date = DAYS[day as usize];
@@ -106,9 +106,9 @@ fn calendar() -> impl Strategy<Value = Calendar> {
         -86_399..=86_399_i32,
         (-12..=14_i32).prop_map(|hours| hours * 3_600)
     ];
-    (unit, offset, MONDAY..=SUNDAY).prop_map(|(unit, utc_offset_seconds, week_start)| Calendar {
+    (unit, offset, MONDAY..=SUNDAY).prop_map(|(unit, offset, week_start)| Calendar {
         unit,
-        utc_offset_seconds,
+        local: LocalTime::at_offset(offset),
         week_start,
     })
 }
@@ -177,7 +177,7 @@ fn seconds(seconds: u64) -> u64 {
 fn monthly(utc_offset_seconds: i32) -> Calendar {
     Calendar {
         unit: CalendarUnit::Month,
-        utc_offset_seconds,
+        local: LocalTime::at_offset(utc_offset_seconds),
         week_start: MONDAY,
     }
 }
@@ -185,7 +185,7 @@ fn monthly(utc_offset_seconds: i32) -> Calendar {
 fn weekly(week_start: u8) -> Calendar {
     Calendar {
         unit: CalendarUnit::Week,
-        utc_offset_seconds: 0,
+        local: LocalTime::at_offset(0),
         week_start,
     }
 }

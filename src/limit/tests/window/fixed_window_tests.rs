@@ -8,7 +8,7 @@ use crate::limit::tests::trace_tests::{
 use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window::window_bound::{of_aligned_window, of_window_from_first_use};
 use crate::limit::{
-    Assessment, Budget, Calendar, CalendarUnit, FixedWindow, Now, Rule, RuleOperations, Standing,
+    Assessment, Budget, Calendar, CalendarUnit, FixedWindow, LocalTime, Now, Rule, RuleOperations, Standing,
 };
 
 fn utc(capacity: u64, window: u64) -> Rule {
@@ -69,7 +69,7 @@ proptest! {
     /// Days are windows of a day's length, computed another way.
     #[test]
     fn calendar_days_are_windows_of_a_day(capacity in quantity(), start in 0..1_u64 << 62, trace in everything()) {
-        let day = Calendar { unit: CalendarUnit::Day, utc_offset_seconds: 0, week_start: 0 };
+        let day = Calendar { unit: CalendarUnit::Day, local: LocalTime::at_offset(0), week_start: 0 };
         let rule = Rule::FixedWindow(FixedWindow::calendar(capacity, day).expect("valid"));
         follow(rule, divided(capacity, DAY), DAY, start, &trace);
     }

@@ -11,6 +11,7 @@ mod place;
 mod queues;
 mod remedy;
 mod segment;
+mod time_zones;
 
 pub use file::Space;
 pub use finding::{Finding, Severity};

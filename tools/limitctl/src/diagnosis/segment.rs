@@ -12,7 +12,7 @@ use super::file::FileFacts;
 use super::finding::{Finding, Severity};
 use super::look::{Look, Usage};
 use super::remedy::Remedies;
-use super::{holders, leases, locks, place, queues};
+use super::{holders, leases, locks, place, queues, time_zones};
 
 /// The pause between two looks at something that may be transient.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -34,8 +34,12 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
     let file = FileFacts::of(path, metadata);
     let mut findings = Vec::new();
     let mut usage = None;
-    match SegmentReader::open(path).and_then(|reader| look_until_certain(&reader, path)) {
-        Ok((look, certain)) => {
+    let looked = SegmentReader::open(path).and_then(|reader| {
+        let (look, certain) = look_until_certain(&reader, path)?;
+        Ok((look, certain, time_zones::findings(reader.declaration())))
+    });
+    match looked {
+        Ok((look, certain, of_time_zones)) => {
             usage = Some(look.usage());
             let obstacles = look.diagnosis.obstacles;
             findings.extend(
@@ -44,6 +48,7 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
                     .map(|error| place::obstacle(error, path, metadata, Some(&look.snapshot))),
             );
             findings.extend(certain);
+            findings.extend(of_time_zones);
         }
         Err(error) => findings.push(place::obstacle(error, path, metadata, None)),
     }

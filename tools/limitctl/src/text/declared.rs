@@ -12,6 +12,9 @@ pub fn limit(limit: &Limit) -> String {
     if let Some(window) = limit.window() {
         text.push_str(&format!(" per {window}"));
     }
+    if let Some(zone) = limit.options().time_zone() {
+        text.push_str(&format!(" in {zone}"));
+    }
     if let (Some(rate), Some(interval)) = (limit.options().rate(), limit.options().interval()) {
         text.push_str(&format!(", rate {} per {interval}", amount(rate)));
     }

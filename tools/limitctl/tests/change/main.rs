@@ -7,3 +7,4 @@ mod overrides;
 #[path = "../support/mod.rs"]
 mod support;
 mod tiers;
+mod time_zones;

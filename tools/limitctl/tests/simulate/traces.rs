@@ -312,6 +312,25 @@ fn calendar_days_and_weeks_turn_where_the_calendar_says() {
 }
 
 #[test]
+fn a_day_of_a_time_zone_is_as_long_as_its_clocks_say() {
+    // In Los Angeles, where summer time begins on the second Sunday of March: that day has 23 hours.
+    let sunday = 1_772_956_800_000;
+    let zone = r#"{ name = "America/Los_Angeles", until = 2046, offsets = "-28800 1772964000:-25200 1793523600:-28800" }"#;
+    check(
+        &format!(
+            r#"kind = "calls", capacity = 1, window = "calendar:day", time_zone = {zone}, algorithm = "fixed_window""#
+        ),
+        sunday - 1,
+        &[
+            (0, 1, admits(0, 1)),
+            (1, 1, admits(0, 23 * 3_600_000)),
+            (2, 1, refuses(23 * 3_600_000 - 1, 0, 23 * 3_600_000 - 1)),
+            (23 * 3_600_000 + 1, 1, admits(0, 24 * 3_600_000)),
+        ],
+    );
+}
+
+#[test]
 fn a_sliding_window_forgets_each_taking_when_it_is_a_window_old() {
     check(
         r#"kind = "calls", capacity = 5, window = "10s", algorithm = "sliding_window""#,

@@ -116,6 +116,18 @@ impl Limit {
              \"calendar:day\"",
         )?;
         demand(
+            "time_zone",
+            self.time_zone.as_ref().map(|zone| format!("{:?}", zone.name())),
+            calendar,
+            "only calendar windows are of a time zone; remove it, or declare a window such as \"calendar:day\"",
+        )?;
+        demand(
+            "utc_offset",
+            written(&self.utc_offset),
+            self.time_zone.is_none(),
+            "a time zone says what the offset is at any time; remove one of them",
+        )?;
+        demand(
             "week_start",
             written(&self.week_start),
             self.window == Some(Window::Week),
@@ -281,6 +293,7 @@ impl Limit {
                 "is out of range: choose from -18:00 to +18:00",
             ));
         }
+        self.local_time(place)?;
         if let Some(entries) = self.entries {
             check_range(|| place.field("entries"), entries.into(), 1, MAX_ENTRIES)?;
         }

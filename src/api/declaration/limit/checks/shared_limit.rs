@@ -27,7 +27,7 @@ impl Limit {
     ///
     /// For limits of a set that is not keyed: with [`Gcra`](crate::Algorithm::Gcra), token bucket, leaky bucket, or a
     /// fixed window aligned to UTC or to the calendar; for budgets with such windows; and for concurrency that does
-    /// not adapt. Not with [`credit`](Self::credit).
+    /// not adapt. Not with [`credit`](Self::credit), nor with a [`time_zone`](Self::time_zone).
     pub fn fleet(mut self, fleet: FleetLease) -> Self {
         self.fleet = Some(fleet);
         self

@@ -13,7 +13,7 @@ use crate::exit::{ExitCode, Failure};
 /// For all processes that use it, at once, without taking anything from anyone and without giving anything away: what
 /// was counted stays counted, what is held stays held, and a raised limit does not grant the past.
 ///
-/// Capacities, windows, bursts, leases, the bounds of adaptive limits, near_limit, refund, shadow, the size of batches, collect_within, metadata and when_full can change, gcra, token_bucket and leaky_bucket can become one another, and tiers can be added behind those that there are. The rest needs another segment: where anything of that differs, all of it is named, nothing is changed, and the exit code is 4. Sizes that the declaration does not name stay as they are.
+/// Capacities, windows, bursts, offsets and time zones of calendar windows, leases, the bounds of adaptive limits, near_limit, refund, shadow, the size of batches, collect_within, metadata and when_full can change, gcra, token_bucket and leaky_bucket can become one another, and tiers can be added behind those that there are. The rest needs another segment: where anything of that differs, all of it is named, nothing is changed, and the exit code is 4. Sizes that the declaration does not name stay as they are.
 ///
 /// Programs that open the segment with another declaration, and apply it, leave what this changes, until their declaration is of a higher version. A version in the declaration comes into force with it, also a lower one; without one, the version stays.
 #[derive(Args, Debug)]

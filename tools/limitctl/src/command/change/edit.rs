@@ -49,7 +49,7 @@ pub struct Edit {
 
     /// What to change, such as capacity=200
     ///
-    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), refund and shadow (true or false), and batch (the units of a batch of a limit with credit, or auto). None as a value, such as lease=none, is what holds where nothing is declared.
+    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), refund and shadow (true or false), utc_offset (such as +05:30) and time_zone (such as Europe/Berlin), of which one removes the other, and batch (the units of a batch of a limit with credit, or auto). None as a value, such as lease=none, is what holds where nothing is declared.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
 
@@ -75,9 +75,10 @@ enum Form {
     Time,
     Percentage,
     Truth,
+    Word,
 }
 
-const FIELDS: [(&str, Form); 13] = [
+const FIELDS: [(&str, Form); 15] = [
     ("capacity", Form::Amount),
     ("burst", Form::Amount),
     ("rate", Form::Amount),
@@ -90,6 +91,8 @@ const FIELDS: [(&str, Form); 13] = [
     ("near_limit", Form::Percentage),
     ("refund", Form::Truth),
     ("shadow", Form::Truth),
+    ("utc_offset", Form::Word),
+    ("time_zone", Form::Word),
     (BATCH, Form::Amount),
 ];
 
@@ -209,6 +212,11 @@ impl Edit {
             } else {
                 &mut *limit
             };
+            match (field.as_str(), value) {
+                ("utc_offset", Some(_)) => table.remove("time_zone"),
+                ("time_zone", Some(_)) => table.remove("utc_offset"),
+                _ => None,
+            };
             match value {
                 Some(value) => table.insert(field.clone(), value.clone()),
                 None => table.remove(field),
@@ -283,6 +291,7 @@ impl Form {
                 Ok(truth) => Ok(Value::from(truth)),
                 Err(_) => Err("write true or false".to_owned()),
             },
+            Self::Word => Ok(Value::from(text)),
         }
     }
 }
