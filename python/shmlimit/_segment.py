@@ -396,10 +396,10 @@ def anonymous(
 ) -> Segment:
     """Makes a segment without a file: for tests, for the threads of one program, and for programs that fork workers.
 
-    This process and the children that it forks use it like any other. It is gone, with its counts, when the last of them
-    is, and nothing is left in /dev/shm. Its `path` is that of its descriptor, `/proc/PID/fd/N`: processes of the same
-    user, such as those that `multiprocessing` spawns, and `limitctl`, can open it by that path as long as this process
-    has it open. So its handles pickle, and a pickle that arrives later raises `SegmentError`.
+    This process and the children that it forks use it like any other. It is gone, with its counts, when the last of
+    them is, and nothing is left in /dev/shm. Its `path` is that of its descriptor, `/proc/PID/fd/N`: processes of the
+    same user, such as those that `multiprocessing` spawns, and `limitctl`, can open it by that path as long as this
+    process has it open. So its handles pickle, and a pickle that arrives later raises `SegmentError`.
 
     Args:
         config: The declaration, as for `open`, without a checkpoint. A path in it plays no part.

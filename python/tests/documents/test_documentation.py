@@ -200,9 +200,7 @@ def test_a_block_that_says_why_it_is_not_run(block):
 @pytest.mark.skipif(shutil.which("limitctl") is None, reason="no limitctl")
 def test_the_guide_of_limitctl_shows_what_create_prints(run):
     guide = (ROOT / "docs" / "limitctl.md").read_text()
-    printed = run(
-        ["bash", "-e"], "limitctl create /dev/shm/gateway.limits tools/limitctl/examples/gateway.toml"
-    )
+    printed = run(["bash", "-e"], "limitctl create /dev/shm/gateway.limits tools/limitctl/examples/gateway.toml")
     assert re.sub(r"/dev/shm/documents-[^/]+", "/dev/shm", printed) in guide
 
 

@@ -14,7 +14,7 @@ import shmlimit as sl
 SLOTS = sl.LimitSet("slots", [sl.Concurrency("places", 2)])
 
 
-def is_admitted(handle: sl.Limits) -> bool:
+def is_admitted(handle: sl.SetHandle) -> bool:
     """Whether a process gets a place by a handle that it was sent."""
     return bool(handle.try_acquire())
 

@@ -100,6 +100,8 @@ def take(limits: sl.SetHandle) -> None:
 
 def refuse(directory: Path) -> None:
     limits = sl.open(directory / "one.limits", sl.LimitSet("one", [sl.Concurrency("c", 1)]))["one"]
+    own: sl.Segment = sl.anonymous(sl.LimitSet("own", [sl.Concurrency("c", 1)]), lock_timeout=1.0)
+    assert own["own"].try_acquire()
     with limits.acquire():
         try:
             limits.acquire(timeout=0)
