@@ -103,7 +103,7 @@ fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
 #[test]
 fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
     in_own_process(
-        "limits::processes_wait_in_the_line_of_a_key_and_the_dead_leave_it",
+        "queues::processes_wait_in_the_line_of_a_key_and_the_dead_leave_it",
         TIMEOUT,
         |directory| {
             let (segment, set) =

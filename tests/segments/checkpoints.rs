@@ -449,7 +449,7 @@ fn what_is_no_checkpoint_or_not_to_be_trusted_is_an_error_and_stays_as_it_is() {
         let segment = nowhere.expect("it is needed for checkpoints only");
         assert!(matches!(
             segment.checkpoint(directory.join("no/such/directory")),
-            Err(Error::Open(OpenError::Io { .. }))
+            Err(Error::Open(OpenError::NoPlace { .. }))
         ));
     });
 }

@@ -367,7 +367,7 @@ fn a_read_only_file_system_can_be_looked_at_and_no_more() {
         create(&path);
         mount(None, directory, None, libc::MS_REMOUNT | libc::MS_RDONLY, None).expect("read-only");
         let is_read_only = |result: Result<Segment, Error>, verb: &str| match result {
-            Err(Error::Open(OpenError::Io { action, source, .. })) => {
+            Err(Error::Open(OpenError::NoPlace { action, source, .. })) => {
                 assert_eq!((action, source.raw_os_error()), (verb, Some(libc::EROFS)));
             }
             other => panic!("{other:?}"),
@@ -398,7 +398,7 @@ fn a_path_that_leads_nowhere_is_not_found_and_names_the_path() {
         Err(Error::Open(OpenError::NotFound { .. }))
     ));
     match Segment::create(&deeper, &declaration()) {
-        Err(Error::Open(OpenError::Io {
+        Err(Error::Open(OpenError::NoPlace {
             action: "create",
             source,
             ..
