@@ -62,7 +62,7 @@ pub(super) fn limits() -> impl Strategy<Value = Limit> {
         "[0-9]{1,9}\\.[0-9]{0,2}[1-9]",
         calendars(),
         proptest::option::of(-1080_i16..=1080),
-        proptest::option::of((-86_399..86_400, 0..1 << 33)),
+        proptest::option::of((-86_399..86_400, 0..1_i64 << 33)),
     );
     let budget = budget.prop_map(|(capacity, window, offset, zone)| {
         let limit = Limit::budget("l", capacity.as_str(), window).unit("0.001");
