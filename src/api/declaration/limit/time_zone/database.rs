@@ -15,6 +15,8 @@ const PLACES: [&str; 4] = [
     "/etc/zoneinfo",
 ];
 
+const MAX_VERSION_BYTES: usize = 16;
+
 /// No file of the database is nearly as large.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -67,6 +69,12 @@ pub(super) fn is_name(name: &str) -> bool {
     name.len() <= 64 && name.split('/').all(is_part)
 }
 
+/// Whether it reads like the version of a database, such as `2025b`.
+pub(super) fn is_version(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
+    (1..=MAX_VERSION_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
 /// Reads a zone's file.
 pub(super) fn find(name: &str) -> Result<ZoneFile, UnknownZone> {
     if !is_name(name) {
@@ -117,5 +125,5 @@ fn version_of(place: &Path) -> Option<String> {
     };
     let of_source = || Some(first_line("tzdata.zi")?.strip_prefix("# version ")?.to_owned());
     let version = of_source().or_else(|| first_line("+VERSION"))?;
-    super::is_version(&version).then_some(version)
+    is_version(&version).then_some(version)
 }

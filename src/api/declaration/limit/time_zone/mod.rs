@@ -1,6 +1,7 @@
 //! Time zones of calendar windows: a name, and the offsets from UTC that a database knows for it.
 
 pub(in crate::api::declaration) mod database;
+mod offsets;
 mod posix_rule;
 mod tzif;
 
@@ -17,7 +18,8 @@ use crate::limit::{LocalTime, Transition};
 use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::time::clock::utc_nanos;
 use crate::units::NANOS_PER_SECOND;
-use database::{UnknownZone, is_name};
+use database::{UnknownZone, is_name, is_version};
+use offsets::Offsets;
 use posix_rule::{start_of_year, year_of};
 
 /// The first year for which offsets are listed. Before it, the offset at its beginning holds.
@@ -30,7 +32,6 @@ const YEARS_AHEAD: i64 = 20;
 const YEARS_AHEAD_AT_LEAST: i64 = 10;
 
 const MAX_TRANSITIONS: usize = 400;
-const MAX_VERSION_BYTES: usize = 16;
 
 /// The time zone by whose clock the days of a calendar window begin, such as `"America/Los_Angeles"`.
 ///
@@ -73,13 +74,6 @@ struct Known {
     /// The last year of which all changes are listed.
     until: i64,
     offsets: Offsets,
-}
-
-/// The offset at first, and each change of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Offsets {
-    first: i32,
-    transitions: Vec<Transition>,
 }
 
 impl TimeZone {
@@ -201,17 +195,6 @@ impl Known {
     }
 }
 
-impl Offsets {
-    fn is_possible(offset: i32) -> bool {
-        offset.unsigned_abs() < 86_400
-    }
-
-    fn at(&self, seconds: i64) -> i32 {
-        let passed = self.transitions.iter().rfind(|it| it.at <= seconds);
-        passed.map_or(self.first, |it| it.offset)
-    }
-}
-
 fn now() -> i64 {
     // Below 2^35.
     (utc_nanos() / NANOS_PER_SECOND) as i64
@@ -219,12 +202,6 @@ fn now() -> i64 {
 
 fn this_year() -> i64 {
     year_of(now())
-}
-
-/// Whether it reads like the version of a database, such as `2025b`.
-fn is_version(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
-    (1..=MAX_VERSION_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
 /// The same list, kept once for as long as the process lives, so that rules can be copied as they are. There are as
@@ -305,35 +282,6 @@ struct WrittenKnown {
 enum Written {
     Name(String),
     Known(WrittenKnown),
-}
-
-/// In seconds: the first offset, then each instant since 1970 with the offset from it on.
-impl fmt::Display for Offsets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.first)?;
-        for Transition { at, offset } in &self.transitions {
-            write!(f, " {at}:{offset}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Offsets {
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(' ');
-        let first = parts.next()?.parse().ok()?;
-        let transition = |part: &str| {
-            let (at, offset) = part.split_once(':')?;
-            Some(Transition {
-                at: at.parse().ok()?,
-                offset: offset.parse().ok()?,
-            })
-        };
-        Some(Self {
-            first,
-            transitions: parts.map(transition).collect::<Option<_>>()?,
-        })
-    }
 }
 
 impl Serialize for TimeZone {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::offsets::Offsets;
 use super::posix_rule::{PosixRule, start_of_year, year_of};
-use super::{Offsets, Transition};
+use crate::limit::Transition;
 
 /// The header, in bytes.
 const HEADER: usize = 44;
