@@ -41,7 +41,6 @@ fn plans() -> SetDeclaration {
 /// How many requests the key is admitted at once, without holding any.
 fn admitted(set: &LimitSet, key: &str) -> u64 {
     let request = set.request().with("in_flight", 0).expect("declared");
-    let key = key;
     let mut count = 0;
     while request
         .for_key(key)

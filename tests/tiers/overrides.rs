@@ -22,7 +22,6 @@ fn two_limits() -> SetDeclaration {
 }
 
 fn is_admitted(set: &LimitSet, key: &str) -> bool {
-    let key = key;
     set.request()
         .for_key(key)
         .expect("keyed")
@@ -322,7 +321,6 @@ fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_
         );
         let set = scene.set();
         for (key, own) in [("own", 4), ("small", 3)] {
-            let key = key;
             set.key(key)
                 .expect("keyed")
                 .override_capacity("requests", own)

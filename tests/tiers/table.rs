@@ -15,7 +15,6 @@ fn small(when_full: WhenFull) -> SetDeclaration {
 }
 
 fn is_admitted(set: &LimitSet, key: &str) -> bool {
-    let key = key;
     set.request()
         .for_key(key)
         .expect("keyed")

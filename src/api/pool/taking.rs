@@ -22,13 +22,13 @@ enum Round<'a> {
 impl<'a> PoolRequest<'a> {
     /// Chooses a set, takes everything that the request names from it or nothing, and answers at once.
     ///
-    /// With [`failover`](LimitPool::failover), the sets are asked one after the other until one admits the request. If all
+    /// With [`failover`](crate::LimitPool::failover), the sets are asked one after the other until one admits the request. If all
     /// refuse, the answer is the refusal with the shortest wait. Each set that refused has counted a refusal. A set
     /// that could never admit the request is skipped if others could.
     ///
     /// # Errors
     ///
-    /// The errors of [`Request::try_acquire`], from the last set asked.
+    /// The errors of [`Request::try_acquire`](crate::Request::try_acquire), from the last set asked.
     pub fn try_acquire(&self) -> Result<Chosen<'a>, Error> {
         let max = if self.pool.failover { self.pool.len() } else { 1 };
         let order = self.pool.order(max)?;
@@ -42,20 +42,20 @@ impl<'a> PoolRequest<'a> {
         }
     }
 
-    /// Chooses a set and waits in its queue: see [`Request::acquire`].
+    /// Chooses a set and waits in its queue: see [`Request::acquire`](crate::Request::acquire).
     ///
-    /// With [`failover`](LimitPool::failover), every set is first asked without waiting. If all refuse, the request waits
+    /// With [`failover`](crate::LimitPool::failover), every set is first asked without waiting. If all refuse, the request waits
     /// in the queue of the first set asked, and only there.
     ///
     /// # Errors
     ///
-    /// See [`Request::acquire`].
+    /// See [`Request::acquire`](crate::Request::acquire).
     pub fn acquire(&self, timeout: impl Into<Option<Duration>>) -> Result<Chosen<'a>, Error> {
         self.wait(timeout.into(), None)
     }
 
     /// Like [`acquire`](Self::acquire), but stops waiting when `keep_waiting` returns false: see
-    /// [`Request::acquire_while`].
+    /// [`Request::acquire_while`](crate::Request::acquire_while).
     ///
     /// # Errors
     ///
@@ -89,12 +89,12 @@ impl<'a> PoolRequest<'a> {
         Ok(Chosen { index, outcome })
     }
 
-    /// Like [`acquire`](Self::acquire), as a future for any runtime: see [`Request::acquire_async`]. The timeout
+    /// Like [`acquire`](Self::acquire), as a future for any runtime: see [`Request::acquire_async`](crate::Request::acquire_async). The timeout
     /// counts from this call; the set is chosen when the future is first polled.
     ///
     /// # Errors
     ///
-    /// See [`Request::acquire_async`].
+    /// See [`Request::acquire_async`](crate::Request::acquire_async).
     pub fn acquire_async<T: Into<Option<Duration>>>(
         &self,
         timeout: T,

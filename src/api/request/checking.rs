@@ -27,7 +27,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::MustBeHeld`] if the request takes from a concurrency limit, and the errors of
+    /// [`RequestError::MustBeHeld`](crate::RequestError::MustBeHeld) if the request takes from a concurrency limit, and the errors of
     /// [`try_acquire`](Self::try_acquire).
     #[inline]
     pub fn check(&self) -> Result<Checked<'a>, Error> {
@@ -89,7 +89,7 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// See [`set_key`](Self::set_key) and [`check`](Self::check). After an error some keys may have been charged, except
-    /// after [`RequestError::NeverAdmissible`], which means that no tier admits the cost at once and no key can have
+    /// after [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible), which means that no tier admits the cost at once and no key can have
     /// a capacity of its own for the limit.
     pub fn check_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Checked<'a>>, Error> {
         let (set, costs) = (self.set, self.costs()?);

@@ -121,7 +121,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::InvalidAmount`] if it is not a whole number of units, and the errors of
+    /// [`RequestError::InvalidAmount`](crate::RequestError::InvalidAmount) if it is not a whole number of units, and the errors of
     /// [`set_cost`](Self::set_cost).
     pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
         let Some(index) = self.set.resolve(&limit)? else {
@@ -137,7 +137,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) unknown names.
+    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), unless the set's handle [skips](LimitSet::strict) unknown names.
     #[inline]
     pub fn set_cost(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(self.set) {

@@ -17,7 +17,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Anonymous`] if the declaration has a [`checkpoint`](crate::Checkpoint), or where `/proc` is not
+    /// [`OpenError::Anonymous`] if the declaration has a [`checkpoint`](crate::declare::Checkpoint), or where `/proc` is not
     /// mounted, and the errors of [`create`](Self::create).
     pub fn anonymous(&self, declaration: &Declaration) -> Result<Segment, Error> {
         declaration.validate()?;
@@ -43,7 +43,7 @@ impl Segment {
     /// `/proc/self/fd/N`.
     ///
     /// It can be changed, retired and repaired like any other. It has no checkpoint, nothing takes its place when it is
-    /// retired, and [`OnMismatch::RecreateIfUnused`](crate::OnMismatch::RecreateIfUnused) is an error for who opens it by
+    /// retired, and [`OnMismatch::RecreateIfUnused`](crate::declare::OnMismatch::RecreateIfUnused) is an error for who opens it by
     /// its path.
     ///
     /// ```

@@ -36,7 +36,7 @@ use shared_segment::SharedSegment;
 /// [owned permit](crate::Permit::into_owned) is dropped.
 ///
 /// Once the segment is removed (retired, its file deleted, or another put at its path), its handles return
-/// [`SegmentError::Removed`] and admit nothing. [`successor`](Self::successor) then gives the segment that took its
+/// [`SegmentError::Removed`](crate::SegmentError::Removed) and admit nothing. [`successor`](Self::successor) then gives the segment that took its
 /// place.
 ///
 /// ```
@@ -104,7 +104,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
+    /// [`OpenError::NotFound`](crate::OpenError::NotFound), and whatever makes the file unusable: see the variants of [`Error`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         match named_directory(&path)? {
@@ -117,7 +117,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and other errors of the system.
+    /// [`OpenError::AlreadyExists`](crate::OpenError::AlreadyExists), [`OpenError::NoSpace`](crate::OpenError::NoSpace), [`Error::Declaration`], and other errors of the system.
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         match named_directory(&path)? {
@@ -135,7 +135,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::ConfigMismatch`], which names each difference and what to do, and the errors of
+    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), which names each difference and what to do, and the errors of
     /// [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(
         &self,
@@ -154,14 +154,14 @@ impl OpenOptions {
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.
     ///
-    /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`] from then on; what they
+    /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`](crate::SegmentError::Removed) from then on; what they
     /// hold is given back as usual. A segment that is retired already is removed even if processes are attached,
     /// because none of them can use it any more. Of a directory all sets are removed, or none if one of them is in use;
     /// the path of a file in it removes a single set.
     ///
     /// # Errors
     ///
-    /// [`OpenError::InUse`] if live processes are attached and `removal` is [`Removal::Unused`], and the errors of
+    /// [`OpenError::InUse`](crate::OpenError::InUse) if live processes are attached and `removal` is [`Removal::Unused`], and the errors of
     /// [`open`](Self::open). A file that is not a segment is never removed.
     pub fn remove(&self, path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
         let forced = removal == Removal::Forced;
@@ -338,7 +338,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Io`] if there is no memory for the copy.
+    /// [`OpenError::Io`](crate::OpenError::Io) if there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         match &self.form {
             Form::File(file) => file.snapshot(),
@@ -395,7 +395,7 @@ impl Segment {
     }
 
     /// Marks the segment as no longer usable: from now on any request in any process returns
-    /// [`SegmentError::Removed`]. What permits hold can still be settled and given back. The file stays. Of a directory,
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed). What permits hold can still be settled and given back. The file stays. Of a directory,
     /// the sets that this handle has opened.
     pub fn retire(&self) {
         for file in self.files() {

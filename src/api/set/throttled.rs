@@ -45,7 +45,7 @@ impl Permit<'_> {
     ///
     /// [`PermitError::AlreadyReleased`](crate::PermitError::AlreadyReleased),
     /// [`PermitError::Inherited`](crate::PermitError::Inherited) in a forked child, and the errors of
-    /// [`Request::try_acquire`]. After any of these nothing has changed.
+    /// [`Request::try_acquire`](crate::Request::try_acquire). After any of these nothing has changed.
     pub fn throttled(&mut self, retry_after: Duration) -> Result<(), Error> {
         self.require_unreleased()?;
         let set = self.set();
@@ -62,7 +62,7 @@ impl LimitSet {
     /// # Errors
     ///
     /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired), and the errors of
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`try_acquire`](crate::Request::try_acquire).
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
         self.subject()?.throttle(retry_after)
     }
@@ -73,7 +73,7 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// See [`Request::try_acquire`].
+    /// See [`Request::try_acquire`](crate::Request::try_acquire).
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
         self.subject.throttle(retry_after)
     }

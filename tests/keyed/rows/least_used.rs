@@ -19,7 +19,6 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         request.with("others", others).expect("declared")
     };
     let spend = |key: &str, request: &Request| {
-        let key = key;
         drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
         table.pass(NANOSECOND);
     };
@@ -67,7 +66,6 @@ fn of_equal_shares_the_one_that_time_heals_first_goes_and_of_those_the_one_used_
     );
     let spend = |key: &str, limit: &str| {
         let request = table.set.request().with(limit, 5).expect("declared");
-        let key = key;
         drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
     };
     spend("slow", "slow");
@@ -135,7 +133,6 @@ fn what_is_held_or_waited_for_is_not_evicted_however_little_it_used() {
     let table = Table::new(WhenFull::EvictLeastUsed, limits());
     let with_place = |key: &str, units: u64| {
         let request = table.request(units);
-        let key = key;
         request
             .for_key(key)
             .expect("keyed")

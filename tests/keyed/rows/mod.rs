@@ -62,7 +62,6 @@ impl Table {
     }
 
     fn ask(&self, key: &str, cost: u64) -> Result<Permit<'_>, RefusalReason> {
-        let key = key;
         match self
             .request(cost)
             .for_key(key)
@@ -92,7 +91,6 @@ impl Table {
     }
 
     fn remaining(&self, key: &str) -> u64 {
-        let key = key;
         self.request(0)
             .for_key(key)
             .expect("keyed")
@@ -446,7 +444,6 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
         let table = Table::new(WhenFull::Refuse, limits);
         let request = table.set.request();
         let acquire = |key: &str| {
-            let key = key;
             request
                 .for_key(key)
                 .expect("keyed")

@@ -125,7 +125,7 @@ impl Survivor {
             .recover()
             .map_err(|error| failure("recover", &error))?;
         let subjects: Vec<Subject> = if self.set.is_keyed() {
-            KEYS.map(|key| Subject::key(key)).to_vec()
+            KEYS.map(Subject::key).to_vec()
         } else {
             vec![self.subject()]
         };

@@ -78,7 +78,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::CannotApply`], [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`ChangeError::CannotApply`](crate::ChangeError::CannotApply), [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
@@ -100,7 +100,7 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::CannotApply`], [`Error::Declaration`].
+    /// [`ChangeError::CannotApply`](crate::ChangeError::CannotApply), [`Error::Declaration`].
     pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
         let Some(directory) = self.directory() else {
