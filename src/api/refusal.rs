@@ -19,7 +19,7 @@ use crate::shm::probes;
 /// use shmlimit::{Declaration, Limit, LimitSet, Refusal, Segment, SetDeclaration};
 ///
 /// fn send(mail: &LimitSet) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-///     let _permit = mail.request().try_permit()?;
+///     let _permit = mail.request().try_acquire()?.into_result()?;
 ///     Ok(()) // sent
 /// }
 ///

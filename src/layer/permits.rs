@@ -28,9 +28,9 @@ use super::permit_handle::{PermitHandle, SharedPermit};
 /// #     .add_set(SetDeclaration::new("openai").add_limit(Limit::rate("tokens", 10_000, Duration::from_secs(3600))))
 /// #     .add_set(SetDeclaration::new("backend").add_limit(Limit::concurrency("in_flight", 8)));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-/// let estimate = segment.set("openai")?.request().with("tokens", 1_500)?;
+/// let estimate = Demand::new(segment.set("openai")?.request().with("tokens", 1_500)?)?;
 /// let service = ServiceBuilder::new()
-///     .layer(LimitLayer::new(Demand::new(estimate)?))
+///     .layer(LimitLayer::new(estimate))
 ///     .layer(LimitLayer::new(Demand::new(segment.set("backend")?.request())?))
 ///     .service(service_fn(async |request: Request<()>| {
 ///         let permits = request.extensions().get::<Permits>().cloned().unwrap_or_default();

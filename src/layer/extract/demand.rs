@@ -30,8 +30,8 @@ use crate::headers::PolicyHeaders;
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 ///
 /// let search = Demand::new(segment.set("search")?.request())?;
-/// let upload = segment.set("upload")?.request().with("bytes", 0)?; // each request has a cost of its own
-/// let upload = Demand::new(upload)?.quota_unit("bytes", "content-bytes")?;
+/// let upload = Demand::new(segment.set("upload")?.request().with("bytes", 0)?)?; // each request has a cost of its own
+/// let upload = upload.quota_unit("bytes", "content-bytes")?;
 /// let layer = LimitLayer::new(move |head: &Parts| {
 ///     Ok(match head.uri.path() {
 ///         "/health" => None, // not limited
