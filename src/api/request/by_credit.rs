@@ -16,7 +16,7 @@ impl<'a> Request<'a> {
     pub(super) fn check_by_credit(&self) -> Result<Checked<'a>, Error> {
         match self.spend_current()? {
             Some(spent) => Ok(Checked::new(self.set, Decision::of_spent(&spent), true)),
-            None => self.check_rows(),
+            None => Checked::decide(self.set, self.target()?, self.costs()?),
         }
     }
 

@@ -40,19 +40,17 @@ impl<'a> Request<'a> {
     /// Not inlined, so that it is compiled once and not at every call.
     #[inline(never)]
     fn check_without_credit(&self) -> Result<Checked<'a>, Error> {
-        if let Client::Address(_) = self.wanted.client {
-            return self.check_networks();
+        match self.rows() {
+            Some(target) => Checked::decide(self.set, target, self.costs()?),
+            None => self.check_networks(),
         }
-        self.check_rows()
     }
 
-    #[inline(always)]
-    pub(super) fn check_rows(&self) -> Result<Checked<'a>, Error> {
-        let (target, costs) = (self.target()?, self.costs()?);
-        Checked::decide(self.set, target, costs)
-    }
-
+    #[cold]
     fn check_networks(&self) -> Result<Checked<'a>, Error> {
+        let Client::Address(_) = self.wanted.client else {
+            return Err(self.set.key_required());
+        };
         let (set, costs) = (self.set, self.costs()?);
         let mut decision = Decision::pending(costs, set.engine_set().notes_beside);
         let networks = self.networks();

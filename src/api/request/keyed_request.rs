@@ -153,17 +153,23 @@ impl Request<'_> {
     /// Whether it may be admitted from a batch that this process has drawn.
     #[inline(always)]
     pub(super) fn is_by_credit(&self) -> bool {
-        matches!(self.wanted.client, Client::Everyone) && self.set.engine_set().has_credit()
+        self.set.engine_set().has_credit() && matches!(self.wanted.client, Client::Everyone)
     }
 
     /// The set, and the key if the set is keyed.
     #[inline(always)]
     pub(crate) fn target(&self) -> Result<Target<'_>, Error> {
+        self.rows().ok_or_else(|| self.without_target())
+    }
+
+    /// As [`target`](Self::target); `None` for an address, and where the key is missing.
+    #[inline(always)]
+    pub(super) fn rows(&self) -> Option<Target<'_>> {
         let set = self.set.engine_set();
         match &self.wanted.client {
-            Client::Key(key) => Ok(Target { set, key: Some(key) }),
-            Client::Everyone if !set.is_keyed() => Ok(Target { set, key: None }),
-            _ => Err(self.without_target()),
+            Client::Key(key) => Some(Target { set, key: Some(key) }),
+            Client::Everyone if !set.is_keyed() => Some(Target { set, key: None }),
+            _ => None,
         }
     }
 
