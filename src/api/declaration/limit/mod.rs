@@ -342,8 +342,8 @@ impl Limit {
 
     /// The time zone by whose clock the days of a calendar window begin, such as `"America/Los_Angeles"`, in place of an
     /// offset. Days, weeks and months then begin at local midnight, or when clocks that leave it out first show something
-    /// later; so a day has 23 hours when summer time begins, and 25 when it ends. See [`TimeZone`]
-    /// for where the zone is looked up, and what happens when its rules change.
+    /// later; so a day has 23 hours when summer time begins, and 25 when it ends. See [`TimeZone`] for where the zone is
+    /// looked up, and what happens when its rules change.
     ///
     /// It can change in a live segment: what the open window counted stays counted until that window would have ended
     /// and until the new one ends, whichever is later. Not for limits that [hosts share](Self::fleet).
