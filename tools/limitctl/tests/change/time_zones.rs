@@ -28,7 +28,7 @@ fn create(directory: &Path, until: i64) -> PathBuf {
     let config = directory.join(format!("{until}.toml"));
     fs::write(&config, declaration(until)).expect("written");
     let path = directory.join(format!("{until}.limits"));
-    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    run(["create", text(&path), text(&config)]).ended(0);
     path
 }
 
