@@ -42,6 +42,11 @@ impl Subject {
         self.ask(request).acquire(timeout)
     }
 
+    /// Waits in the queue, and leaves it at the first chance: a timeout would not pass by a clock that stands still.
+    pub fn wait_in_vain<'a>(&self, request: &Request<'a>) -> Result<Outcome<'a>, Error> {
+        self.ask(request).acquire_while(None, || false)
+    }
+
     pub fn acquire_async<'a>(&self, request: &Request<'a>, timeout: Duration) -> AcquireFuture<'a> {
         self.ask(request).acquire_async(timeout)
     }

@@ -28,9 +28,6 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 /// Those who wait have looked for themselves by then, which they do once a second.
 const WAITERS_LOOK: Duration = Duration::from_secs(5);
 
-/// How long the survivor waits in the queue to see that this ends: long enough for a ticket, and no longer.
-const NO_TIMEOUT: Duration = Duration::from_nanos(1);
-
 /// What was found after a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
@@ -385,7 +382,7 @@ impl Survivor {
         )))
     }
 
-    /// Takes all places and waits for one more, which must come to an end when time is up.
+    /// Takes all places and waits for one more, which must come to an end when it is given up.
     fn wait_in_vain(&self, places: u64) -> Result<(), Judgement> {
         let of_places = |count| {
             everything(&self.set, 0)
@@ -399,7 +396,7 @@ impl Survivor {
             .map_err(|error| failure("try_acquire", &error))?;
         let outcome = self
             .subject()
-            .acquire(&one, NO_TIMEOUT)
+            .wait_in_vain(&one)
             .map_err(|error| failure("acquire", &error))?;
         let held = held.into_result().map_err(|refusal| refusal.reason());
         let in_vain = outcome.into_result().map_err(|refusal| refusal.reason());
