@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use shmlimit::declare::Kind;
 use shmlimit::request::{AcquireFuture, LimitIndex};
-use shmlimit::{Error, LimitSet, Outcome, Permit, PermitError, ReserveOutcome, SegmentError};
+use shmlimit::{Error, LimitSet, Outcome, Permit, PermitError, ReserveOutcome, SegmentError, VirtualClock};
 
 use crate::beside::bystanders::Bystander;
 use crate::beside::clock;
@@ -145,7 +145,8 @@ fn serve(
     first: usize,
     timeout: Duration,
 ) {
-    let segment = clock::options().0.lock_timeout(timeout).open(path);
+    let (options, clock) = clock::options();
+    let segment = options.lock_timeout(timeout).open(path);
     let segment = segment.expect("the segment");
     let set = segment.set(SET).expect("declared");
     std::thread::scope(|scope| {
@@ -155,6 +156,7 @@ fn serve(
                 gate,
                 operation,
                 set: &set,
+                clock: clock.as_ref(),
                 number,
             };
             scope.spawn(move || (member.run)(&post));
@@ -168,6 +170,8 @@ struct Post<'a> {
     gate: &'a Gate,
     operation: Operation,
     set: &'a LimitSet,
+    /// Where it stands still.
+    clock: Option<&'a VirtualClock>,
     number: usize,
 }
 
@@ -323,6 +327,9 @@ fn let_a_wait_end(post: &Post<'_>) {
     post.stand_by_until_join();
     let mut future = post.future(Duration::from_nanos(1));
     post.gate.arrive_and_wait_for(Step::Act);
+    if let Some(clock) = post.clock {
+        clock.advance_to(clock.now() + Duration::from_nanos(1));
+    }
     if let Some(future) = &mut future {
         match post.timed(BOUND_WITH_RESULT, || look(future)) {
             Poll::Ready(Ok(outcome)) => post.note_admission(outcome),
