@@ -15,7 +15,7 @@ pub struct Address<'a> {
 
 impl LimitSet {
     /// An address, in a keyed set whose limits count [networks](crate::Limit::prefix): to look after what its networks
-    /// have used. [Requests](crate::Request::for_address) take from them.
+    /// have used. [Requests](crate::Request::for_address) take from it.
     ///
     /// # Errors
     ///

@@ -23,9 +23,9 @@ impl Key<'_> {
     /// refunded. Then the waiters are served by the new capacity.
     ///
     /// No other key gets the row of a key with its own capacity, except in a set declared to
-    /// [evict](crate::declare::WhenFull): with `EvictLeastUsed` if no other row would do, with `EvictOldest` if it was used
-    /// the longest ago. An evicted key starts over as declared. So make [`max_keys`](crate::Keyed::new) large enough
-    /// for all keys with capacities of their own and the others.
+    /// [evict](crate::declare::WhenFull): with `EvictLeastUsed` if no other row would do, with `EvictOldest` if it was
+    /// used the longest ago. An evicted key starts over as declared. So make [`max_keys`](crate::Keyed::new) large
+    /// enough for all keys with capacities of their own and the others.
     ///
     /// ```
     /// # use std::time::Duration;

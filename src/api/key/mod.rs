@@ -13,8 +13,8 @@ use identify::identify;
 
 /// One key of a [keyed](crate::SetDeclaration::keyed) set: its tier, its capacities, what it has left.
 ///
-/// What a key takes is taken by [requests](crate::Request::for_key). This is for looking after it. Creating it hashes the
-/// key, so one that is used often is worth keeping.
+/// [Requests](crate::Request::for_key) take from a key; this handle looks after it. Making one hashes the key, so one
+/// that is used often is worth keeping.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -13,7 +13,8 @@ pub struct PoolRequest<'a> {
 }
 
 impl LimitPool {
-    /// A request that takes the default of every limit of the chosen set: see [`LimitSet::request`](crate::LimitSet::request).
+    /// A request that takes the default of every limit of the chosen set: see
+    /// [`LimitSet::request`](crate::LimitSet::request).
     pub fn request(&self) -> PoolRequest<'_> {
         PoolRequest {
             pool: self,
@@ -77,7 +78,7 @@ impl<'a> PoolRequest<'a> {
         self.requests.get(index)
     }
 
-    /// The request for a set of the pool. A pool is never empty, and asks only its own sets.
+    /// The request for a set of the pool, which there always is.
     pub(super) fn member(&self, index: usize) -> Result<&Request<'a>, Error> {
         self.get(index).ok_or(Error::Request(RequestError::EmptyPool))
     }

@@ -22,9 +22,9 @@ enum Round<'a> {
 impl<'a> PoolRequest<'a> {
     /// Chooses a set, takes everything that the request names from it or nothing, and answers at once.
     ///
-    /// With [`failover`](crate::LimitPool::failover), the sets are asked one after the other until one admits the request. If all
-    /// refuse, the answer is the refusal with the shortest wait. Each set that refused has counted a refusal. A set
-    /// that could never admit the request is skipped if others could.
+    /// With [`failover`](crate::LimitPool::failover), the sets are asked one after the other until one admits the
+    /// request. If all refuse, the answer is the refusal with the shortest wait. Each set that refused has counted a
+    /// refusal. A set that could never admit the request is skipped if others could.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl<'a> PoolRequest<'a> {
 
     /// Chooses a set and waits in its queue: see [`Request::acquire`](crate::Request::acquire).
     ///
-    /// With [`failover`](crate::LimitPool::failover), every set is first asked without waiting. If all refuse, the request waits
-    /// in the queue of the first set asked, and only there.
+    /// With [`failover`](crate::LimitPool::failover), every set is first asked without waiting. If all refuse, the
+    /// request waits in the queue of the first set asked, and only there.
     ///
     /// # Errors
     ///
@@ -89,8 +89,9 @@ impl<'a> PoolRequest<'a> {
         Ok(Chosen { index, outcome })
     }
 
-    /// Like [`acquire`](Self::acquire), as a future for any runtime: see [`Request::acquire_async`](crate::Request::acquire_async). The timeout
-    /// counts from this call; the set is chosen when the future is first polled.
+    /// Like [`acquire`](Self::acquire), as a future for any runtime: see
+    /// [`Request::acquire_async`](crate::Request::acquire_async). The timeout counts from this call; the set is chosen
+    /// when the future is first polled.
     ///
     /// # Errors
     ///

@@ -5,9 +5,10 @@ use std::time::Duration;
 use crate::api::refusal::Refusal;
 use crate::error::Error;
 
-/// Why there is no permit: the limits refused, or they could not be asked. See [`Request::try_permit`](crate::Request::try_permit).
+/// Why there is no permit: the limits refused, or they could not be asked. See
+/// [`Request::try_permit`](crate::Request::try_permit).
 ///
-/// It is made from both by `?`, so a function that returns it can use every verb:
+/// `?` makes it from either, so a function that returns it can use every verb:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -48,7 +49,7 @@ impl AcquireError {
         }
     }
 
-    /// How long until the request would be admitted: see [`Refusal::retry_after`]. `None` also if it was not refused.
+    /// How long until the request would be admitted: see [`Refusal::retry_after`]. `None` if it was not refused, too.
     pub fn retry_after(&self) -> Option<Duration> {
         self.refusal().and_then(Refusal::retry_after)
     }

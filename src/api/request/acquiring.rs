@@ -56,7 +56,7 @@ impl<'a> Request<'a> {
         let is_admitted = set.shared().engine.try_acquire(target, costs, &mut decision)?;
         set.see_to_batches();
         if is_admitted {
-            Ok(Outcome::Admitted(Permit::new(self.set, decision)))
+            Ok(Outcome::Admitted(Permit::new(set, decision)))
         } else {
             Ok(Outcome::Refused(Refusal::of(set, decision, self.label_text())))
         }
@@ -89,9 +89,10 @@ impl<'a> Request<'a> {
     /// threads and processes. Without a timeout it waits as long as needed; with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
-    /// A set, or each key of a keyed set, has one queue. Only its first waiter is served, so large requests are not starved by small ones, and
-    /// no process overtakes. A waiter sleeps until its request is granted, or until the instant at which time alone
-    /// makes it admissible. When a process in the queue dies, those behind it move up.
+    /// A set has one queue, and a keyed set one for each key. Only the first waiter of a queue is served, so large
+    /// requests are not starved by small ones, and no process overtakes. A waiter sleeps until its request is granted,
+    /// or until the instant at which time alone makes it admissible. When a process in the queue dies, those behind it
+    /// move up.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -27,8 +27,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::MustBeHeld`](crate::RequestError::MustBeHeld) if the request takes from a concurrency limit, and the errors of
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`RequestError::MustBeHeld`](crate::RequestError::MustBeHeld) if the request takes from a concurrency limit, and
+    /// the errors of [`try_acquire`](Self::try_acquire).
     #[inline]
     pub fn check(&self) -> Result<Checked<'a>, Error> {
         if self.is_by_credit() {
@@ -48,22 +48,22 @@ impl<'a> Request<'a> {
 
     #[cold]
     fn check_networks(&self) -> Result<Checked<'a>, Error> {
-        let Client::Address(_) = self.wanted.client else {
-            return Err(self.set.key_required());
+        let Client::Address(address) = self.wanted.client else {
+            return Err(self.without_target());
         };
         let (set, costs) = (self.set, self.costs()?);
         let mut decision = Decision::pending(costs, set.engine_set().notes_beside);
-        let networks = self.networks();
+        let networks = set.engine_set().networks_of(address);
         let engine = &set.shared().engine;
         let is_admitted = engine.check_networks(set.engine_set(), &networks, costs, &mut decision)?;
-        let checked = Checked::new(self.set, decision, is_admitted);
+        let checked = Checked::new(set, decision, is_admitted);
         checked.report(self.label_text());
         Ok(checked)
     }
 
-    /// [Checks](Self::check) each of many keys, all at one instant, and returns the answers in the order of the keys. The
-    /// request's own key, if it has one, is not asked.
-    /// Each key takes less time than a check of its own, the more so the larger the table is.
+    /// [Checks](Self::check) each of many keys, all at one instant, and returns the answers in the order of the keys.
+    /// The request's own key, if it has one, is not asked. Each key takes less time than a check of its own, the more
+    /// so the larger the table is.
     ///
     /// Each key is decided on its own: one that is refused takes nothing and changes nothing for the others. A key
     /// that is named twice is decided twice. A cost above what only some keys ever admit at once, because of their
@@ -86,9 +86,9 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// See [`set_key`](Self::set_key) and [`check`](Self::check). After an error some keys may have been charged, except
-    /// after [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible), which means that no tier admits the cost at once and no key can have
-    /// a capacity of its own for the limit.
+    /// See [`set_key`](Self::set_key) and [`check`](Self::check). After an error some keys may have been charged,
+    /// except after [`RequestError::NeverAdmissible`](crate::RequestError::NeverAdmissible), which means that no tier
+    /// admits the cost at once and no key can have a capacity of its own for the limit.
     pub fn check_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Checked<'a>>, Error> {
         let (set, costs) = (self.set, self.costs()?);
         let keys = keys
@@ -103,7 +103,7 @@ impl<'a> Request<'a> {
         engine.check_many(set.engine_set(), &keys, costs, &mut answers)?;
         let answers: Vec<Checked<'a>> = answers
             .into_iter()
-            .map(|(decision, is_admitted)| Checked::new(self.set, decision, is_admitted))
+            .map(|(decision, is_admitted)| Checked::new(set, decision, is_admitted))
             .collect();
         for answer in &answers {
             answer.report(self.label_text());
@@ -111,14 +111,13 @@ impl<'a> Request<'a> {
         Ok(answers)
     }
 
-    /// What each limit would answer to the request now. Takes and counts nothing. A key without a row answers like
-    /// an unused key. A rate limit needs a named cost
-    /// here too; [`forecast`](crate::LimitSet::forecast) does not.
+    /// What each limit would answer to the request now. Takes and counts nothing. A key without a row answers like an
+    /// unused key. A rate limit needs a named cost here too; [`forecast`](crate::LimitSet::forecast) does not.
     ///
-    /// Units of concurrency limits that are held by dead processes, or for longer than their lease, count as free and are
-    /// reported in [`of_dead`](Verdict::of_dead), because a request that needs them gets them. What a dead process had
-    /// drawn in advance of a rate counts as used until then. This checks for each hold whether its process is alive, so
-    /// with many holds it takes longer than a decision.
+    /// Units of concurrency limits that are held by dead processes, or for longer than their lease, count as free and
+    /// are reported in [`of_dead`](Verdict::of_dead), because a request that needs them gets them. What a dead process
+    /// had drawn in advance of a rate counts as used until then. This checks for each hold whether its process is
+    /// alive, so with many holds it takes longer than a decision.
     ///
     /// # Errors
     ///
@@ -127,8 +126,9 @@ impl<'a> Request<'a> {
     pub fn peek(&self) -> Result<Vec<Verdict<'a>>, Error> {
         let set = self.set;
         let engine = &set.shared().engine;
-        if let Client::Address(_) = self.wanted.client {
-            let decision = engine.peek_networks(set.engine_set(), &self.networks(), self.costs()?)?;
+        if let Client::Address(address) = self.wanted.client {
+            let networks = set.engine_set().networks_of(address);
+            let decision = engine.peek_networks(set.engine_set(), &networks, self.costs()?)?;
             return Ok(decision
                 .iter()
                 .map(|(index, decided)| Verdict::refused(set, &decision, index, decided))

@@ -7,7 +7,7 @@ use crate::engine::KeyIdentity;
 /// Whose limits of the set apply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Client {
-    /// Everyone's: the set's own. If the set is keyed, the key is still missing.
+    /// Those of the set as a whole; if it is keyed, the key is still missing.
     Everyone,
     Key(KeyIdentity),
     /// Those of every network that contains the address.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::Request;
 use super::client::Client;
 use crate::api::set::limit_set::LimitSet;
-use crate::engine::{Networks, Target};
+use crate::engine::Target;
 use crate::error::{Error, RequestError};
 
 impl LimitSet {
@@ -74,8 +74,9 @@ impl Request<'_> {
     /// request for a key that is used often is worth keeping.
     ///
     /// A key that no process has used takes no space. It gets a row of the table at its first decision, and keeps it
-    /// until everything it has used is replenished and another key needs the row. If the table has no row for a new key,
-    /// that is a refusal: [`RefusalReason::TableFull`](crate::RefusalReason::TableFull). Each key has a queue of its own.
+    /// until everything it has used is replenished and another key needs the row. If the table has no row for a new
+    /// key, that is a refusal: [`RefusalReason::TableFull`](crate::RefusalReason::TableFull). Each key has a queue of
+    /// its own.
     ///
     /// # Errors
     ///
@@ -142,14 +143,6 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// The networks that contain the request's address; none if it has no address.
-    pub(super) fn networks(&self) -> Networks {
-        match self.wanted.client {
-            Client::Address(address) => self.set.engine_set().networks_of(address),
-            _ => Networks::default(),
-        }
-    }
-
     /// Whether it may be admitted from a batch that this process has drawn.
     #[inline(always)]
     pub(super) fn is_by_credit(&self) -> bool {
@@ -173,8 +166,9 @@ impl Request<'_> {
         }
     }
 
+    /// Why there is no target.
     #[cold]
-    fn without_target(&self) -> Error {
+    pub(super) fn without_target(&self) -> Error {
         match self.wanted.client {
             Client::Address(_) => Error::Request(RequestError::CheckOnly {
                 set: self.set.name().to_owned(),

@@ -26,8 +26,8 @@ pub use reserving::{Reservation, ReserveOutcome};
 ///
 /// It takes everything or nothing: at once by [`try_acquire`](Self::try_acquire), in the queue by
 /// [`acquire`](Self::acquire) and [`acquire_async`](Self::acquire_async), for good by [`check`](Self::check), now for
-/// later use by [`reserve`](Self::reserve). It borrows the set's handle, and what it takes borrows that handle too, not the
-/// request, which may be a temporary.
+/// later use by [`reserve`](Self::reserve). A request borrows the set's handle. What it takes borrows that handle too,
+/// and not the request, which may be a temporary.
 ///
 /// A request that names nothing takes the default of every limit. One that names something takes what it names, plus
 /// one of every calls and concurrency limit that it does not name; rate limits that it does not name are not taken.
@@ -121,8 +121,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::InvalidAmount`](crate::RequestError::InvalidAmount) if it is not a whole number of units, and the errors of
-    /// [`set_cost`](Self::set_cost).
+    /// [`RequestError::InvalidAmount`](crate::RequestError::InvalidAmount) if it is not a whole number of units, and
+    /// the errors of [`set_cost`](Self::set_cost).
     pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
         let Some(index) = self.set.resolve(&limit)? else {
             self.set_named(true);
@@ -137,7 +137,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), unless the set's handle [skips](LimitSet::strict) unknown names.
+    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit), unless the set's handle
+    /// [skips](LimitSet::strict) unknown names.
     #[inline]
     pub fn set_cost(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(self.set) {
@@ -177,8 +178,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The same request for another set, taking its limits of the same names, without the key. A limit that the request
-    /// takes only by default may be missing there.
+    /// The same request for another set, without the key: it takes the limits of the same names. A limit that it takes
+    /// only by default may be missing there.
     #[cfg(feature = "tower")]
     pub(crate) fn on<'b>(&self, set: &'b LimitSet) -> Result<Request<'b>, Error> {
         let by_default = self.set.request();
@@ -211,8 +212,8 @@ impl<'a> Request<'a> {
 
     /// Says what the request is for. Labels are cut off after 64 bytes, at a character boundary. The label appears in
     /// [events](crate::OpenOptions::on_request_event). If the set [keeps labels](crate::SetDeclaration::labels), it
-    /// also appears in [snapshots](crate::snapshot::HoldSnapshot::label) and in the output of `limitctl inspect` and `show`,
-    /// visible to all processes, for as long as the permit holds something.
+    /// also appears in [snapshots](crate::snapshot::HoldSnapshot::label) and in the output of `limitctl inspect` and
+    /// `show`, visible to all processes, for as long as the permit holds something.
     ///
     /// The label stays with the permit when the permit moves to another thread or becomes
     /// [`into_owned`](crate::Permit::into_owned). A [reservation](Self::reserve) is labelled if it holds
