@@ -1,5 +1,6 @@
 //! The methods of a set that every decision calls.
 
+use std::borrow::Cow;
 use std::ffi::CStr;
 
 use pyo3::exceptions::PyTypeError;
@@ -37,8 +38,24 @@ fn switch(name: &str, given: Given<'_, '_>) -> PyResult<bool> {
     }
 }
 
+/// What a call asks for.
+#[inline]
+fn asked<'a, 'py>(
+    costs: Costs<'a, 'py>,
+    key: &'a Given<'_, 'py>,
+    tier: &'a Option<Cow<'_, str>>,
+    overrides: &'a Given<'_, 'py>,
+) -> Asked<'a, 'py> {
+    Asked {
+        costs,
+        key: key.as_deref(),
+        tier: tier.as_deref(),
+        overrides: overrides.as_deref(),
+    }
+}
+
 /// Reads the name of a tier.
-fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<std::borrow::Cow<'a, str>>> {
+fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<Cow<'a, str>>> {
     let Some(given) = given else { return Ok(None) };
     match (**given).cast::<PyString>() {
         Ok(name) => name.to_cow().map(Some),
@@ -101,12 +118,7 @@ Raises:
         let costs = Costs::new(costs.as_deref(), named.as_ref());
         let heartbeat = switch("heartbeat", heartbeat)?;
         let tier = name_of_tier(&tier)?;
-        let asked = Asked {
-            costs,
-            key: key.as_deref(),
-            tier: tier.as_deref(),
-            overrides: own.as_deref(),
-        };
+        let asked = asked(costs, &key, &tier, &own);
         let handle = limits.of_set();
         let outcome = limits.ask(py, |set| {
             request::prepare(py, handle, set, asked)?
@@ -169,12 +181,7 @@ Raises:
         let costs = Costs::new(costs.as_deref(), named.as_ref());
         let heartbeat = switch("heartbeat", heartbeat)?;
         let tier = name_of_tier(&tier)?;
-        let asked = Asked {
-            costs,
-            key: key.as_deref(),
-            tier: tier.as_deref(),
-            overrides: own.as_deref(),
-        };
+        let asked = asked(costs, &key, &tier, &own);
         let timeout = seconds::timeout(timeout.as_deref())?;
         let handle = limits.of_set();
         let mut interrupted = Ok(());
@@ -242,12 +249,7 @@ Raises:
         let ([costs, key, tier, own], named) = arguments.read_with_others("check", 1, parameters)?;
         let costs = Costs::new(costs.as_deref(), named.as_ref());
         let tier = name_of_tier(&tier)?;
-        let asked = Asked {
-            costs,
-            key: key.as_deref(),
-            tier: tier.as_deref(),
-            overrides: own.as_deref(),
-        };
+        let asked = asked(costs, &key, &tier, &own);
         let checked = limits.ask(py, |set| {
             request::prepare(py, handle, set, asked)?.check().or_raise(py)
         })?;

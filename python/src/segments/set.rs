@@ -505,42 +505,29 @@ impl SetHandle {
         key: Object<'_, '_>,
         counters: bool,
     ) -> PyResult<()> {
-        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-        let set: &LimitSet = &self.of_set().set;
+        let set = &self.of_set().set;
+        // None stands for all.
+        let limits: Vec<&str> = match limits.is_empty() {
+            true => set.limits().collect(),
+            false => limits.iter().map(String::as_str).collect(),
+        };
         match key {
             Some(_) if counters => {
                 let message = "counters are those of the whole set: reset them without a key".to_owned();
                 Err(exception(py, "RequestError", message))
             }
             None => {
-                let mut reset = set.reset();
-                if !limits.is_empty() {
-                    reset = reset.limits(limits);
-                }
-                if counters {
-                    reset = reset.counters();
-                }
+                let reset = set.reset().limits(limits);
+                let reset = if counters { reset.counters() } else { reset };
                 reset.run().or_raise(py)
             }
             Some(key) if self.of_set().is_by_address => {
                 let address = set.address(key::address(key)?).or_raise(py)?;
-                let reset = address.reset();
-                let reset = if limits.is_empty() {
-                    reset
-                } else {
-                    reset.limits(limits)
-                };
-                reset.run().or_raise(py).map(drop)
+                address.reset().limits(limits).run().or_raise(py).map(drop)
             }
             Some(key) => {
                 let key = set.key(key::bytes(key)?).or_raise(py)?;
-                let reset = key.reset();
-                let reset = if limits.is_empty() {
-                    reset
-                } else {
-                    reset.limits(limits)
-                };
-                reset.run().or_raise(py).map(drop)
+                key.reset().limits(limits).run().or_raise(py).map(drop)
             }
         }
     }
