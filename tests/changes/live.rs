@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use crate::scene::{self, ALGORITHMS};
+use crate::scene::{self, ALGORITHMS, is_admitted};
 use fastrand::Rng;
 use shmlimit::declare::Align;
 use shmlimit::snapshot::SegmentReader;
@@ -183,14 +183,7 @@ fn every_key_keeps_what_it_has_used_and_new_ones_begin_by_the_new_definition() {
     for number in 0..200 {
         let request = live.set.request().with("units", number % 11).expect("declared");
         let key = name(number);
-        assert!(
-            request
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(is_admitted(&request, key));
     }
     live.apply(of(15));
     for number in 0..200 {
@@ -356,14 +349,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
             for number in 0..KEYS {
                 let request = set.request().with("units", 1000 - number % 7).expect("declared");
                 let key = name(number);
-                assert!(
-                    request
-                        .for_key(key)
-                        .expect("keyed")
-                        .check()
-                        .expect("works")
-                        .is_admitted()
-                );
+                assert!(is_admitted(&request, key));
             }
             let mut dice = Rng::with_seed(20_260_101);
             for _ in 0..40 {

@@ -9,7 +9,7 @@ use crate::scene::credit::{
     self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining, spend_all,
 };
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
-use crate::scene::{ALGORITHMS, create, create_in, expect_permit};
+use crate::scene::{ALGORITHMS, create, create_in, expect_permit, is_admitted};
 use nix::unistd::pause;
 use shmlimit::declare::Credit;
 use shmlimit::{
@@ -167,14 +167,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     let (segment, set) = create_in(directory.path(), declared);
     let request = set.request();
     for _ in 0..3 {
-        assert!(
-            request
-                .for_key("one")
-                .expect("a key")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(is_admitted(&request, "one"));
     }
     assert_eq!(
         request.for_key("one").expect("a key").peek().expect("works")[0].remaining,
@@ -187,15 +180,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     for round in 0..2 {
         for key in 0..KEYS {
             let key = key.to_le_bytes();
-            assert!(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .check()
-                    .expect("works")
-                    .is_admitted(),
-                "{round}"
-            );
+            assert!(is_admitted(&request, key), "{round}");
         }
     }
     let snapshot = segment.snapshot().expect("a copy");
@@ -422,13 +407,7 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
 /// Takes one of a key of a keyed set.
 fn check_key(keyed: &LimitSet) -> bool {
     let key = "a";
-    keyed
-        .request()
-        .for_key(key)
-        .expect("keyed")
-        .check()
-        .expect("works")
-        .is_admitted()
+    is_admitted(&keyed.request(), key)
 }
 
 /// Another handle of the segment that this process is attached to.
@@ -500,38 +479,17 @@ fn a_reset_takes_the_batches_away() {
     let request = set.request();
     let remaining = |key: &str| request.for_key(key).expect("keyed").peek().expect("works")[0].remaining;
     for key in [a, b] {
-        assert!(
-            request
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(is_admitted(&request, key));
     }
     assert!(set.key(a).expect("keyed").reset().run().expect("works"));
     assert_eq!((remaining(a), remaining(b)), (100, 90));
     for key in [a, b] {
-        assert!(
-            request
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(is_admitted(&request, key));
     }
     assert_eq!((remaining(a), remaining(b)), (90, 90));
     set.reset().run().expect("works");
     assert_eq!((remaining(a), remaining(b)), (100, 100));
-    assert!(
-        request
-            .for_key(b)
-            .expect("keyed")
-            .check()
-            .expect("works")
-            .is_admitted()
-    );
+    assert!(is_admitted(&request, b));
     assert_eq!((remaining(a), remaining(b)), (100, 90));
     drop(segment);
 }

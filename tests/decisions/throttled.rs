@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::scene;
 use crate::scene::clock::{NANOSECOND, Scene};
-use crate::scene::{create, expect_permit, expect_refusal};
+use crate::scene::{create, expect_permit, expect_refusal, is_admitted};
 use shmlimit::declare::{Adaptive, Credit, WhenFull};
 use shmlimit::{
     Algorithm, Error, Keyed, Limit, LimitSet, Outcome, PermitError, RefusalReason, ReserveOutcome,
@@ -115,14 +115,7 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
         scene.clock.advance_to(Duration::from_secs(u64::from(number)));
         for other in 0..20_u32 {
             let key = (number * 20 + other).to_le_bytes();
-            assert!(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .check()
-                    .expect("works")
-                    .is_admitted()
-            );
+            assert!(is_admitted(&request, key));
         }
         assert_eq!(reason(), Some(RefusalReason::Throttled));
     }
@@ -147,16 +140,7 @@ fn a_reset_ends_it() {
     );
     let set = scene.set();
     let keys = ["one", "other"];
-    let are_admitted = || {
-        keys.map(|key| {
-            set.request()
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        })
-    };
+    let are_admitted = || keys.map(|key| is_admitted(&set.request(), key));
     for key in keys {
         set.key(key).expect("keyed").throttle(HALF).expect("works");
     }

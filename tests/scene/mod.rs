@@ -17,7 +17,8 @@ use std::path::Path;
 use shmlimit::declare::{Difference, LockKind};
 use shmlimit::snapshot::SetSnapshot;
 use shmlimit::{
-    Algorithm, ChangeError, Declaration, Error, LimitSet, Outcome, Permit, Refusal, Segment, SetDeclaration,
+    Algorithm, ChangeError, Declaration, Error, LimitSet, Outcome, Permit, Refusal, Request, Segment,
+    SetDeclaration,
 };
 use tempfile::TempDir;
 
@@ -68,6 +69,13 @@ pub fn expect_permit<'a>(outcome: Result<Outcome<'a>, Error>) -> Permit<'a> {
 #[track_caller]
 pub fn expect_refusal(outcome: Result<Outcome<'_>, Error>) -> Refusal {
     outcome.expect("a decision").into_result().expect_err("refused")
+}
+
+/// Whether a check of this key is admitted.
+#[track_caller]
+pub fn is_admitted(request: &Request<'_>, key: impl AsRef<[u8]>) -> bool {
+    let checked = request.for_key(key).expect("a keyed set").check();
+    checked.expect("a decision").is_admitted()
 }
 
 /// What keeps a declaration from being applied, in words.

@@ -8,7 +8,7 @@ use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{entry, header, hold, ticket};
 use crate::scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
-use crate::scene::{create_in, expect_permit, queued};
+use crate::scene::{create_in, expect_permit, is_admitted, queued};
 use shmlimit::declare::LockKind;
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Declaration, Error, Keyed, Limit, OpenError, Segment, SegmentError, SetDeclaration};
@@ -415,14 +415,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     let api = segment.set("api").expect("declared");
     for number in 0..8 {
         let key = format!("key-{number}");
-        assert!(
-            api.request()
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(is_admitted(&api.request(), key));
     }
     // A row far from all that any process does: a tag without a key.
     let raw = RawSegment::open(&path);
@@ -433,14 +426,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
 
     raw.lock().take_in_a_thread_that_ends();
     let last = "key-7";
-    assert!(
-        api.request()
-            .for_key(last)
-            .expect("keyed")
-            .check()
-            .expect("works")
-            .is_admitted()
-    );
+    assert!(is_admitted(&api.request(), last));
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
     // The process that asks for it has all of it looked at.

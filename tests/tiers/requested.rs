@@ -23,16 +23,9 @@ fn naming(set: &LimitSet, capacity: impl Into<Option<u64>>) -> shmlimit::Request
 
 /// How many of these requests the key is admitted at once.
 fn admitted_of(key: &str, request: &shmlimit::Request) -> usize {
-    std::iter::repeat_with(|| {
-        request
-            .for_key(key)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    })
-    .take_while(|is_admitted| *is_admitted)
-    .count()
+    std::iter::repeat_with(|| is_admitted(request, key))
+        .take_while(|is_admitted| *is_admitted)
+        .count()
 }
 
 fn own(set: &LimitSet, key: &str) -> Vec<u64> {
@@ -68,13 +61,7 @@ fn every_way_to_take_gives_the_key_the_capacity() {
     let set = scene.set();
     let five = naming(&set, 5);
     let tries: [(&str, Take<'_>); 5] = [
-        ("check", &|key| {
-            five.for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        }),
+        ("check", &|key| is_admitted(&five, key)),
         ("try", &|key| {
             five.for_key(key)
                 .expect("keyed")
@@ -131,14 +118,7 @@ fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
     }
     assert_eq!(set.table_usage().expect("keyed").used, 0);
     assert_eq!(own(&set, key), [] as [u64; 0], "which takes no row");
-    assert!(
-        naming(4)
-            .for_key(key)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    );
+    assert!(is_admitted(&naming(4), key));
     let refused = naming(4).for_key(key).expect("keyed").check().expect("no error");
     assert_eq!(refused.verdicts().next().expect("one limit").burst, 4);
 }
@@ -160,25 +140,11 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
     };
     let refunded = |changes: &[(u64, u64)]| {
         let key = "a";
-        assert!(
-            naming(20, 20)
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        );
+        assert!(is_admitted(&naming(20, 20), key));
         let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
         for (units, others) in changes {
             let request = naming(*units, *others);
-            assert!(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .check()
-                    .expect("no error")
-                    .is_admitted()
-            );
+            assert!(is_admitted(&request, key));
         }
         let settled = permit.settle([("units", 0)]).expect("not settled yet");
         set.key(key).expect("keyed").reset().run().expect("no error");
@@ -238,24 +204,10 @@ fn a_capacity_that_a_request_named_keeps_no_row() {
     let five = naming(&set, 5);
     for key in 0..ROWS {
         let key = key.to_string();
-        assert!(
-            five.for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        );
+        assert!(is_admitted(&five, key));
     }
     let new = "new";
-    let is_admitted = |key: &str| {
-        set.request()
-            .for_key(key)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    };
-    assert!(!is_admitted(new), "what they have used does");
+    assert!(!is_admitted(&set.request(), new), "what they have used does");
     scene.pass(MINUTE);
     assert_eq!(admitted_of(new, &set.request()), 2, "not as the key before");
     assert_eq!(own(&set, new), [] as [u64; 0]);
@@ -283,13 +235,7 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
                 .override_capacity("requests", 4)
                 .expect("a row");
         }
-        assert!(
-            five.for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        );
+        assert!(is_admitted(&five, key));
         if number % 2 == 1 {
             // The one that it has: by name from now on.
             set.key(key)
@@ -300,31 +246,11 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
     }
     scene.pass(MINUTE);
     let new = "new";
-    assert!(
-        !five
-            .for_key(new)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    );
+    assert!(!is_admitted(&five, new));
     let seventh = "7";
-    assert!(
-        naming(&set, None)
-            .for_key(seventh)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    );
+    assert!(is_admitted(&naming(&set, None), seventh));
     scene.pass(MINUTE);
-    assert!(
-        five.for_key(new)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    );
+    assert!(is_admitted(&five, new));
 }
 
 #[test]
@@ -334,13 +260,7 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
     let five = naming(&set, 5);
     for number in 0..ROWS {
         let key = &number.to_string();
-        assert!(
-            five.for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        );
+        assert!(is_admitted(&five, key));
         set.key(key)
             .expect("keyed")
             .clear_override("others")
@@ -348,13 +268,7 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
     }
     scene.pass(MINUTE);
     let new = "new";
-    assert!(
-        five.for_key(new)
-            .expect("keyed")
-            .check()
-            .expect("no error")
-            .is_admitted()
-    );
+    assert!(is_admitted(&five, new));
 }
 
 /// What a row says by one capacity would be anything by another.
@@ -367,14 +281,7 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
             let set = scene.set();
             for key in 0..ROWS {
                 let key = key.to_string();
-                assert!(
-                    naming(&set, before)
-                        .for_key(key)
-                        .expect("keyed")
-                        .check()
-                        .expect("no error")
-                        .is_admitted()
-                );
+                assert!(is_admitted(&naming(&set, before), key));
             }
             scene.pass(MINUTE * 3);
             let new = "new";
@@ -428,14 +335,7 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
             }
             assert_eq!(set.table_usage().expect("keyed").used, 0, "no row");
             let request = set.request().with("in_flight", 0).expect("declared");
-            assert!(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .check()
-                    .expect("no error")
-                    .is_admitted()
-            );
+            assert!(is_admitted(&request, key));
         }
         scene.pass(MINUTE * 2);
     }

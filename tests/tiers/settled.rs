@@ -21,14 +21,7 @@ fn stands_after(
     scene.pass(MINUTE * 2);
     for number in 0..ROWS {
         let other = format!("other {number}");
-        assert!(
-            request()
-                .for_key(other)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        );
+        assert!(is_admitted(&request(), other));
     }
     scene.pass(MINUTE * 2);
     let settled = permit.settle([("tokens", used)]).expect("not settled yet");

@@ -14,15 +14,6 @@ fn small(when_full: WhenFull) -> SetDeclaration {
         .add_tier(Tier::new("gold").capacity("requests", 100))
 }
 
-fn is_admitted(set: &LimitSet, key: &str) -> bool {
-    set.request()
-        .for_key(key)
-        .expect("keyed")
-        .check()
-        .expect("no error")
-        .is_admitted()
-}
-
 #[test]
 fn an_assigned_key_keeps_its_row_until_it_is_assigned_to_the_default() {
     let scene = Scene::new(small(WhenFull::Refuse));
@@ -31,7 +22,7 @@ fn an_assigned_key_keeps_its_row_until_it_is_assigned_to_the_default() {
         set.assign(key.to_string(), "gold").expect("a row");
     }
     scene.pass(MINUTE);
-    assert!(!is_admitted(&set, "new"));
+    assert!(!is_admitted(&set.request(), "new"));
     assert!(matches!(
         set.assign("new", "gold"),
         Err(Error::Change(ChangeError::TableFull { .. }))
@@ -40,7 +31,7 @@ fn an_assigned_key_keeps_its_row_until_it_is_assigned_to_the_default() {
         .expect("which it is in without a row");
     assert_eq!(set.table_usage().expect("keyed").used, ROWS as u64);
     set.assign("7", "default").expect("a row");
-    assert!(is_admitted(&set, "new"));
+    assert!(is_admitted(&set.request(), "new"));
     assert_eq!(set.key("8").expect("keyed").tier().expect("no error"), "gold");
 }
 
@@ -51,17 +42,11 @@ fn a_tier_that_a_request_named_keeps_no_row() {
     let gold = set.request().with_tier("gold").expect("a tier");
     for key in 0..ROWS {
         let key = &key.to_string();
-        assert!(
-            gold.for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("no error")
-                .is_admitted()
-        );
+        assert!(is_admitted(&gold, key));
     }
-    assert!(!is_admitted(&set, "new"), "what they have used does");
+    assert!(!is_admitted(&set.request(), "new"), "what they have used does");
     scene.pass(MINUTE);
-    assert!(is_admitted(&set, "new"));
+    assert!(is_admitted(&set.request(), "new"));
     let new = "new";
     assert_eq!(
         set.key(new).expect("keyed").tier().expect("no error"),
@@ -102,39 +87,17 @@ fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
             for key in 0..ROWS {
                 let key = &key.to_string();
                 for _ in 0..7 {
-                    assert!(
-                        request(before)
-                            .for_key(key)
-                            .expect("keyed")
-                            .check()
-                            .expect("no error")
-                            .is_admitted()
-                    );
+                    assert!(is_admitted(&request(before), key));
                 }
             }
             scene.pass(2 * hour);
             let max = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
             for _ in 0..max {
                 let new = "new";
-                assert!(
-                    request(after)
-                        .for_key(new)
-                        .expect("keyed")
-                        .check()
-                        .expect("no error")
-                        .is_admitted(),
-                    "{algorithm:?} {tiers:?}"
-                );
+                assert!(is_admitted(&request(after), new), "{algorithm:?} {tiers:?}");
             }
             let new = "new";
-            assert!(
-                !request(after)
-                    .for_key(new)
-                    .expect("keyed")
-                    .check()
-                    .expect("no error")
-                    .is_admitted()
-            );
+            assert!(!is_admitted(&request(after), new));
         }
     }
 }
@@ -149,7 +112,7 @@ fn a_key_that_is_evicted_begins_again_in_the_default() {
             scene.pass(Duration::from_nanos(1));
         }
         scene.pass(MINUTE);
-        assert!(is_admitted(&set, "new"), "{when_full:?}");
+        assert!(is_admitted(&set.request(), "new"), "{when_full:?}");
         assert_eq!(
             set.table_usage().expect("keyed").evicted_in_use,
             1,
