@@ -40,10 +40,8 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     };
     if let Some(verified) = &verified {
         let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-        if !forced && load_acquire(&header.retired) == 0 {
-            // If locks do not last, they cannot show that nobody uses it.
-            ensure_locks_last(&file, path)?;
-            refuse_while_in_use(verified, &file, path)?;
+        if !forced {
+            refuse_while_in_use(verified, header, &file, path)?;
         }
         retire(header);
     }
@@ -52,7 +50,7 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     outcome
 }
 
-/// Whether [`remove`] would take the segment for one that is in use.
+/// Checks that [`remove`] would not refuse the segment at `path` because it is in use.
 ///
 /// # Errors
 ///
@@ -62,11 +60,7 @@ pub(crate) fn ensure_unused(path: &Path, trust_any_owner: bool) -> Result<(), Er
     let size = check_file(&file, path, trust_any_owner)?;
     let verified = map(&file, size, path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    if load_acquire(&header.retired) == 0 {
-        ensure_locks_last(&file, path)?;
-        refuse_while_in_use(&verified, &file, path)?;
-    }
-    Ok(())
+    refuse_while_in_use(&verified, header, &file, path)
 }
 
 /// Removes the file at `path` if it is a retired segment: the work of a process that was killed while removing it.
@@ -138,7 +132,13 @@ fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
     verify(Arc::new(region), path)
 }
 
-fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<(), Error> {
+/// A retired segment is not in use, even if processes are attached: none of them can use it any more.
+fn refuse_while_in_use(verified: &Verified, header: &Header, file: &File, path: &Path) -> Result<(), Error> {
+    if load_acquire(&header.retired) != 0 {
+        return Ok(());
+    }
+    // If locks do not last, they cannot show that nobody uses it.
+    ensure_locks_last(file, path)?;
     let processes = verified.live_processes(file);
     let table = verified.participants();
     let processes: Vec<ProcessId> = processes
