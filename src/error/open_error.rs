@@ -80,17 +80,17 @@ pub enum OpenError {
         /// The requested path.
         path: PathBuf,
     },
-    /// The path ends like that of a directory that holds a file for each set, in `/` or `.d`, and something else is there.
+    /// The path ends in `/` or `.d`, as that of a directory with a file for each set does, but there is something else.
     #[error(
-        "{} is a file, and a path that ends in `/` or `.d` is that of a directory with a file for each set: give another path, or \
-         remove the file with `limitctl remove` after its processes have ended",
+        "{} is a file, and a path that ends in `/` or `.d` is that of a directory with a file for each set: give another \
+         path, or delete the file once no process uses it",
         path.display()
     )]
     NotADirectory {
         /// The path.
         path: PathBuf,
     },
-    /// A file in a directory with a file for each set is not what its name says.
+    /// A file in a directory with a file for each set is not that of the set for which it is named.
     #[error("{} does not belong where it is: {why}", path.display())]
     Misplaced {
         /// The file.
@@ -191,7 +191,7 @@ pub enum OpenError {
         found: u64,
     },
     /// The file must not be trusted.
-    #[error("{} is not to be trusted: {why}", path.display())]
+    #[error("{} is not trusted: {why}", path.display())]
     Untrusted {
         /// The file.
         path: PathBuf,
@@ -262,15 +262,15 @@ pub enum OpenError {
     },
     /// Another process is initialising the segment or attaching to it, and does not finish.
     #[error(
-        "{} is being created or attached by {}, which does not finish within 10 s: if that is stopped, continue it (kill -CONT) or \
-         end it",
+        "{} is being created or attached by {}, which does not finish within 10 s: if that is stopped, continue it \
+         (kill -CONT) or end it",
         path.display(),
         attaching_processes(processes)
     )]
     AttachStuck {
         /// The file.
         path: PathBuf,
-        /// The process, if this one can see it; with it, those that have inherited its file.
+        /// The process, if this one can see it, and those that have inherited its file.
         processes: Vec<ProcessId>,
     },
     /// The kernel lacks something that correctness needs.

@@ -152,16 +152,13 @@ fn a_strangers_file_in_a_directory_that_others_may_write_is_not_trusted() {
     let given = |mode| fs::set_permissions(directory.path(), Permissions::from_mode(mode)).expect("its mode");
     given(0o770);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
-    check_untrusted(
-        &path,
-        "take group and others the right to write there (chmod 2750)",
-    );
+    check_untrusted(&path, "do not let its group or others write there (chmod 2750)");
     // As /dev/shm, which all programs of the host need as it is.
     given(0o1777);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
     check_untrusted(
         &path,
-        "leave its mode as it is: put the segment into a directory of its own in it",
+        "leave the mode of that directory as it is, and put the segment into a subdirectory",
     );
     drop(
         SegmentOptions::new()

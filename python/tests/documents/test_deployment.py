@@ -150,11 +150,11 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
     one, other, trusting = lines_of(script, directory / "x.limits")
     assert (one, trusting) == ("True", "True")
     assert other.startswith("PermissionDenied: ")
-    assert f"its directory {directory} others may write: take group and others the right to write there" in other
+    assert f"others may put files into {directory}: do not let its group or others write there" in other
     # As /dev/shm is, which no one should be advised to close.
     directory.chmod(0o1777)
     [public] = lines_of("as_user(1002, 2000, lambda: sl.open(sys.argv[1]))", directory / "x.limits")
-    assert f"its directory {directory} is for all users, so leave its mode as it is" in public
+    assert f"any user may put files into {directory}: leave the mode of that directory as it is" in public
     assert "chmod" not in public
     assert_in_guide(public, file=(directory / "x.limits", "/dev/shm/api.limits"), directory=(directory, "/dev/shm"))
 

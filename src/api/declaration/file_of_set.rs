@@ -7,14 +7,14 @@ use crate::error::{DeclarationError, Error, OpenError};
 use crate::shm::file::set_directory::{file_name, named_directory};
 
 impl Declaration {
-    /// Checks what a single file could have and a directory cannot.
+    /// Checks that this can be in a directory: a single file could have more.
     pub(crate) fn check_for_directory(&self, directory: &Path) -> Result<(), DeclarationError> {
         if self.fleet.is_some() {
             return Err(DeclarationError::Value {
                 place: "segment / path".to_owned(),
                 given: format!("{directory:?}"),
-                problem: "is a directory, and sets of a fleet are in one file: give the segment a path that is no directory, and \
-                          sets that are of this host alone a segment of their own"
+                problem: "is a directory, and sets of a fleet are in one file: give this segment the path of a file, and \
+                          put sets of this host alone into another segment"
                     .to_owned(),
             });
         }
@@ -26,7 +26,8 @@ impl Declaration {
             Ok(None) | Err(_) => Err(DeclarationError::Value {
                 place: "segment / checkpoint / path".to_owned(),
                 given: format!("{:?}", checkpoint.path()),
-                problem: "is no directory, and the segment is one, with a file for each set: write a directory, which ends in `/`"
+                problem: "is not a directory, but the segment is one, with a file for each set: write the path of a \
+                          directory, ending in `/`"
                     .to_owned(),
             }),
         }
@@ -39,10 +40,10 @@ impl Declaration {
         alone
     }
 
-    /// Checks that the file of a directory that holds this has the set that its name says, and only that.
+    /// Checks that the file with this declaration, in a directory, has the set that it is named after, and no other.
     pub(crate) fn ensure_of_file(&self, path: &Path) -> Result<(), Error> {
         let why = if self.fleet.is_some() {
-            "hosts share limits of it, and those cannot be in a directory with a file for each set: move it out"
+            "it has limits of a fleet, which cannot be in a directory with a file for each set: move it out"
                 .to_owned()
         } else {
             let names: Vec<&str> = self.sets.iter().map(|set| set.name.as_str()).collect();
@@ -64,7 +65,7 @@ impl Declaration {
         }))
     }
 
-    /// The declarations of all files of a directory in one. An option that they do not share is left out.
+    /// The declarations of all files of a directory in one, without the options on which they differ.
     pub(crate) fn joined<'a>(files: impl Iterator<Item = &'a Self>) -> Self {
         let mut joined: Option<Self> = None;
         for file in files {

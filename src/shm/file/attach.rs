@@ -84,9 +84,10 @@ impl Candidate<'_> {
     }
 }
 
-/// Attaches to the segment in `file`, which was opened by `path`: checks it, starts it cold if it comes from another boot or is a copy, and joins its
-/// participants, unless this process has joined already. `tell` gets what it waits for if it waits. Changes nothing until `understand` has made sense of the
-/// file's definitions and `admit` has agreed.
+/// Attaches to the segment in `file`, which was opened by `path`: checks it, starts it cold if it comes from another
+/// boot or is a copy, and joins its participants, unless this process has joined already. If it has to wait for long,
+/// it says to `tell` what for. Changes nothing until `understand` has made sense of the file's definitions and `admit`
+/// has agreed.
 ///
 /// # Errors
 ///
@@ -121,7 +122,7 @@ pub(crate) fn attach<T>(
     };
     let mut verified = verify(region, path)?;
     let understood = understand(&verified)?;
-    // A duplicate: the file itself becomes the one that is asked who has locks.
+    // A duplicate, since joining keeps `file` itself: the path of an anonymous segment is that of its descriptor.
     let locked = file
         .try_clone()
         .map_err(|source| io_error("open", path, source))?;

@@ -1,7 +1,8 @@
 //! Segments without a path: a file that lives in memory, for as long as anybody has it open or mapped.
 //!
-//! It has no name, as a deleted file has none. It is told from one by its seals, which also keep it from being truncated
-//! under its users. Who wants to open it does so through `/proc`, as each process must that takes a lock of its own.
+//! Like a deleted file, it has no name; its seals tell the two apart, and keep it from being truncated while it is
+//! used. Processes open it through `/proc`, even if they have inherited it: each needs an open file of its own for its
+//! locks.
 
 use std::os::fd::AsFd;
 use std::path::Path;

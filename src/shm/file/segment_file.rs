@@ -21,7 +21,7 @@ use crate::shm::layout::records::MAGIC;
 /// How long to wait for another process that is attaching.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After how long to say that it waits.
+/// How long to wait before saying so.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// Actions of one system call each, which a filter may forbid.
@@ -42,7 +42,7 @@ impl<'a> AttachLock<'a> {
         Self::take_telling(file, path, &|_| ())
     }
 
-    /// The same. Calls `tell` once if that takes longer than a second, with what it waits for.
+    /// Like [`take`](Self::take), but after a second of waiting it calls `tell`, once, and says what it waits for.
     pub(crate) fn take_telling(file: &'a File, path: &Path, tell: &dyn Fn(&str)) -> Result<Self, Error> {
         let start = Instant::now();
         let deadline = start + ATTACH_TIMEOUT;
@@ -96,7 +96,7 @@ pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
 }
 
-/// The same for reading.
+/// Like [`open_for_writing`], but for reading only.
 pub(crate) fn open_for_reading(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true))
 }
@@ -112,10 +112,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
             Some(Errno::ENOENT) => Error::Open(OpenError::NotFound {
                 path: path.to_owned(),
             }),
-            Some(Errno::ELOOP) => Error::Open(OpenError::Untrusted {
-                path: path.to_owned(),
-                why: "it is a symbolic link; name the file itself".into(),
-            }),
+            Some(Errno::ELOOP) => untrusted(path, "it is a symbolic link; name the file itself"),
             Some(Errno::EISDIR | Errno::ENXIO) => not_regular(path),
             _ => io_error("open", path, source),
         })?;
@@ -124,12 +121,17 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
 
 /// Opens what a path in `/proc` leads to, if that is an anonymous segment.
 fn open_descriptor(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
-    let gone = || needs_a_path(path, "no process has it open by that descriptor, or not any more");
+    let gone = || {
+        needs_a_path(
+            path,
+            "no process has it open by that descriptor, at least not any more",
+        )
+    };
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => gone(),
         _ => io_error("open", path, source),
     };
-    // Looked at first: to open a device may have effects.
+    // Before it is opened: opening a device may have side effects.
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err(not_regular(path));
     }
@@ -138,10 +140,10 @@ fn open_descriptor(path: &Path, options: &mut OpenOptions) -> Result<File, Error
         .open(path)
         .map_err(failed)?;
     if !is_anonymous(&file) {
-        return Err(Error::Open(OpenError::Untrusted {
-            path: path.to_owned(),
-            why: "it is a descriptor of a file; name the file itself".into(),
-        }));
+        return Err(untrusted(
+            path,
+            "it is a descriptor of a file; name the file itself",
+        ));
     }
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
 }
@@ -172,11 +174,15 @@ pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> 
     FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))
 }
 
-pub(super) fn not_regular(path: &Path) -> Error {
+pub(super) fn untrusted(path: &Path, why: impl Into<String>) -> Error {
     Error::Open(OpenError::Untrusted {
         path: path.to_owned(),
-        why: "it is not a regular file".into(),
+        why: why.into(),
     })
+}
+
+pub(super) fn not_regular(path: &Path) -> Error {
+    untrusted(path, "it is not a regular file")
 }
 
 /// The first eight bytes of a file, where a segment has its magic number; zeros beyond the end of the file.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::segment_file::{io_error, is_segment};
+use super::segment_file::{io_error, is_segment, untrusted};
 use super::verified::is_shared;
 use crate::error::{Error, OpenError};
 
@@ -41,8 +41,8 @@ pub(crate) fn file_of(directory: &Path, set: &str) -> PathBuf {
     directory.join(file_name(set))
 }
 
-/// The name of a set as that of a file: percent-encoded, as in URLs. Names of sets never begin with a dot, so this one
-/// does neither. A `.d` at the end would make a directory of it.
+/// The file name for a set: its name, percent-encoded as in URLs. It does not begin with a dot, as no name of a set
+/// does, and does not end in `.d`, which would name a directory.
 pub(crate) fn file_name(set: &str) -> String {
     let last_dot = set.strip_suffix(".d").map(str::len);
     let mut name = String::with_capacity(set.len());
@@ -57,7 +57,7 @@ pub(crate) fn file_name(set: &str) -> String {
     name
 }
 
-/// The set that a file of this name is for; `None` if no set's file is called so.
+/// The set whose file has this name; `None` if there cannot be one.
 pub(crate) fn set_of(name: &OsStr) -> Option<String> {
     let name = name.to_str()?;
     let mut bytes = Vec::with_capacity(name.len());
@@ -76,7 +76,7 @@ pub(crate) fn set_of(name: &OsStr) -> Option<String> {
     (!set.is_empty() && !set.starts_with('.') && file_name(&set) == name).then_some(set)
 }
 
-/// The segments of a directory that are called like a set, by name.
+/// The segments in a directory whose names are those of files of sets, sorted.
 ///
 /// # Errors
 ///
@@ -91,7 +91,7 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // To open a device or a pipe could have side effects.
+        // Opening a device or a pipe could have side effects.
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         if !is_file || set_of(&entry.file_name()).is_none() {
             continue;
@@ -119,14 +119,14 @@ pub(crate) fn ensure_directory(directory: &Path, file_mode: u32, trust_any_owner
     ensure_trusted(directory, trust_any_owner)
 }
 
-/// Whoever may use the files may enter the directory. Only its owner may write it: there is no other way to let one
-/// user trust the file of another.
+/// Whoever may use the files may enter the directory. Only its owner may write to it: otherwise no user could trust the
+/// files of another.
 fn directory_mode(file_mode: u32) -> u32 {
     let enter = |used: u32, entered: u32| if file_mode & used == 0 { 0 } else { entered };
     0o700 | enter(0o060, 0o050) | enter(0o006, 0o005)
 }
 
-/// Gives back what the umask took. The bit by which files get the group of the directory stays.
+/// Restores the permissions that the umask took away. Keeps the bit that gives files the directory's group.
 fn widen(directory: &Path, mode: u32) -> io::Result<()> {
     let found = directory.symlink_metadata()?.mode();
     if found & 0o777 == mode {
@@ -135,7 +135,7 @@ fn widen(directory: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(directory, Permissions::from_mode(found & 0o2000 | mode))
 }
 
-/// Checks that nobody but those who are trusted with its files could have put others in their place.
+/// Checks that only those who are trusted with its files could have put others in their place.
 pub(crate) fn ensure_trusted(directory: &Path, trust_any_owner: bool) -> Result<(), Error> {
     let metadata = directory
         .symlink_metadata()
@@ -156,8 +156,8 @@ pub(crate) fn ensure_trusted(directory: &Path, trust_any_owner: bool) -> Result<
     if metadata.mode() & 0o1002 == 0o002 {
         return Err(untrusted(
             directory,
-            "everyone may put files into it and take others out: take that right away (chmod o-w), or open it with \
-             trust_any_owner (--trust-any-owner)",
+            "everyone may put files into it and remove those of others: do not let others write to it (chmod o-w), or \
+             open it with trust_any_owner (--trust-any-owner)",
         ));
     }
     ensure_owner(directory, &metadata)
@@ -170,18 +170,11 @@ fn ensure_owner(directory: &Path, metadata: &Metadata) -> Result<(), Error> {
     }
     Err(untrusted(
         directory,
-        &format!(
-            "it belongs to user {owner}, and others may write the directory that it is in: let root create it, or open it with \
-             trust_any_owner (--trust-any-owner)"
+        format!(
+            "it belongs to user {owner}, and others may write to the directory that it is in: have root create it, or \
+             open it with trust_any_owner (--trust-any-owner)"
         ),
     ))
-}
-
-fn untrusted(path: &Path, why: &str) -> Error {
-    Error::Open(OpenError::Untrusted {
-        path: path.to_owned(),
-        why: why.to_owned(),
-    })
 }
 
 /// Removes the directory if nothing is left in it.

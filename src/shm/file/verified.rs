@@ -11,7 +11,7 @@ use super::file_lock::{ByteRange, is_locked_by_others};
 use super::file_system::ensure_local;
 use super::memory_file::is_anonymous;
 use super::region::{OutOfRegion, Region, load_acquire};
-use super::segment_file::{damaged, io_error, not_regular, start_of};
+use super::segment_file::{damaged, io_error, not_regular, start_of, untrusted};
 use crate::choices::LockKind;
 use crate::error::{Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::layout::definition_text::{Definition, read_definition_in_force};
@@ -103,12 +103,6 @@ pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Re
     if !metadata.is_file() {
         return Err(not_regular(path));
     }
-    let untrusted = |why: String| {
-        Error::Open(OpenError::Untrusted {
-            path: path.to_owned(),
-            why,
-        })
-    };
     if metadata.nlink() == 0 && !is_anonymous(file) {
         // Deleted since it was opened, or reached through a mount that keeps a deleted file.
         return Err(Error::Segment(SegmentError::Removed {
@@ -117,36 +111,40 @@ pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Re
         }));
     }
     if metadata.nlink() > 1 {
-        return Err(untrusted(format!(
-            "it has {} names; a segment has one",
-            metadata.nlink()
-        )));
+        return Err(untrusted(
+            path,
+            format!("it has {} names; a segment has one", metadata.nlink()),
+        ));
     }
     if !trust_any_owner {
         let own = nix::unistd::geteuid().as_raw();
         if metadata.mode() & 0o002 != 0 {
             return Err(untrusted(
-                "everyone may write it; change its mode, or open it with trust_any_owner (--trust-any-owner)"
-                    .into(),
+                path,
+                "everyone may write it; change its mode, or open it with trust_any_owner (--trust-any-owner)",
             ));
         }
         let directory = directory_of(path);
         let access = access_to_directory(directory);
         if metadata.uid() != own && metadata.uid() != 0 && access != DirectoryAccess::Own {
-            let owner = metadata.uid();
-            let remedy = match access {
+            let (owner, directory) = (metadata.uid(), directory.display());
+            let (who, remedy) = match access {
                 // Its mode is what its users need.
-                DirectoryAccess::Public => {
-                    "is for all users, so leave its mode as it is: put the segment into a directory of its own in it, which \
-                     only its owner may write (mode 2750)"
-                }
-                _ => "others may write: take group and others the right to write there (chmod 2750)",
+                DirectoryAccess::Public => (
+                    "any user",
+                    "leave the mode of that directory as it is, and put the segment into a subdirectory that only its \
+                     owner may write to (mode 2750)",
+                ),
+                _ => (
+                    "others",
+                    "do not let its group or others write there (chmod 2750)",
+                ),
             };
-            return Err(untrusted(format!(
-                "it belongs to user {owner}, and its directory {} {remedy}, or open it with trust_any_owner \
-                 (--trust-any-owner)",
-                directory.display()
-            )));
+            let why = format!(
+                "it belongs to user {owner}, and {who} may put files into {directory}: {remedy}, or open it with \
+                 trust_any_owner (--trust-any-owner)"
+            );
+            return Err(untrusted(path, why));
         }
     }
     Ok(metadata.len())

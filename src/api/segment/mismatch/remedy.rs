@@ -73,13 +73,13 @@ pub(super) fn is_in_use(
     })
 }
 
-/// How sets come and go without ending a process, if some are there that are not declared, or the reverse.
+/// What lets sets come and go without ending a process, if sets were added or left out.
 fn directory_instead(path: &Path, differences: &[Difference]) -> Option<String> {
     differences.iter().any(Difference::is_of_sets).then(|| {
         format!(
-            "give the segment a directory as its path, such as {}, where each set has a file of its own, so that sets are added and \
-             left out without ending a process (what was counted is not taken along, and processes that have the former path \
-             count by themselves until they end)",
+            "give the segment a directory as its path, such as {}, where each set has a file of its own and can come and \
+             go without ending a process (counts start over, and processes with the former path count by themselves until \
+             they end)",
             quoted(&format!("{}.d/", path.to_string_lossy()))
         )
     })

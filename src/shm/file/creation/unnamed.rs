@@ -1,4 +1,4 @@
-//! The birth of the file of an anonymous segment.
+//! Creating the file of an anonymous segment.
 
 use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd;
@@ -13,17 +13,17 @@ use crate::shm::file::descriptor::above_standard_streams;
 use crate::shm::file::memory_file::{NAME, SEALS};
 use crate::shm::file::segment_file::io_error;
 
-/// Seals the file of an anonymous segment, which has its size by now.
+/// Seals the file of an anonymous segment, once it has its size.
 pub(super) fn seal(file: &File, path: &Path) -> Result<(), Error> {
     fcntl_add_seals(file, SEALS).map_err(|errno| io_error("seal", path, errno.into()))
 }
 
-/// Makes an empty file, and says by which path in `/proc` other processes reach it for as long as this one has it open.
+/// Makes an empty file. Returns it, and the path in `/proc` by which other processes reach it as long as this one has
+/// it open.
 pub(super) fn memory_file(mode: u32) -> Result<(File, PathBuf), Error> {
     let failed = |errno: Errno| io_error("make", Path::new(NAME), errno.into());
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Where the system forbids memfds that can be executed, it has to be asked for one that cannot. Older kernels (before
-    // 6.3) do not know how to be asked.
+    // A system may forbid executable memfds, so ask for one that is not. Kernels before 6.3 do not know the flag.
     let file = match memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => memfd_create(NAME, flags),
         file => file,
