@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::declaration::stored::{StoredDeclaration, StoredSet};
 use super::declaration::{Declaration, SetDeclaration};
-use super::snapshot::SegmentReader;
+use super::snapshot::{FileReader, SegmentReader};
 use crate::error::DeclarationError;
 use crate::shm::layout::geometry::{Geometry, SetGeometry};
 use crate::shm::layout::records::{ALIGNMENT, HoldLabel};
@@ -22,14 +22,14 @@ pub struct SegmentMemory {
 }
 
 impl SegmentMemory {
-    fn of<'a>(sets: impl Iterator<Item = (&'a str, &'a SetGeometry)>) -> Self {
-        let mut bytes = 0;
-        let sets = sets.map(|(name, geometry)| {
-            bytes = geometry.extent_offset + geometry.extent_size;
-            SetMemory::of(name, geometry)
-        });
-        let sets = sets.collect();
-        Self { bytes, sets }
+    fn of(declaration: &Declaration, geometry: &Geometry) -> Self {
+        let sets = declaration.sets().iter().zip(&geometry.sets);
+        Self {
+            bytes: geometry.total_size,
+            sets: sets
+                .map(|(set, geometry)| SetMemory::of(set.name(), geometry))
+                .collect(),
+        }
     }
 
     fn and(mut self, other: Self) -> Self {
@@ -134,8 +134,8 @@ impl SegmentPlan {
     }
 }
 
-/// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer. A calendar
-/// window may be given a time zone, or one that changes its offset more often.
+/// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer. A
+/// calendar window may be given a time zone, or one that changes its offset more often.
 fn definition_room(text: &str, calendars: usize) -> u64 {
     const MIN_SPARE: usize = 512;
     const TIME_ZONE: usize = 2048;
@@ -143,11 +143,11 @@ fn definition_room(text: &str, calendars: usize) -> u64 {
 }
 
 impl Declaration {
-    /// How much memory a segment takes that is created as declared, in one file. Nothing is created. In a directory, each
-    /// set takes as much as a segment of it alone.
+    /// How much memory a segment takes that is created as declared, in one file. Nothing is created. In a
+    /// [directory](crate::Segment#a-file-for-each-set), each set takes as much as a segment of that set alone, with a
+    /// header and records of processes of its own.
     ///
-    /// A container's `/dev/shm` has 64 MB unless it is given more. In a [directory](crate::Segment#a-file-for-each-set),
-    /// each set takes the header and the records of processes for itself.
+    /// A container's `/dev/shm` has 64 MB unless it is given more.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -166,8 +166,13 @@ impl Declaration {
     /// The errors of [`validate`](Self::validate), and [`DeclarationError::Unsuitable`] if no file can be as large.
     pub fn memory(&self) -> Result<SegmentMemory, DeclarationError> {
         let plan = SegmentPlan::of(self)?;
-        let names = self.sets().iter().map(|set| set.name());
-        Ok(SegmentMemory::of(names.zip(&plan.geometry.sets)))
+        Ok(SegmentMemory::of(self, &plan.geometry))
+    }
+}
+
+impl FileReader {
+    fn memory(&self) -> SegmentMemory {
+        SegmentMemory::of(self.declaration(), self.geometry())
     }
 }
 
@@ -190,7 +195,7 @@ impl SegmentReader {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory(&self) -> SegmentMemory {
-        let files = self.files().map(|file| SegmentMemory::of(file.set_geometries()));
+        let files = self.files().map(FileReader::memory);
         files.fold(SegmentMemory::default(), SegmentMemory::and)
     }
 }

@@ -85,8 +85,8 @@ pub struct ShardDiagnosis {
 
 impl SegmentReader {
     /// Checks whether this process could open the segment, and the state of each lock. Takes no lock and changes
-    /// nothing. Of a [directory](crate::Segment#a-file-for-each-set), the place is that of the first file, or of one that
-    /// comes from elsewhere.
+    /// nothing. Of a [directory](crate::Segment#a-file-for-each-set), the place is that of the first file that comes
+    /// from elsewhere, if one does.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -108,12 +108,8 @@ impl SegmentReader {
     /// [`OpenError::Io`](crate::OpenError::Io) if the kernel does not say where this process runs.
     pub fn diagnose(&self) -> Result<Diagnosis, Error> {
         let mut diagnosis = self.first().diagnose()?;
-        if let Some(error) = self
-            .directory()
-            .and_then(|path| ensure_trusted(path, false).err())
-        {
-            diagnosis.obstacles.push(error);
-        }
+        let distrust = self.directory().map(|path| ensure_trusted(path, false));
+        diagnosis.obstacles.extend(distrust.and_then(Result::err));
         for file in self.files().skip(1) {
             let of_file = file.diagnose()?;
             diagnosis.obstacles.extend(of_file.obstacles);

@@ -14,8 +14,6 @@ use crate::choices::Kind;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::{Error, RequestError};
 use crate::limit::{Now, RuleOperations};
-use crate::shm::file::segment_file::damaged;
-use crate::shm::layout::records::Header;
 
 /// A key of a keyed set and the state of its limits. Consistent unless `torn` is set.
 #[derive(Clone, Debug, Serialize)]
@@ -234,12 +232,7 @@ impl SegmentReader {
 impl FileReader {
     fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let table = self.observed.verified.participants();
-        let header: &Header = self
-            .observed
-            .verified
-            .region
-            .record(0)
-            .map_err(|place| damaged(&self.path, place))?;
+        let header = self.observed.header(&self.path)?;
         look(&KeySource {
             sets: &self.sets,
             definitions: self.definitions(),

@@ -48,8 +48,8 @@ pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 
 /// A copy of a segment. Each shard of a set is consistent, unless the set is marked as torn.
 ///
-/// If the segment is a [directory](crate::Segment#a-file-for-each-set), this is of all its files together: the size and the cold starts
-/// are sums, a process that is attached to several of them is one participant, the slots are numbers of this snapshot,
+/// If the segment is a [directory](crate::Segment#a-file-for-each-set), this is of all its files together: the size and
+/// the cold starts are sums, a process that is attached to several files is one participant, slots are numbered anew,
 /// and the capacity is the smallest.
 ///
 /// When serialised, all times are numbers of seconds.
@@ -58,7 +58,7 @@ pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 pub struct SegmentSnapshot {
     /// The path of the file, or of the directory.
     pub path: PathBuf,
-    /// The size of the file in bytes.
+    /// The size of the file in bytes, or of all files of the directory.
     pub size: u64,
     /// The version number of the file format.
     pub format: u64,

@@ -12,12 +12,12 @@ use crate::error::{Error, OpenError, RequestError, SegmentError};
 use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::segment_file::{damaged, is_segment};
 use crate::shm::file::set_directory::{files, named_directory};
-use crate::shm::layout::geometry::SetGeometry;
-use crate::shm::layout::records::Header;
+use crate::shm::layout::geometry::Geometry;
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 
 /// A segment opened for looking only. It is mapped read-only, nothing is locked, and this process does not become a
-/// participant. Of a [directory](crate::Segment#a-file-for-each-set), it shows the sets that were there when it was opened.
+/// participant. Of a [directory](crate::Segment#a-file-for-each-set), it shows the sets that were there when it was
+/// opened.
 #[derive(Debug)]
 pub struct SegmentReader {
     path: PathBuf,
@@ -77,8 +77,8 @@ impl SegmentReader {
         is_segment(path.as_ref())
     }
 
-    /// The files of a [directory](crate::Segment#a-file-for-each-set) with a file for each set, by name; `None` if the
-    /// path is that of a single file. They are not opened.
+    /// The files in a [directory](crate::Segment#a-file-for-each-set) with a file for each set, sorted by name; `None`
+    /// if the path is that of a single file. They are not opened as segments.
     ///
     /// # Errors
     ///
@@ -190,9 +190,14 @@ impl FileReader {
         self.observed.is_alive(table, id)
     }
 
-    /// The name of each set, and where it lies.
-    pub(in crate::api) fn set_geometries(&self) -> impl Iterator<Item = (&str, &SetGeometry)> {
-        self.sets.iter().map(|set| (&*set.name, &set.geometry))
+    /// Where everything lies.
+    pub(in crate::api) fn geometry(&self) -> &Geometry {
+        &self.observed.verified.geometry
+    }
+
+    /// The declaration in force when this was opened.
+    pub(in crate::api) fn declaration(&self) -> &Declaration {
+        &self.declaration
     }
 
     /// The definitions in force when this was opened, set by set.
@@ -207,12 +212,7 @@ impl FileReader {
 
     fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         let table = self.observed.verified.participants();
-        let header: &Header = self
-            .observed
-            .verified
-            .region
-            .record(0)
-            .map_err(|place| damaged(&self.path, place))?;
+        let header = self.observed.header(&self.path)?;
         SnapshotSource {
             path: &self.path,
             region: &self.observed.verified.region,
