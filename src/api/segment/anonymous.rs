@@ -17,8 +17,8 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Anonymous`] if the declaration has a [`checkpoint`](crate::declare::Checkpoint), or where `/proc` is not
-    /// mounted, and the errors of [`create`](Self::create).
+    /// [`OpenError::Anonymous`] if the declaration has a [`checkpoint`](crate::declare::Checkpoint), or if `/proc` is
+    /// not mounted, and the errors of [`create`](Self::create).
     pub fn anonymous(&self, declaration: &Declaration) -> Result<Segment, Error> {
         declaration.validate()?;
         if declaration.segment().checkpoint().is_some() {
@@ -37,14 +37,13 @@ impl Segment {
     /// This process and the children that it forks use it like any other segment. It is gone, with its counts, when the
     /// last of them is. Nothing is left in `/dev/shm`, and no other program finds it by a name.
     ///
-    /// Its [`path`](Self::path) is that of its descriptor, `/proc/PID/fd/N`. Processes of the same user, such as children
-    /// that execute another program, can open it by that path as long as this process has it open, and so can `limitctl`.
-    /// The descriptor itself is closed on exec. A process that was given a duplicate of it, by whatever way, opens
+    /// Its [`path`](Self::path) is that of its descriptor, `/proc/PID/fd/N`. Processes of the same user, such as
+    /// children that execute another program, can open it by that path as long as this process has it open, and so can
+    /// `limitctl`. The descriptor itself is closed on exec. A process that was handed a duplicate of it opens
     /// `/proc/self/fd/N`.
     ///
-    /// It can be changed, retired and repaired like any other. It has no checkpoint, nothing takes its place when it is
-    /// retired, and [`OnMismatch::RecreateIfUnused`](crate::declare::OnMismatch::RecreateIfUnused) is an error for who opens it by
-    /// its path.
+    /// It can be changed, retired and repaired like any other. It has no checkpoint, no segment takes its place when it
+    /// is retired, and [`RecreateIfUnused`](crate::declare::OnMismatch::RecreateIfUnused) cannot recreate it.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A segment whose path is a directory: each set has a file of its own in it.
 //!
-//! Each file is a segment with one set, and is opened, created, changed and removed as any other. What is here only says
-//! which of them an operation is about. Nothing is shared between the files, and nothing is done in several at once.
+//! Each file is a segment with one set, and is opened, created, changed and removed like any other. What is here only
+//! decides which files an operation concerns. The files share nothing, and nothing is done to several at once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl OpenOptions {
         ))
     }
 
-    /// Removes every set of a directory, and the directory if nothing is left in it. Unless `forced`, none is removed if
+    /// Removes every set of a directory, and the directory if nothing is left in it. Unless `forced`, removes none if
     /// one of them is in use.
     pub(super) fn remove_directory(&self, path: &Path, forced: bool) -> Result<(), Error> {
         ensure_trusted(path, self.trust_any_owner)?;

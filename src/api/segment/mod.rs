@@ -20,6 +20,8 @@ use super::declaration::Declaration;
 use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
 use crate::error::{Error, RequestError};
+#[cfg(doc)]
+use crate::error::{OpenError, SegmentError};
 use crate::shm::file::remove::remove;
 use crate::shm::file::set_directory::named_directory;
 use crate::words::words;
@@ -36,7 +38,7 @@ use shared_segment::SharedSegment;
 /// [owned permit](crate::Permit::into_owned) is dropped.
 ///
 /// Once the segment is removed (retired, its file deleted, or another put at its path), its handles return
-/// [`SegmentError::Removed`](crate::SegmentError::Removed) and admit nothing. [`successor`](Self::successor) then gives the segment that took its
+/// [`SegmentError::Removed`] and admit nothing. [`successor`](Self::successor) then gives the segment that took its
 /// place.
 ///
 /// ```
@@ -59,10 +61,10 @@ use shared_segment::SharedSegment;
 ///
 /// # A file for each set
 ///
-/// If the path is that of a directory, each set has a file of its own in it, which every process opens that declares
-/// the set. So sets come and go with deployments: a process that declares another set creates its file, and those that
-/// do not know it go on; nothing is lost and nothing restarts. A path names a directory if it ends in `/` or in `.d`,
-/// or if a directory is there.
+/// If the path is that of a directory, each set has a file of its own in it, and each process opens the files of the
+/// sets that it declares. So sets come and go with deployments: a process that declares another set creates its file,
+/// and processes that do not know the set go on; nothing is lost and nothing restarts. A path names a directory if it
+/// ends in `/` or in `.d`, or if a directory is there.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -79,9 +81,9 @@ use shared_segment::SharedSegment;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// - A file is called like its set, percent-encoded as in URLs (`openai%2Fgpt-4o`), and is a segment with that one set:
-///   whatever works with segments works with it by its own path, too.
-/// - The directory is created if its parent exists. Only its owner may write it; a group that the declared
+/// - The file of a set has the set's name, percent-encoded as in URLs (`openai%2Fgpt-4o`). It is a segment with that
+///   one set, and its own path works wherever that of a segment does.
+/// - The directory is created if its parent exists. Only its owner may write to it; a group that the declared
 ///   [mode](Declaration::mode) admits may enter it, and use the sets that the owner or root has created.
 /// - A set that no process declares any more keeps its file until that is [removed](OpenOptions::remove).
 /// - A handle has the sets that it was opened with. [`set`](Self::set) opens any other that is there.
@@ -104,7 +106,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NotFound`](crate::OpenError::NotFound), and whatever makes the file unusable: see the variants of [`Error`].
+    /// [`OpenError::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         match named_directory(&path)? {
@@ -117,7 +119,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::AlreadyExists`](crate::OpenError::AlreadyExists), [`OpenError::NoSpace`](crate::OpenError::NoSpace), [`Error::Declaration`], and other errors of the system.
+    /// [`OpenError::AlreadyExists`], [`OpenError::NoSpace`], [`Error::Declaration`], and other errors of the system.
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         match named_directory(&path)? {
@@ -135,7 +137,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch), which names each difference and what to do, and the errors of
+    /// [`OpenError::ConfigMismatch`], which names each difference and what to do, and the errors of
     /// [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(
         &self,
@@ -154,14 +156,14 @@ impl OpenOptions {
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.
     ///
-    /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`](crate::SegmentError::Removed) from then on; what they
+    /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`] from then on; what they
     /// hold is given back as usual. A segment that is retired already is removed even if processes are attached,
     /// because none of them can use it any more. Of a directory all sets are removed, or none if one of them is in use;
-    /// the path of a file in it removes a single set.
+    /// to remove a single set, give the path of its file.
     ///
     /// # Errors
     ///
-    /// [`OpenError::InUse`](crate::OpenError::InUse) if live processes are attached and `removal` is [`Removal::Unused`], and the errors of
+    /// [`OpenError::InUse`] if live processes are attached and `removal` is [`Removal::Unused`], and the errors of
     /// [`open`](Self::open). A file that is not a segment is never removed.
     pub fn remove(&self, path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
         let forced = removal == Removal::Forced;
@@ -226,6 +228,14 @@ impl Segment {
         }
     }
 
+    /// The file to look for a set in. In a directory, it is opened if it is not open yet.
+    fn file_with(&self, set: &str) -> Result<Arc<SharedSegment>, Error> {
+        match &self.form {
+            Form::File(file) => Ok(Arc::clone(file)),
+            Form::Directory(directory) => directory.file_with(set),
+        }
+    }
+
     /// Opens an existing segment: [`OpenOptions::open`] with the defaults.
     ///
     /// # Errors
@@ -278,17 +288,14 @@ impl Segment {
     }
 
     /// The set of that name. In a [directory](Self#a-file-for-each-set), a set that this handle was not opened with is
-    /// opened now if it is there, as it is in force: which processes use it is decided by those that ask for it.
+    /// opened now, if it is there, with the definition in force.
     ///
     /// # Errors
     ///
     /// [`RequestError::UnknownSet`], which names the sets there are. In a directory also the errors of
     /// [`OpenOptions::open`].
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
-        let file = match &self.form {
-            Form::File(file) => Arc::clone(file),
-            Form::Directory(directory) => directory.file_with(name)?,
-        };
+        let file = self.file_with(name)?;
         let position = file.engine.sets().iter().position(|set| set.name == name);
         let set = position.and_then(|position| LimitSet::new(file, position));
         set.ok_or_else(|| {
@@ -338,7 +345,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Io`](crate::OpenError::Io) if there is no memory for the copy.
+    /// [`OpenError::Io`] if there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         match &self.form {
             Form::File(file) => file.snapshot(),
@@ -381,10 +388,7 @@ impl Segment {
         set: &str,
         look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let file = match &self.form {
-            Form::File(file) => Arc::clone(file),
-            Form::Directory(directory) => directory.file_with(set)?,
-        };
+        let file = self.file_with(set)?;
         let engine = &file.engine;
         look(&KeySource {
             sets: engine.sets(),
@@ -394,9 +398,9 @@ impl Segment {
         })
     }
 
-    /// Marks the segment as no longer usable: from now on any request in any process returns
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed). What permits hold can still be settled and given back. The file stays. Of a directory,
-    /// the sets that this handle has opened.
+    /// Marks the segment as no longer usable: from now on any request in any process returns [`SegmentError::Removed`].
+    /// What permits hold can still be settled and given back. The file stays. Of a directory, this retires the sets
+    /// that this handle has opened.
     pub fn retire(&self) {
         for file in self.files() {
             file.engine.retire();

@@ -74,7 +74,7 @@ impl OpenOptions {
     }
 
     /// Sets the [`lock_timeout`](Self::lock_timeout) from a `Timeout` of the crate `raw_sync`. `Timeout::Infinite` waits
-    /// for as long as it takes.
+    /// as long as it takes.
     ///
     /// ```
     /// use raw_sync::Timeout;
@@ -132,9 +132,9 @@ impl OpenOptions {
         self
     }
 
-    /// Calls `observer` once if opening waits for longer than a second, because another process is creating the segment
-    /// or attaching to it, with a sentence that says so and names the process. By default nothing is called. After 10
-    /// seconds it is [`OpenError::AttachStuck`](crate::OpenError::AttachStuck).
+    /// If opening has waited for a second because another process is creating the segment or attaching to it, calls
+    /// `observer`, once, with a sentence that says so and names the process. By default nothing is called. After 10
+    /// seconds, opening fails with [`OpenError::AttachStuck`](crate::OpenError::AttachStuck).
     pub fn on_wait(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.wait_observer = Some(WaitObserver(Arc::new(observer)));
         self

@@ -54,8 +54,8 @@ impl Segment {
     /// opens the successor, which may take ten seconds if another process is attaching, the others get `None`. It
     /// never creates a segment.
     ///
-    /// `None` until an operation has met the error. In a [directory](Self#a-file-for-each-set), each set has a successor of
-    /// its own: the segment returned has those that there are, and the other sets as they are.
+    /// `None` until an operation has met the error. In a [directory](Self#a-file-for-each-set), each set has a
+    /// successor of its own: the segment returned has the successors that there are, and the other sets as they were.
     ///
     /// ```
     /// # use std::time::Duration;

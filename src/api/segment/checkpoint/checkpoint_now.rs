@@ -9,9 +9,10 @@ use crate::error::Error;
 
 impl Segment {
     /// Writes a checkpoint of the segment to a file now. After a reboot, a segment [declared with
-    /// it](crate::declare::Checkpoint) is created from it. Returns false if another process is writing to the file. The checkpoint
-    /// of a [directory](Self#a-file-for-each-set) is a directory, with a file for each set, and is created if its parent
-    /// exists.
+    /// it](crate::declare::Checkpoint) is created from it. Returns false if another process is writing to the file.
+    ///
+    /// The checkpoint of a [directory](Self#a-file-for-each-set) is a directory, too, with a file for each set. It is
+    /// created if its parent exists.
     ///
     /// It reads and writes as many bytes as the segment has, so do not call it while serving a request.
     ///
@@ -29,8 +30,8 @@ impl Segment {
         }
     }
 
-    /// Why this process failed to take the last checkpoint that was due [as declared](crate::declare::Checkpoint); `None` if
-    /// it was taken, here or by another process.
+    /// Why this process failed to take the last checkpoint that was due [as declared](crate::declare::Checkpoint);
+    /// `None` if it was taken, here or by another process.
     pub fn checkpoint_failure(&self) -> Option<Arc<Error>> {
         self.files()
             .iter()

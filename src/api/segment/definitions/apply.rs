@@ -35,24 +35,24 @@ impl Segment {
     /// Changes limits of the live segment to what `declaration` says, for all processes at once. Returns what was
     /// changed.
     ///
-    /// What can change in place: capacities, windows and bursts, offsets and time zones of calendar windows, leases, metadata, shadow, `near_limit`, `refund`,
-    /// `collect_within`, the size of [batches](crate::Limit::credit), how hosts share a limit, what happens to new keys
-    /// when the table is full, further tiers, the bounds of an adaptive limit, and which of the algorithms
-    /// with the same rule ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
-    /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. If anything else differs, the change is refused
-    /// as a whole, and the error names all such differences. A concurrency can be raised as far as there are
-    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them if you may need to raise it. A sliding
-    /// window keeps its [entries](crate::Limit::entries): if a new segment would have more for the new capacity,
-    /// units come back late by up to 1/entries of the window, and the change says so.
+    /// What can change in place: capacities, windows and bursts, offsets and time zones of calendar windows, leases,
+    /// metadata, shadow, `near_limit`, `refund`, `collect_within`, the size of [batches](crate::Limit::credit), how
+    /// hosts share a limit, what happens to new keys when the table is full, further tiers, the bounds of an adaptive
+    /// limit, and which of the algorithms with the same rule ([`Gcra`](crate::Algorithm::Gcra),
+    /// [`TokenBucket`](crate::Algorithm::TokenBucket), [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. If
+    /// anything else differs, the change is refused as a whole, and the error names all such differences. A concurrency
+    /// can be raised as far as there are [holds](crate::SetDeclaration::holds) for it, so declare more of them if you
+    /// may need to raise it. A sliding window keeps its [entries](crate::Limit::entries): if a new segment would have
+    /// more for the new capacity, units come back late by up to 1/entries of the window, and the change says so.
     ///
     /// Nothing is lost and nothing is given away. A bucket keeps what it holds, up to its new burst, and refills at
     /// the new rate from now on: raising a limit does not grant anything for the past. What a window has counted
     /// stays counted, against the new capacity. What is held stays held; what was reserved of a rate and not used does
-    /// not come back after the change. A set changes as a whole; several sets
-    /// change one by one. If the process dies on the way, the next process that uses the set finishes the change.
+    /// not come back after the change. A set changes as a whole; several sets change one by one. If the process dies on
+    /// the way, the next process that uses the set finishes the change.
     ///
-    /// In a [directory](Self#a-file-for-each-set), sets that are not there yet are created, and those that are not declared
-    /// stay as they are.
+    /// In a [directory](Self#a-file-for-each-set), sets that are not there yet are created, and those that are not
+    /// declared stay as they are.
     ///
     /// Such a change counts as an operator's: programs that open the segment with
     /// [`OnMismatch::Apply`](crate::declare::OnMismatch::Apply) leave it alone, unless their declaration has a higher
@@ -78,7 +78,8 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::CannotApply`](crate::ChangeError::CannotApply), [`Error::Declaration`], [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`ChangeError::CannotApply`](crate::ChangeError::CannotApply), [`Error::Declaration`],
+    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned).
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {

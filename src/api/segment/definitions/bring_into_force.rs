@@ -45,7 +45,7 @@ pub(crate) fn bring_into_force(
                     match engine.apply(set, definition.generation, &to.to_text()?)? {
                         Applied::InForce => mismatches.push(mismatch),
                         Applied::Superseded => continue,
-                        // It goes on by what it knows: that is no error of the declaration.
+                        // The set keeps the offsets that it has. The declaration is not at fault.
                         Applied::TooLong if mismatch.outcome() == MismatchOutcome::Renewed => {}
                         Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
                     }

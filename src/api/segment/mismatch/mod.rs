@@ -71,8 +71,8 @@ pub enum MismatchOutcome {
     /// The declaration has the same version, or neither has one, and it is in force now: the process that starts last
     /// wins.
     Replaced,
-    /// Only what the process's database says of a [time zone](crate::declare::TimeZone) is newer, and is in force now. That
-    /// is no mismatch of the declarations.
+    /// The declarations agree, but this process has a newer database of [time zones](crate::declare::TimeZone): what it
+    /// says is in force now.
     Renewed,
     /// What is in force has a higher version, and stays.
     KeptNewer,
