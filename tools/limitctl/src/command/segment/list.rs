@@ -25,9 +25,9 @@ use crate::whereabouts::Whereabouts;
 /// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
 /// attached, locked or changed.
 ///
-/// A directory with a file for each set is one segment. Sets of it that no process is attached to, while others of it are
-/// in use, are named: no program that runs declares them, and those that will not come back are removed by hand, with
-/// `limitctl remove` and the path of the file.
+/// A directory with a file for each set is one segment. If some of its sets are in use, those that no process is
+/// attached to are named: no running program declares them. Remove those that will not come back by the paths of their
+/// files, with `limitctl remove`.
 #[derive(Args, Debug)]
 pub struct List {
     /// Print JSON
@@ -38,7 +38,8 @@ pub struct List {
 
     /// The directory
     ///
-    /// Of the directories inside it, those are shown that hold a file for each set. Of such a directory itself, each set is shown.
+    /// Directories inside it are shown if they have a file for each set. If it has a file for each set itself, each set
+    /// is shown.
     #[arg(default_value = "/dev/shm")]
     directory: PathBuf,
 }
@@ -58,8 +59,8 @@ struct Entry {
     state: State,
     /// What is wrong, if anything.
     problem: Option<String>,
-    /// In a directory with a file for each set, files that no process has open while it has others open: sets that no
-    /// running program declares.
+    /// The files of sets that no running program declares: no process has them open, and some process has other sets of
+    /// the directory open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     undeclared: Vec<PathBuf>,
     /// What could be read, if anything.
@@ -123,7 +124,9 @@ impl Listing {
             let entry = entry.map_err(failed)?;
             // Opening a device or a pipe could have side effects. A file that is gone by now does not count.
             match entry.file_type() {
-                Ok(kind) if kind.is_file() => listing.add(&entry.path())?,
+                Ok(kind) if kind.is_file() => {
+                    listing.add(&entry.path())?;
+                }
                 Ok(kind) if kind.is_dir() => listing.add_directory(&entry.path())?,
                 _ => {}
             }
@@ -142,17 +145,16 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Adds the segment at a path, if it is one.
-    fn add(&mut self, path: &Path) -> Result<(), Error> {
-        match SegmentReader::open(path).and_then(|reader| reader.snapshot()) {
-            Ok(snapshot) => self.segments.push(Entry::readable(path, &snapshot)),
-            Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => {}
+    /// Adds the segment at a path, if it is one that can be shown.
+    fn add(&mut self, path: &Path) -> Result<Option<&mut Entry>, Error> {
+        let entry = match SegmentReader::open(path).and_then(|reader| reader.snapshot()) {
+            Ok(snapshot) => Entry::readable(path, &snapshot),
+            Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => return Ok(None),
             // A file whose name is that of a directory can be another program's.
-            Err(Error::Open(OpenError::NotADirectory { .. })) if !is_segment(path) => {}
+            Err(Error::Open(OpenError::NotADirectory { .. })) if !is_segment(path) => return Ok(None),
             Err(error @ Error::Open(OpenError::UnsupportedFileSystem { .. })) => return Err(error),
             Err(error @ Error::Open(OpenError::Incompatible { .. })) => {
-                self.segments
-                    .push(Entry::unreadable(path, State::ForeignFormat, error));
+                Entry::unreadable(path, State::ForeignFormat, error)
             }
             Err(
                 error @ (Error::Open(
@@ -161,21 +163,22 @@ impl Listing {
                     | OpenError::NotADirectory { .. },
                 )
                 | Error::Segment(SegmentError::Damaged { .. })),
-            ) => self.segments.push(Entry::unreadable(path, State::Damaged, error)),
-            Err(_) => self.unexamined += 1,
-        }
-        Ok(())
+            ) => Entry::unreadable(path, State::Damaged, error),
+            Err(_) => {
+                self.unexamined += 1;
+                return Ok(None);
+            }
+        };
+        self.segments.push(entry);
+        Ok(self.segments.last_mut())
     }
 
     /// Adds a directory, if it holds a file for each set. What is in others is not looked at.
     fn add_directory(&mut self, path: &Path) -> Result<(), Error> {
-        if let Some(files) = sets_in(path) {
-            self.add(path)?;
-            if let Some(entry) = self.segments.last_mut()
-                && entry.path == as_text(path)
-            {
-                entry.undeclared = undeclared(&files);
-            }
+        if let Some(files) = sets_in(path)
+            && let Some(entry) = self.add(path)?
+        {
+            entry.undeclared = undeclared(&files);
         }
         Ok(())
     }
@@ -270,7 +273,7 @@ impl Entry {
         cells
     }
 
-    /// What is wrong, or worth to know.
+    /// What is wrong, or worth knowing.
     fn remark(&self) -> String {
         if let Some(problem) = &self.problem {
             return problem.clone();

@@ -40,8 +40,9 @@ pub struct Doctor {
 
     /// A segment, or a directory with segments
     ///
-    /// Of a directory all segments are examined that lie directly in it, or in a directory in it that holds a file for each set.
-    /// Files of other programs are left out; those that this user may not read are counted, because segments may be among them.
+    /// In a directory, all segments are examined that lie directly in it, or in a directory inside it that has a file
+    /// for each set. Files of other programs are left out; those that this user may not read are counted, because
+    /// segments may be among them.
     #[arg(value_name = "SEGMENT | DIRECTORY", default_value = "/dev/shm")]
     path: PathBuf,
 }
@@ -90,7 +91,9 @@ impl Report {
         // Follows a link to a directory, but not to a segment.
         let segments = if path.is_dir() {
             let mut files = regular_files(path).map_err(failed)?;
-            findings.extend(of_directory(path, &metadata));
+            if sets_in(path).is_some() {
+                findings.extend(of_directory(path, &metadata));
+            }
             for (directory, metadata) in directories(path).map_err(failed)? {
                 if sets_in(&directory).is_some() {
                     files.extend(regular_files(&directory).map_err(failed)?);
@@ -179,9 +182,6 @@ impl Report {
 
 /// What keeps this process from using a directory with a file for each set.
 fn of_directory(path: &Path, metadata: &Metadata) -> Vec<Finding> {
-    if sets_in(path).is_none() {
-        return Vec::new();
-    }
     let obstacles = match SegmentReader::open(path).and_then(|reader| reader.diagnose()) {
         Ok(diagnosis) => diagnosis.obstacles,
         Err(error) => vec![error],
