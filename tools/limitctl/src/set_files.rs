@@ -1,4 +1,4 @@
-//! The files of segments: of directories with one for each set, as they are found among others, and of single ones.
+//! The files of segments: single ones, and those of directories with a file for each set.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Error, OpenError};
 
-/// The files of a directory with one for each set; `None` if it is another.
+/// The files of a directory with a file for each set; `None` if it is not such a directory.
 pub fn sets_in(directory: &Path) -> Option<Vec<PathBuf>> {
     let files = SegmentReader::files_of_sets(directory).ok()??;
     let is_named = directory.extension().is_some_and(|extension| extension == "d");
@@ -20,21 +20,21 @@ pub fn sets_in(directory: &Path) -> Option<Vec<PathBuf>> {
     (!files.is_empty() && (is_named || holds_sets())).then_some(files)
 }
 
-/// Those of the files that no process is attached to, if there are processes attached to others.
+/// The files that no process is attached to, if processes are attached to others of them.
 pub fn undeclared(files: &[PathBuf]) -> Vec<PathBuf> {
     let is_in_use = |file: &PathBuf| {
         let snapshot = SegmentReader::open(file).and_then(|reader| reader.snapshot());
-        // In doubt it is in use.
+        // If in doubt, it is in use.
         snapshot.map_or(true, |snapshot| snapshot.participants.iter().any(|it| it.alive))
     };
     let (in_use, unused): (Vec<_>, Vec<_>) = files.iter().cloned().partition(is_in_use);
     if in_use.is_empty() { Vec::new() } else { unused }
 }
 
-/// Identifies the file at a path, or the files of a directory with one for each set.
+/// Identifies the file at a path, or the files of a directory with a file for each set.
 pub type FileIdentities = Vec<(u64, u64)>;
 
-/// What is at a path; `None` if there is no file of a segment.
+/// What is at a path; `None` if there is no file.
 pub fn identity(path: &Path) -> Option<FileIdentities> {
     let files = match SegmentReader::files_of_sets(path) {
         Ok(Some(files)) => files,

@@ -75,7 +75,7 @@ pub struct Exec {
 
     /// The segment
     ///
-    /// A file that `limitctl create` or a program made, or a directory with one for each set. Symbolic links are not followed.
+    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
     segment: PathBuf,
 
     /// The set whose limits are taken

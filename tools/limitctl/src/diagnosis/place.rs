@@ -70,7 +70,7 @@ pub fn obstacle(
         ),
         Error::Open(OpenError::Misplaced { path: of, .. }) => (
             "misplaced",
-            "programs that open all sets of the directory get an error; those that declare theirs do not look at this file",
+            "programs that open all sets of the directory get an error; those that declare theirs ignore this file",
             Some(format!("mv {} {}", quoted(of), quoted(&aside(path)))),
         ),
         Error::Open(OpenError::Sparse { .. }) => (

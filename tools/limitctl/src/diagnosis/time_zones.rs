@@ -1,4 +1,4 @@
-//! Time zones whose changes are known for a short time only.
+//! Time zones whose offsets are not known for much longer.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ const YEAR: u64 = 31_556_952;
 /// A warning for each limit that knows its time zone for less than a year ahead.
 pub fn findings(declaration: &Declaration) -> Vec<Finding> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Far from the end of 64 bits.
+    // Far below the largest number of 64 bits.
     let this_year = 1970 + (now.as_secs() / YEAR) as i64;
     let sets = declaration.sets().iter();
     let limits = sets.flat_map(|set| set.limits().iter().map(move |limit| (set, limit)));
@@ -27,8 +27,8 @@ pub fn findings(declaration: &Declaration) -> Vec<Finding> {
                     "the offsets of {zone}, the time zone of limit `{}`, are known until the end of {until}",
                     limit.name()
                 ),
-                "afterwards the last one holds on, and days begin at the wrong hour for half of the year; a program that \
-                 declares the limit and has a newer database of time zones renews them when it starts, and so does \
+                "afterwards the last offset stays, and days begin at the wrong hour for half of each year; a program with \
+                 a newer database of time zones renews the offsets when it starts and declares the limit, and so does \
                  `limitctl apply`",
             );
             Some(finding.of_set(set.name()))

@@ -150,7 +150,7 @@ impl Sampler {
         })
     }
 
-    /// Opens the file that has replaced the open one, if any, and sets that came or went. Returns whether there is a file.
+    /// Opens the segment again if its file was replaced, or if sets came or went. Returns whether there is a file.
     fn follow(&mut self) -> Result<bool, Error> {
         let file = identity(&self.path);
         let is_there = file.is_some();

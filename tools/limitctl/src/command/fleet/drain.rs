@@ -48,7 +48,7 @@ pub struct Drain {
 
     /// The segment
     ///
-    /// A file that `limitctl create` or a program made, or a directory with one for each set. Symbolic links are not followed.
+    /// A file made by `limitctl create` or a program. Symbolic links are not followed.
     segment: PathBuf,
 }
 

@@ -38,7 +38,7 @@ pub struct Fleet {
 
     /// The segment
     ///
-    /// A file that `limitctl create` or a program made, or a directory with one for each set. Symbolic links are not followed.
+    /// A file made by `limitctl create` or a program. Symbolic links are not followed.
     #[arg(required = true)]
     segment: Option<PathBuf>,
 }

@@ -35,7 +35,7 @@ pub struct Checkpoint {
 
     /// The segment; with --all, the directory for those that have no path
     ///
-    /// A file that `limitctl create` or a program made, or a directory with one for each set. Symbolic links are not followed.
+    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
     #[arg(value_name = "SEGMENT", required_unless_present = "all")]
     path: Option<PathBuf>,
 

@@ -29,7 +29,7 @@ use crate::uninterrupted::Uninterrupted;
 ///
 ///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
 ///
-/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed, and with --dry-run only that.
+/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed. With --dry-run, nothing is created, and only that is printed.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["declaration", "all"]))]
@@ -92,7 +92,7 @@ pub struct Create {
 
     /// Only say how much memory the segment would take, and create nothing
     ///
-    /// Looks at no file but the declaration. A container's /dev/shm has 64 MB unless it is given more.
+    /// Reads the declaration and nothing else. A container's /dev/shm has 64 MB unless it is given more.
     #[arg(long, conflicts_with_all = ["if_missing", "on_mismatch"])]
     dry_run: bool,
 
@@ -115,7 +115,7 @@ pub struct Create {
 
     /// The declaration, in TOML
     ///
-    /// Has a table for the segment and one for each set, with one for each of its limits: see the documentation of
+    /// A table for the segment, a table for each set, and in that a table for each limit: see the documentation of
     /// shmlimit::Declaration.
     declaration: Option<PathBuf>,
 }
@@ -148,7 +148,7 @@ impl Create {
                 Declaration::new().add_set(self.simple_set(name)),
             ),
             (None, segment, Some(file)) => (segment.as_deref(), from_file(file)?),
-            // A single path is that of a declaration which says where the segment is to be.
+            // A single path is that of a declaration that says where its segment is to be.
             (None, Some(file), None) => match Declaration::from_toml_file(file) {
                 Err(DeclarationError::Unreadable { .. }) => return Err(nothing_declared(Some(file))),
                 declaration => (None, declaration.map_err(Error::from)?),
@@ -164,7 +164,7 @@ impl Create {
         let Some(path) = segment.or(declared) else {
             return Err(Failure::new(
                 ExitCode::Usage,
-                "neither the arguments nor the declaration say where to create the segment: add a path, as in \
+                "neither the arguments nor the declaration says where to create the segment: add a path, as in \
                  `limitctl create SEGMENT DECLARATION`",
             ));
         };
@@ -261,7 +261,7 @@ impl Create {
     }
 }
 
-/// Reports how much memory a segment would take; `file` has its declaration, if there are several.
+/// Reports how much memory a segment would take. `file` is that of its declaration, if several are reported.
 fn say_memory(declaration: &Declaration, file: Option<&Path>) -> Result<(), Failure> {
     let memory = declaration.memory().map_err(Error::from)?;
     let participants = declaration.segment().participants().into();
@@ -280,7 +280,9 @@ fn from_file(file: &Path) -> Result<Declaration, Failure> {
 
 /// The failure where neither a file nor flags declare anything.
 fn nothing_declared(named: Option<&Path>) -> Failure {
-    let what = named.map_or_else(String::new, |path| format!("{} is no declaration: ", shown(path)));
+    let what = named.map_or_else(String::new, |path| {
+        format!("{} is not a declaration: ", shown(path))
+    });
     Failure::new(
         ExitCode::Usage,
         format!(

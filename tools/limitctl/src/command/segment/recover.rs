@@ -36,7 +36,7 @@ pub struct Recover {
 
     /// The segment
     ///
-    /// A file that `limitctl create` or a program made, or a directory with one for each set. Symbolic links are not followed.
+    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
     path: PathBuf,
 }
 
