@@ -1,4 +1,5 @@
-//! Segments without a path: shared with forked children and with who opens the descriptor, and never taken for deleted.
+//! Segments without a path: shared with forked children and with processes that open the descriptor, and never taken
+//! for deleted.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -23,7 +24,7 @@ fn places(capacity: u64) -> Declaration {
     declaration().add_set(SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity)))
 }
 
-/// The role and the segment's path, in the environment of a program that a test executes.
+/// The variable with the segment's path in the environment of a program that a test executes.
 const PATH: &str = "SHMLIMIT_TEST_ANONYMOUS";
 
 #[test]

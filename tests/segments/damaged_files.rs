@@ -425,8 +425,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     let counts = || segment.snapshot().expect("a copy").sets[0].counts;
 
     raw.lock().take_in_a_thread_that_ends();
-    let last = "key-7";
-    assert!(is_admitted(&api.request(), last));
+    assert!(is_admitted(&api.request(), "key-7"));
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
     // The process that asks for it has all of it looked at.

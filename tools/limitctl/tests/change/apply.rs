@@ -430,15 +430,9 @@ fn keys_go_by_the_change_as_well() {
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     for number in 0..100 {
-        let key = &format!("k{number}");
+        let request = api.request().for_key(format!("k{number}")).expect("keyed");
         for _ in 0..4 {
-            drop(
-                api.request()
-                    .for_key(key)
-                    .expect("keyed")
-                    .try_acquire()
-                    .expect("works"),
-            );
+            drop(request.try_acquire().expect("works"));
         }
     }
     set(&path, &["api", "requests", "capacity=3"]).ended(0);

@@ -59,11 +59,10 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
         overrides,
         [("requests".to_owned(), 500), ("cost".to_owned(), 150)]
     );
-    let other = "other";
     let request = tenants.request().with("cost", 1).expect("declared");
     drop(
         request
-            .for_key(other)
+            .for_key("other")
             .expect("keyed")
             .try_acquire()
             .expect("no error"),

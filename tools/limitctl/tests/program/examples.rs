@@ -29,10 +29,9 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
     let tenants = segment.set("tenants").expect("declared");
     let request = tenants.request().with("requests", 60).expect("declared");
     for (tenant, expected) in [("acme", true), ("acme", false), ("globex", true)] {
-        let key = tenant;
         assert_eq!(
             request
-                .for_key(key)
+                .for_key(tenant)
                 .expect("keyed")
                 .check()
                 .expect("works")

@@ -126,10 +126,9 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
     let other = directory.path().join("other \"quoted\"\n");
     let segment = keyed(&other);
     let tenants = segment.set("tenants \"a\\b\"").expect("declared");
-    let secret = "secret-tenant";
     let permit = tenants
         .request()
-        .for_key(secret)
+        .for_key("secret-tenant")
         .expect("keyed")
         .try_acquire()
         .expect("works");

@@ -332,15 +332,9 @@ fn a_browser_shows_the_counters() {
     let request = chat.request().label("<script>document.title = 'obeyed'</script>");
     let held: Vec<_> = (0..7).map(|_| request.try_acquire().expect("works")).collect();
     let tenants = segment.set("tenants").expect("declared");
-    let key = "acme & <i>sons</i>";
+    let request = tenants.request().for_key("acme & <i>sons</i>").expect("keyed");
     for _ in 0..7 {
-        let _ = tenants
-            .request()
-            .for_key(key)
-            .expect("keyed")
-            .check()
-            .expect("works")
-            .is_admitted();
+        let _ = request.check().expect("works").is_admitted();
     }
     let server = Server::start(&[&path]);
     let url = format!("http://{}/", server.address);
