@@ -29,7 +29,7 @@ pub(super) enum Decision {
 /// What the response of the service is given.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// With the rule by which its request never happened.
+    /// With the rule that says whether its request never happened.
     held: Option<(SharedPermit, Callback<RefundRule>)>,
     fields: Fields,
     /// Why the limits could not be asked, if the request was admitted nevertheless.
@@ -141,7 +141,7 @@ impl Decision {
         }
     }
 
-    /// The decision for requests of which an extractor does not say what they take.
+    /// The decision for a request whose extractor does not say what it takes.
     pub(super) fn not_extracted(error: ExtractError, settings: &Settings) -> Self {
         match error {
             ExtractError::Failed(error) => Self::failed(error, settings),

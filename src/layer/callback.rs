@@ -1,4 +1,4 @@
-//! Code of the program that layers call.
+//! The program's functions that layers call.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,10 +15,10 @@ pub(super) struct Callback<F: ?Sized>(pub(super) Arc<F>);
 /// Whether a response with this status means that the work failed.
 pub(super) type FailureRule = dyn Fn(StatusCode) -> bool + Send + Sync;
 
-/// Whether the request of a response with this head never happened.
+/// Whether a response with this head means that its request never happened.
 pub(super) type RefundRule = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// How long an upstream accepts nothing, by the head of its response.
+/// For how long an upstream accepts nothing, if this response says so.
 pub(super) type ThrottleRule = dyn Fn(StatusCode, &HeaderMap) -> Option<Duration> + Send + Sync;
 
 // The layers keep no state that a panic of the function could leave half changed.

@@ -46,17 +46,18 @@ use super::permit_handle::{PermitHandle, SharedPermit};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Permits {
-    /// That of the innermost layer last.
+    /// In the order in which layers have added them.
     handles: SmallVec<[PermitHandle; 2]>,
 }
 
 impl Permits {
-    /// The permit of the set with this name. If several layers ask sets of this name, it is the innermost one's.
+    /// The permit of the set with this name. If several layers ask sets of this name, it is that of the innermost layer,
+    /// in the extensions of a response that of the outermost.
     pub fn of(&self, set: &str) -> Option<&PermitHandle> {
         self.iter().find(|permit| permit.limit_set().name() == set)
     }
 
-    /// All permits, that of the innermost layer first.
+    /// All permits, that of the innermost layer first, in the extensions of a response that of the outermost.
     pub fn iter(&self) -> impl Iterator<Item = &PermitHandle> {
         self.handles.iter().rev()
     }

@@ -31,7 +31,7 @@ pub(super) fn carries_refusal(extensions: &Extensions) -> bool {
             .is_some_and(|error| is_never_admissible(error))
 }
 
-/// Whether an error, or one that it came of, says that limits of this process refused the request.
+/// Whether an error or one of its sources says that limits of this process refused the request.
 pub(super) fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
     iter::successors(Some(error), |error| (*error).source())
         .any(|error| error.is::<Refusal>() || error.downcast_ref().is_some_and(is_never_admissible))

@@ -28,14 +28,15 @@ use crate::layer::settings::OnError;
 ///   of the response.
 /// - If a client's layer further in refuses the request, all that this one took comes back, holds and rates.
 /// - Responses pass through unchanged, including `RateLimit` fields. The permit is held until the body has ended.
-/// - If the upstream answers 429, 529, or 503 or 403 that say when to come again, no process sends anything before then:
-///   see [`throttled_by`](super::throttled_by) and [`Permit::throttled`](crate::Permit::throttled). The response passes through; retrying is up to the caller. With
-///   [`wait`](Self::wait), requests made in the meantime wait until then.
+/// - If the upstream answers 429, 529, or a 503 or 403 that says when to come again, no process sends anything before
+///   then: see [`throttled_by`](super::throttled_by) and [`Permit::throttled`](crate::Permit::throttled). The response
+///   passes through; retrying is up to the caller. With [`wait`](Self::wait), requests made in the meantime wait until
+///   then.
 /// - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
 ///   path, if that has a set of the same name.
 /// - The [`Permits`](crate::layer::Permits) are in the extensions of request and response, to settle what a request has
 ///   cost.
-/// - A client that is no `tower` service asks the layer itself: see [`take`](Self::take).
+/// - A client that is not a `tower` service can use the layer by [`take`](Self::take).
 ///
 /// If a client's errors are boxed, as in axum, put `tower`'s `map_err` in between.
 ///
@@ -86,8 +87,8 @@ impl<E: Extractor> ClientLimitLayer<E> {
         }
     }
 
-    /// Takes what a request with this head demands, for clients that are no `tower` services: the middleware of
-    /// another kind that calls this before it sends does all that the layer's service does.
+    /// Takes what a request with this head demands. For clients that are not `tower` services: their own kind of
+    /// middleware calls this before it sends the request.
     ///
     /// ```
     /// # use std::io;

@@ -9,7 +9,7 @@ use crate::error::{Error, RequestError};
 use crate::layer::answer::grpc::{Code, end_call};
 use crate::layer::extract::extract_error::ExtractError;
 
-/// Why [`ClientLimitLayer::take`](super::ClientLimitLayer::take) lets nothing be sent.
+/// Why a request must not be sent, as [`ClientLimitLayer::take`](super::ClientLimitLayer::take) answers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {

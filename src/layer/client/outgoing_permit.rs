@@ -10,9 +10,9 @@ use crate::layer::permit_handle::SharedPermit;
 use crate::layer::permits::Permits;
 use crate::layer::refused_inside::{carries_refusal, is_refusal};
 
-/// What an outgoing request holds, as [taken](super::ClientLimitLayer::take) before it is sent. Say how it went by
-/// [`answered`](Self::answered) or [`failed`](Self::failed). A request that is given up drops this: its concurrency
-/// comes back then, and rates stay charged.
+/// What an outgoing request holds, [taken](super::ClientLimitLayer::take) before it is sent. Say how it went by
+/// [`answered`](Self::answered) or [`failed`](Self::failed). If you give the request up, drop this: concurrency then
+/// comes back, and rates stay charged.
 #[derive(Debug)]
 #[must_use = "what the request holds is given back as soon as this is dropped"]
 pub struct OutgoingPermit {
@@ -30,14 +30,14 @@ impl OutgoingPermit {
         Permits::announce(self.held.as_ref(), extensions);
     }
 
-    /// Reports the upstream's response to the limits. The returned one holds the permit until its body has ended, and
-    /// has the [`Permits`] in its extensions.
+    /// Reports the upstream's response to the limits. The response that this returns holds the permit until its body has
+    /// ended, and has the [`Permits`] in its extensions.
     pub fn answered<B>(self, mut response: Response<B>) -> Response<LimitBody<B>> {
         self.announce(response.extensions_mut());
         let Self { held, throttled_by } = self;
         let held = held.and_then(|held| {
             if carries_refusal(response.extensions()) {
-                // By a client further in: nothing was sent.
+                // A client further in refused the request, so nothing was sent.
                 held.abandon();
                 return None;
             }
@@ -60,8 +60,8 @@ impl OutgoingPermit {
         response.map(|body| LimitBody::new(body, held))
     }
 
-    /// Records that there was no response. If the error, or what it came of, is a refusal by a client further in,
-    /// nothing was sent, and all that was taken comes back.
+    /// Records that there was no response. If the error or one of its sources is the refusal of a client further in,
+    /// the request was never sent, so everything that was taken for it is given back.
     pub fn failed(self, error: &(dyn StdError + 'static)) {
         match &self.held {
             Some(held) if is_refusal(error) => held.abandon(),

@@ -89,7 +89,7 @@ impl Settings {
     async fn ask(&self, demand: &Demand, wait: Option<Duration>) -> Result<Option<SharedPermit>, NotSent> {
         let request = demand.request();
         if demand.is_by_network() {
-            // They have no queues, and nothing is held of them.
+            // Networks have no queues and hold nothing.
             return match request.check()?.into_result() {
                 Ok(()) => Ok(None),
                 Err(refusal) => Err(NotSent::Refused(refusal)),

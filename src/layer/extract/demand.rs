@@ -116,8 +116,8 @@ pub struct Demand {
 /// Keys up to this length, that of a UUID as text, are stored without an allocation.
 const KEY_BYTES: usize = 36;
 
-/// Whose limits of the set the request takes from, as it was given: in the table of another segment the hash of a key
-/// differs.
+/// Whose limits of the set the request takes from. A key is kept as it was given, because its hash differs in the table
+/// of another segment.
 #[derive(Clone, Debug)]
 enum Client {
     /// The set as a whole; if it is keyed, the key is still missing.
@@ -182,9 +182,8 @@ impl Demand {
     /// See [`Request::set_key`].
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
         let key = key.as_ref();
-        self.change(|request| request.set_key(key))?;
         self.client = Client::Key(SmallVec::from_slice(key));
-        Ok(self)
+        self.change(|request| request.set_key(key))
     }
 
     /// Sets the address. If the limits of the set count [networks](crate::Limit::prefix), the limits of every network
@@ -199,9 +198,8 @@ impl Demand {
         if !self.set().is_by_address() {
             return self.key(address.to_string());
         }
-        self.change(|request| request.set_address(address))?;
         self.client = Client::Address(address);
-        Ok(self)
+        self.change(|request| request.set_address(address))
     }
 
     /// Names a limit and how many units to take of it: see [`Request::with`].
@@ -209,14 +207,13 @@ impl Demand {
     /// # Errors
     ///
     /// See [`Request::set_cost`].
-    pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
-        self.change(|request| request.set_cost(limit, cost))?;
-        Ok(self)
+    pub fn with(self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
+        self.change(|request| request.set_cost(limit, cost))
     }
 
     /// Names the [tier](crate::Tier) of the key, into which it is put before the decision: see
-    /// [`Request::set_tier`]. Where another extractor finds the key, such as [`ByHeader`](crate::layer::ByHeader), a
-    /// closure asks that one and names the tier of what it answers.
+    /// [`Request::set_tier`]. If another extractor finds the key, such as [`ByHeader`](crate::layer::ByHeader), call it in
+    /// a closure and name the tier of the demand that it returns.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -253,9 +250,8 @@ impl Demand {
     /// # Errors
     ///
     /// See [`Request::set_tier`].
-    pub fn with_tier(mut self, tier: impl AsRef<str>) -> Result<Self, Error> {
-        self.change(|request| request.set_tier(tier))?;
-        Ok(self)
+    pub fn with_tier(self, tier: impl AsRef<str>) -> Result<Self, Error> {
+        self.change(|request| request.set_tier(tier))
     }
 
     /// Gives the key a capacity of its own: see [`Request::set_override`].
@@ -264,12 +260,11 @@ impl Demand {
     ///
     /// See [`Request::set_override`].
     pub fn with_override(
-        mut self,
+        self,
         limit: impl LimitName,
         capacity: impl Into<Option<u64>>,
     ) -> Result<Self, Error> {
-        self.change(|request| request.set_override(limit, capacity))?;
-        Ok(self)
+        self.change(|request| request.set_override(limit, capacity))
     }
 
     /// Describes a rate limit or budget to clients, in a unit of the draft's registry: `requests` or `content-bytes`.
@@ -323,11 +318,11 @@ impl Demand {
         Request::of(&self.set, self.wanted.clone())
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Request<'_>) -> Result<(), Error>) -> Result<(), Error> {
-        let mut request = self.request();
+    fn change(self, change: impl FnOnce(&mut Request<'_>) -> Result<(), Error>) -> Result<Self, Error> {
+        let mut request = Request::of(&self.set, self.wanted);
         change(&mut request)?;
-        self.wanted = request.into_wanted();
-        Ok(())
+        let wanted = request.into_wanted();
+        Ok(Self { wanted, ..self })
     }
 
     pub(in crate::layer) fn set(&self) -> &LimitSet {

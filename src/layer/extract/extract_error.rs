@@ -4,8 +4,8 @@ use http::Response;
 
 use crate::error::Error;
 
-/// Why an [`Extractor`](crate::layer::Extractor) does not say what a request takes. The operator `?` makes it of an
-/// [`Error`] as well as of a response.
+/// Why an [`Extractor`](crate::layer::Extractor) does not say what a request takes. The operator `?` converts an
+/// [`Error`] or a response into it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtractError {
