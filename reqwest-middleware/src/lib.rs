@@ -33,13 +33,12 @@ where
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let url = request.url().clone();
         // The copies of the extensions are dropped here, and not by the compiler at the end of this block: a panic would
         // then leave the permit in the response without an owner.
         let taken = self.limits.take(&head_of(&request, extensions)?);
         let permit = match taken.await {
             Ok(permit) => permit,
-            Err(NotSent::Answered(response)) => return at(url, response.map(Body::from)),
+            Err(NotSent::Answered(response)) => return at(request.url().clone(), response.map(Body::from)),
             Err(NotSent::Refused(refusal)) => return Err(Error::middleware(refusal)),
             Err(NotSent::Failed(error)) => return Err(Error::middleware(error)),
             Err(not_sent) => return Err(Error::middleware(not_sent)),
@@ -47,7 +46,7 @@ where
         permit.announce(extensions);
         match next.run(request, extensions).await {
             Ok(response) => {
-                // That of the last request, which may have been redirected.
+                // That of the last request: it may have been redirected.
                 let url = response.url().clone();
                 let response = permit.answered(http::Response::<Body>::from(response));
                 at(url, response.map(Body::wrap))
@@ -64,7 +63,7 @@ where
     }
 }
 
-/// The response from a URL, which a response that is built of parts lacks.
+/// The response with its URL, which a response that is built from parts lacks.
 fn at(url: Url, response: http::Response<Body>) -> Result<Response> {
     let (head, body) = response.into_parts();
     let response = http::Response::builder().url(url).body(body);
