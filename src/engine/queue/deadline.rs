@@ -12,7 +12,8 @@ use crate::units::nanos_from_duration;
 /// When a wait ends. Both instants are `u64::MAX` if it may last forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// On the boot-time clock, by which its owner sleeps; `u64::MAX` under a virtual clock, which alone decides.
+    /// On the boot-time clock, by which its owner sleeps; `u64::MAX` under a virtual clock, because boot time then says
+    /// nothing about it.
     boot: u64,
     /// On the segment clock, by which every process decides whether the ticket may still be granted.
     segment: u64,

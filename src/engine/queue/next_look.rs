@@ -21,7 +21,7 @@ use crate::shm::wake::futex;
 /// The shortest pause between two looks for lapsed grants, in nanoseconds.
 const SHORTEST_PAUSE: u64 = 1_000_000;
 
-/// How often those who wait look whether a virtual clock has moved, in nanoseconds: soon if time alone serves them.
+/// How often waiters look whether a virtual clock has moved, in nanoseconds: more often if time alone serves them.
 const SHORT_LOOK: u64 = 1_000_000;
 const LONG_LOOK: u64 = 5_000_000;
 
@@ -33,7 +33,7 @@ fn turn(blocked: Blocked, instant: u64) -> u64 {
     }
 }
 
-/// An address that the wait has for itself.
+/// An address that no other wait has.
 fn address_of(shard: Shard<'_>, waiting: &Waiting) -> Option<usize> {
     let place = shard.memory.ticket(waiting.ticket.index)?;
     Some(std::ptr::from_ref(place.waiter_futex()).addr())
@@ -117,8 +117,9 @@ impl SegmentEngine {
         };
     }
 
-    /// Sleeps by a virtual clock until `until`, or until something else happens to the ticket. Returns when to look
-    /// again, in boot time: nobody can predict when another wait, or the caller, moves the clock.
+    /// Sleeps by a virtual clock until `until`, or until the ticket needs a look for another reason. Returns when that
+    /// is, in boot time: at once if this moves the clock there, and otherwise after a pause, because nobody can predict
+    /// when another wait, or the program, moves the clock.
     fn sleep_by(
         &self,
         clock: &VirtualClock,

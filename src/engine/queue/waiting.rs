@@ -292,7 +292,7 @@ impl SegmentEngine {
         drop(locked);
         match standing {
             Standing::Lost | Standing::Granted | Standing::PassedOver => return Ok(true),
-            // Its time is up, which only its owner can act on.
+            // Its time is up, and only its owner can give up.
             _ if waiting.deadline.on_segment_clock() <= instant => return Ok(true),
             Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
             Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),

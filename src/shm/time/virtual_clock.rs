@@ -37,12 +37,12 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 /// # Waiting
 ///
 /// Timeouts count by this clock, and a wait takes no real time: it moves the clock to the next instant that matters,
-/// which is when time alone serves it or its timeout passes, whichever comes first. If several wait, in any segments
-/// that follow the clock, the clock goes to the first of their instants, and no further until the one whose time has
-/// come has looked. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
+/// which is when time alone serves it or when its timeout passes, whichever comes first. If several wait, in any
+/// segments that follow the clock, the clock moves to the first of their instants, and no further until the one whose
+/// time has come has looked. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
 ///
-/// A request that waits for what others hold cannot know whether they are about to give it back. It lets 20 ms of real
-/// time go by in which no wait begins or ends, and then moves the clock. Where that is not enough, turn
+/// A request that waits for what others hold cannot know whether they are about to give it back. It moves the clock
+/// once no wait has begun or ended for 20 ms of real time. If your program needs longer to give it back, turn
 /// [`auto_advance`](Self::auto_advance) off.
 ///
 /// ```
@@ -88,8 +88,8 @@ impl VirtualClock {
         }
     }
 
-    /// Whether waiting moves the clock, as it does by default; for all clones of the clock. If not, whoever waits does
-    /// so until the clock is [advanced](Self::advance_to): a thread that waits alone would wait for ever.
+    /// Whether waiting moves the clock and all its clones, as it does by default. If not, whoever waits does so until
+    /// the clock is [advanced](Self::advance_to), so a thread that waits alone waits forever.
     #[must_use = "returns the clock"]
     pub fn auto_advance(self, advances: bool) -> Self {
         self.shared.stands_still.store(!advances, Ordering::Relaxed);
@@ -99,7 +99,7 @@ impl VirtualClock {
     /// Advances the clock to `utc`, the time since the Unix epoch. It never goes back: an instant in the past has no
     /// effect.
     pub fn advance_to(&self, utc: Duration) {
-        self.go_on_to(instant(utc));
+        self.move_to(instant(utc));
     }
 
     /// The present time of the clock, since the Unix epoch.
@@ -112,39 +112,37 @@ impl VirtualClock {
         self.shared.utc.load(Ordering::Relaxed)
     }
 
-    /// Whether waiting does not move it.
+    /// Whether only the program moves it.
     pub(crate) fn stands_still(&self) -> bool {
         self.shared.stands_still.load(Ordering::Relaxed)
     }
 
-    /// Notes that a wait sleeps until `until`, on this clock, and moves the clock if it is time to. Returns whether that
-    /// instant has come. `wait` is an address that the wait has for itself.
+    /// Notes that a wait sleeps until `until`, on this clock, and moves the clock if nobody has to look before. Returns
+    /// whether the clock has reached `until`. `wait` is an address that no other wait has.
     pub(crate) fn sleep(&self, wait: usize, until: u64, served_by: ServedBy) -> bool {
-        // The clock never comes to a later instant.
+        // The clock never reaches a later instant.
         let until = if until > LATEST_INSTANT { u64::MAX } else { until };
-        if let Some(later) = self.with_waits(|waits| waits.sleep(wait, until, served_by, self.nanos()))
+        let next = self.with_waits(|waits| waits.sleep(wait, until, served_by, self.nanos()));
+        if let Some(later) = next.flatten()
             && !self.stands_still()
         {
-            self.go_on_to(later);
+            self.move_to(later);
         }
         until <= self.nanos()
     }
 
     /// Notes that a wait is over.
     pub(crate) fn end_sleep(&self, wait: usize) {
-        self.with_waits(|waits| {
-            waits.end(wait);
-            None
-        });
+        self.with_waits(|waits| waits.end(wait));
     }
 
-    /// Where no page can be wiped on fork, no segment is opened either, so nobody waits.
-    fn with_waits(&self, look: impl FnOnce(&mut VirtualWaits) -> Option<u64>) -> Option<u64> {
+    /// `None` if the kernel cannot wipe a page on fork: then no segment can be opened either, and nobody waits.
+    fn with_waits<T>(&self, act: impl FnOnce(&mut VirtualWaits) -> T) -> Option<T> {
         let waits = self.shared.waits.get().ok()?;
-        look(&mut waits.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(act(&mut waits.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    fn go_on_to(&self, instant: u64) {
+    fn move_to(&self, instant: u64) {
         self.shared.utc.fetch_max(instant, Ordering::Relaxed);
     }
 }

@@ -1,23 +1,22 @@
-//! Who sleeps by a virtual clock, and until when: a wait moves the clock itself when it has nothing else to wait for.
+//! Who sleeps by a virtual clock, and until when, so that those who wait can move it.
 
 use std::collections::HashMap;
 
 use crate::shm::time::clock::boot_nanos;
 
-/// How long a wait for what others hold leaves them to give it back before it lets the clock go on, in nanoseconds of
-/// real time.
+/// How long a wait for what others hold gives them to return it before it moves the clock, in nanoseconds of real time.
 const GRACE: u64 = 20_000_000;
 
-/// How long a sleeper whose time has come may keep the clock from going on, in nanoseconds of real time. A future that
-/// nobody polls would stop the clock for ever.
+/// How long a sleeper whose time has come can keep the clock from moving on, in nanoseconds of real time. A future that
+/// nobody polls would otherwise stop it forever.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// What may let a wait come to its end, apart from time.
+/// What can end a wait, besides its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServedBy {
-    /// Nothing else.
+    /// Nothing but time.
     TimeAlone,
-    /// What others give back, or those ahead in the queue.
+    /// Others, who give something back or leave the queue ahead of it.
     Others,
 }
 
@@ -31,15 +30,15 @@ struct Sleeper {
 /// The sleepers of one process by one clock.
 #[derive(Debug, Default)]
 pub(super) struct VirtualWaits {
-    /// By an address that each wait has for itself.
+    /// By an address that no other wait has.
     sleepers: HashMap<usize, Sleeper>,
-    /// When a wait last began or ended, or the clock last went on, in boot time.
+    /// When a wait last began, ended or moved the clock, in boot time.
     changed_at: u64,
 }
 
 impl VirtualWaits {
-    /// Notes that a wait sleeps until `until`. Returns where the clock goes, which stands at `now`, if nobody has to do
-    /// anything before.
+    /// Notes that a wait sleeps until `until`, at `now` on the virtual clock. Returns to which instant the clock moves,
+    /// unless somebody has to look before.
     pub(super) fn sleep(&mut self, wait: usize, until: u64, served_by: ServedBy, now: u64) -> Option<u64> {
         let real = boot_nanos();
         if self.sleepers.insert(wait, Sleeper { until, served_by }).is_none() {
