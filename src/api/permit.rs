@@ -142,7 +142,7 @@ impl<'a> Permit<'a> {
     }
 
     /// Settles everything as unused: every reserved cost and call comes back, as far as the algorithms refund. What is
-    /// held stays held, and the permit is as good as before, for work that goes on without using any of it.
+    /// held stays held, for work that goes on without using any of what was reserved.
     ///
     /// [`cancel`](Self::cancel) also gives back what is held.
     ///
@@ -314,8 +314,8 @@ impl<'a> Permit<'a> {
     }
 
     /// [Releases](Self::release) the permit because its program has lost it: for bindings to languages whose garbage
-    /// collector finds it, soon or late. Counts as [unsettled](crate::snapshot::LimitCounts::unsettled) each concurrency limit
-    /// that was held.
+    /// collector finds it sooner or later. Counts as [unsettled](crate::snapshot::LimitCounts::unsettled) each
+    /// concurrency limit that was held.
     ///
     /// # Errors
     ///

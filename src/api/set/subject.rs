@@ -1,4 +1,5 @@
-//! Whose limits an operation looks after: those of a set, or of one of its keys. What both support is implemented once.
+//! Whose limits an operation applies to: those of a set, or of one of its keys. Operations that both support are
+//! implemented once.
 
 use super::limit_set::LimitSet;
 use crate::engine::{KeyIdentity, Target};
