@@ -47,10 +47,11 @@ fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
 #[test]
 fn every_public_type_survives_threads_and_panics() {
     let named = each_survives!(shmlimit:
-        AcquireError, Address, Algorithm, ChangeError, Checked<'static>, Declaration, DeclarationError, Error, Key<'static>, Keyed, Limit,
-        LimitPool, LimitSet, OpenError, OpenOptions, Outcome<'static>, Permit<'static>, PermitError, Refusal, RefusalReason,
-        Removal, RemovalCause, Request<'static>, RequestError, Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError,
-        SetDeclaration, Settlement<'static>, Tier, Verdict, VirtualClock, Window,
+        AcquireError, Address, Algorithm, ChangeError, Checked<'static>, Declaration, DeclarationError, Error,
+        Key<'static>, Keyed, Limit, LimitPool, LimitSet, OpenError, OpenOptions, Outcome<'static>, Permit<'static>,
+        PermitError, Refusal, RefusalReason, Removal, RemovalCause, Request<'static>, RequestError,
+        Reservation<'static>, ReserveOutcome<'static>, Segment, SegmentError, SetDeclaration, Settlement<'static>, Tier,
+        Verdict, VirtualClock, Window,
     );
     assert_complete("src/lib.rs", &[], &named);
 }
@@ -59,20 +60,22 @@ fn every_public_type_survives_threads_and_panics() {
 fn every_public_type_of_a_module_survives_threads_and_panics() {
     let named = each_survives!(shmlimit::declare:
         Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Difference, FleetLease, FleetOptions, Kind,
-        LimitOptions, LockKind, Mismatch, MismatchOutcome, OnMismatch, Outage, ParseError, SegmentOptions, TimeZone, Weekday, WhenFull,
+        LimitOptions, LockKind, Mismatch, MismatchOutcome, OnMismatch, Outage, ParseError, SegmentOptions, TimeZone,
+        Weekday, WhenFull,
     );
     assert_complete("src/declare.rs", &[], &named);
     let named = each_survives!(shmlimit::snapshot:
-        ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot,
-        LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, ProcessId, RecoveryReport, Repairs, SegmentPlace,
-        SegmentMemory, SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot, ShardDiagnosis, ShardPoison,
-        TableUsage, TicketSnapshot,
+        ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot,
+        KeysSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, ProcessId, RecoveryReport, Repairs,
+        SegmentPlace, SegmentMemory, SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot,
+        ShardDiagnosis, ShardPoison, TableUsage, TicketSnapshot,
     );
     assert_complete("src/snapshot.rs", &[], &named);
     let named = each_survives!(shmlimit::pool: Chosen<'static>, PoolRequest<'static>, PoolStrategy);
     assert_complete("src/pool.rs", &[], &named);
     let named = each_survives!(shmlimit::request:
-        AcquireFuture<'static>, KeyReset<'static>, LimitIndex, RequestEvent<'static>, RequestEventKind, SetReset<'static>,
+        AcquireFuture<'static>, KeyReset<'static>, LimitIndex, RequestEvent<'static>, RequestEventKind,
+        SetReset<'static>,
     );
     assert_complete("src/request/mod.rs", &["LimitName"], &named);
     let named = each_survives!(shmlimit::fleet:
@@ -88,8 +91,8 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
 fn every_public_type_for_services_survives_threads_and_panics() {
     let named = each_survives!(shmlimit::layer:
         ByAddress, ByHeader, CarriedPermit, ClientAddress, ClientError<Infallible>, ClientLimitLayer<ByHeader>,
-        ClientLimitService<(), ByHeader>, Demand, LimitBody<()>, LimitLayer<ByHeader>,
-        LimitService<(), ByHeader>, OnError, OutgoingPermit, PermitHandle, Permits, Rejection<'static>,
+        ClientLimitService<(), ByHeader>, Demand, LimitBody<()>, LimitLayer<ByHeader>, LimitService<(), ByHeader>,
+        OnError, OutgoingPermit, PermitHandle, Permits, Rejection<'static>,
     );
     // They hold the request that waits, whose extensions may be anything that can be sent.
     is_sent::<LimitFuture<EchoService, ()>>();
