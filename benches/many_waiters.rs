@@ -136,16 +136,8 @@ fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     for number in 0..waiters {
         let keyed = keyed.clone();
         tasks.push(Box::pin(async move {
-            let key = number.to_le_bytes();
-            let request = keyed.request();
-            while request
-                .for_key(key)
-                .expect("keyed")
-                .acquire_async(None)
-                .await
-                .expect("works")
-                .is_admitted()
-            {}
+            let request = keyed.request().for_key(number.to_le_bytes()).expect("keyed");
+            while request.acquire_async(None).await.expect("works").is_admitted() {}
         }));
     }
     measure_beside(tasks, &set, span)

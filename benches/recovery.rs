@@ -77,15 +77,8 @@ fn of_keys(directory: &Path, keys: u64, rounds: usize) -> Times {
     );
     let request = set.request();
     let check = |number: u64| {
-        let key = number.to_ne_bytes();
-        assert!(
-            request
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        let request = request.for_key(number.to_ne_bytes()).expect("keyed");
+        assert!(request.check().expect("works").is_admitted());
     };
     (0..keys).for_each(check);
     let mut keys = (0..keys).cycle();

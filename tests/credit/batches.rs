@@ -179,8 +179,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     );
     for round in 0..2 {
         for key in 0..KEYS {
-            let key = key.to_le_bytes();
-            assert!(is_admitted(&request, key), "{round}");
+            assert!(is_admitted(&request, key.to_le_bytes()), "{round}");
         }
     }
     let snapshot = segment.snapshot().expect("a copy");
@@ -195,9 +194,9 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     let set = segment.set("api").expect("declared");
     let request = set.request();
     for key in 0..KEYS {
-        let key = key.to_le_bytes();
+        let request = request.for_key(key.to_le_bytes()).expect("keyed");
         // What time replenished of a batch did not come back with it.
-        assert!(request.for_key(key).expect("keyed").peek().expect("works")[0].remaining >= 97);
+        assert!(request.peek().expect("works")[0].remaining >= 97);
     }
     assert_eq!(counts(&segment).admitted, 2 * KEYS + 3);
 }
@@ -331,16 +330,8 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
             eventually("the child has drawn", || told[0].load(Ordering::Acquire) == 1);
             child.kill();
             let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
-            let key = "a";
-            let left = || {
-                let of_key = keyed
-                    .request()
-                    .for_key(key)
-                    .expect("keyed")
-                    .peek()
-                    .expect("works");
-                (remaining(&set), of_key[0].remaining)
-            };
+            let of_key = keyed.request().for_key("a").expect("keyed");
+            let left = || (remaining(&set), of_key.peek().expect("works")[0].remaining);
             // Until it is reclaimed, it counts as used.
             assert_eq!(left(), (90, 90), "{algorithm:?}");
             segment.recover().expect("works");
@@ -406,8 +397,7 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
 
 /// Takes one of a key of a keyed set.
 fn check_key(keyed: &LimitSet) -> bool {
-    let key = "a";
-    is_admitted(&keyed.request(), key)
+    is_admitted(&keyed.request(), "a")
 }
 
 /// Another handle of the segment that this process is attached to.
@@ -475,22 +465,21 @@ fn a_reset_takes_the_batches_away() {
         .keyed(Keyed::new(100))
         .add_limit(calls(100, Algorithm::Gcra, 10));
     let (_directory, segment, set) = create(keyed);
-    let (a, b) = ("a", "b");
-    let request = set.request();
-    let remaining = |key: &str| request.for_key(key).expect("keyed").peek().expect("works")[0].remaining;
-    for key in [a, b] {
-        assert!(is_admitted(&request, key));
+    let [a, b] = ["a", "b"].map(|key| set.request().for_key(key).expect("keyed"));
+    let remaining = || [&a, &b].map(|request| request.peek().expect("works")[0].remaining);
+    for request in [&a, &b] {
+        assert!(request.check().expect("works").is_admitted());
     }
-    assert!(set.key(a).expect("keyed").reset().run().expect("works"));
-    assert_eq!((remaining(a), remaining(b)), (100, 90));
-    for key in [a, b] {
-        assert!(is_admitted(&request, key));
+    assert!(set.key("a").expect("keyed").reset().run().expect("works"));
+    assert_eq!(remaining(), [100, 90]);
+    for request in [&a, &b] {
+        assert!(request.check().expect("works").is_admitted());
     }
-    assert_eq!((remaining(a), remaining(b)), (90, 90));
+    assert_eq!(remaining(), [90, 90]);
     set.reset().run().expect("works");
-    assert_eq!((remaining(a), remaining(b)), (100, 100));
-    assert!(is_admitted(&request, b));
-    assert_eq!((remaining(a), remaining(b)), (100, 90));
+    assert_eq!(remaining(), [100, 100]);
+    assert!(b.check().expect("works").is_admitted());
+    assert_eq!(remaining(), [100, 90]);
     drop(segment);
 }
 

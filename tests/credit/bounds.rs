@@ -340,8 +340,7 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
         let counts = snapshot.sets[0].limits[0].counts;
         assert!(snapshot.sets[0].holds.is_empty());
         assert!(unsure <= KILLS);
-        let key = KEY;
-        let remaining = set.request().for_key(key).expect("keyed").peek().expect("works")[0].remaining;
+        let remaining = set.request().for_key(KEY).expect("keyed").peek().expect("works")[0].remaining;
         let kept = CAPACITY - remaining;
         assert!(kept >= admitted, "{counts:?}: {admitted}");
         assert!(

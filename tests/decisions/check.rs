@@ -248,9 +248,9 @@ fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
     let scene = Scene::new(keyed("api", 10).add_limit(limit));
     let set = scene.set();
-    let key = "a";
-    let remaining = || set.request().for_key(key).expect("keyed").peek().expect("works")[0].remaining;
-    let mut permit = expect_permit(set.request().for_key(key).expect("keyed").try_acquire());
+    let request = set.request().for_key("a").expect("keyed");
+    let remaining = || request.peek().expect("works")[0].remaining;
+    let mut permit = expect_permit(request.try_acquire());
     for left in [70, 40, 10, 0] {
         assert!(permit.debit("units", 30).expect("works").is_admitted());
         assert_eq!(remaining(), left);
@@ -332,8 +332,8 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
     let scene = Scene::new(keyed("api", 32).add_limit(limit));
     let set = scene.set();
-    let key = "a";
-    let mut permit = expect_permit(set.request().for_key(key).expect("keyed").try_acquire());
+    let request = set.request().for_key("a").expect("keyed");
+    let mut permit = expect_permit(request.try_acquire());
     for number in 0..32 {
         let other = set.key(format!("key-{number}")).expect("a key");
         assert!(other.debit("units", 1).expect("works").is_admitted());
@@ -344,10 +344,7 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     }
     scene.pass(MINUTE);
     assert!(permit.debit("units", 50).expect("works").is_admitted());
-    assert_eq!(
-        set.request().for_key(key).expect("keyed").peek().expect("works")[0].remaining,
-        50
-    );
+    assert_eq!(request.peek().expect("works")[0].remaining, 50);
 }
 
 #[test]
@@ -432,8 +429,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 }
 
 fn forecast(set: &LimitSet) -> Forecast<'_> {
-    let key = "a";
-    set.key(key).expect("akey").forecast().expect("works").remove(0)
+    set.key("a").expect("keyed").forecast().expect("works").remove(0)
 }
 
 #[test]

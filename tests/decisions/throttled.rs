@@ -96,18 +96,10 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
             .add_limit(Limit::calls("requests", 1_000_000, MINUTE)),
     );
     let set = scene.set();
-    let request = set.request();
-    let throttled = "throttled";
-    let mut permit = expect_permit(request.for_key(throttled).expect("keyed").try_acquire());
+    let throttled = set.request().for_key("throttled").expect("keyed");
+    let mut permit = expect_permit(throttled.try_acquire());
     permit.throttled(HALF).expect("works");
-    let reason = || {
-        request
-            .for_key(throttled)
-            .expect("keyed")
-            .check()
-            .expect("works")
-            .reason()
-    };
+    let reason = || throttled.check().expect("works").reason();
     assert_eq!(reason(), Some(RefusalReason::Throttled));
 
     // What the others use is replenished by then, so each of them is given a row that another had.
@@ -345,8 +337,7 @@ fn what_was_admitted_without_a_row_throttles_no_other_key() {
             permit.throttled(HALF).expect("works");
         }
     }
-    let other = "other";
-    let forecast = set.key(other).expect("keyed").forecast().expect("works");
+    let forecast = set.key("other").expect("keyed").forecast().expect("works");
     assert_eq!(
         (forecast[0].spendable, forecast[0].full_after),
         (10, Some(Duration::ZERO))

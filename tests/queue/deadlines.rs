@@ -109,17 +109,11 @@ fn by_a_virtual_clock_a_time_is_up_by_that_clock() {
         let scene = Scene::new(calls(keyed));
         let set = scene.set();
         assert!(take(&set, keyed));
-        let request = set.request();
-        let mut waiting = Box::pin(if keyed {
-            let key = "key";
-            request
-                .for_key(key)
-                .expect("keyed")
-                .acquire_async(5 * SECOND)
-                .into_owned()
-        } else {
-            request.acquire_async(5 * SECOND).into_owned()
-        });
+        let mut request = set.request();
+        if keyed {
+            request.set_key("key").expect("keyed");
+        }
+        let mut waiting = Box::pin(request.acquire_async(5 * SECOND).into_owned());
         assert!(poll_once(&mut waiting).is_pending());
         scene.pass(20 * SECOND);
         assert!(

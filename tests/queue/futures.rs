@@ -205,23 +205,16 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("set").expect("declared");
     let keyed = segment.set("keyed").expect("declared");
-    let key = "one";
+    let of_key = keyed.request().for_key("one").expect("keyed");
     let _held = set.request().try_acquire().expect("works");
-    let _held_of_key = keyed
-        .request()
-        .for_key(key)
-        .expect("keyed")
-        .try_acquire()
-        .expect("works");
+    let _held_of_key = of_key.try_acquire().expect("works");
     let mut context = Context::from_waker(Waker::noop());
     let mut futures = Vec::new();
     for _ in 0..5_000 {
         futures.push(Box::pin(set.request().acquire_async(None)));
     }
     for _ in 0..500 {
-        futures.push(Box::pin(
-            keyed.request().for_key(key).expect("keyed").acquire_async(None),
-        ));
+        futures.push(Box::pin(of_key.acquire_async(None)));
     }
     for future in &mut futures {
         assert!(future.as_mut().poll(&mut context).is_pending());

@@ -75,13 +75,8 @@ async fn a_key_gives_owned_futures_too_and_refusals_come_with_them() {
         .add_limit(Limit::concurrency("places", 1));
     let (_directory, _segment, tenants) = create(set);
     let future = {
-        let key = "acme";
-        tenants
-            .request()
-            .for_key(key)
-            .expect("keyed")
-            .acquire_async(None)
-            .into_owned()
+        let request = tenants.request().for_key("acme").expect("keyed");
+        request.acquire_async(None).into_owned()
     };
     let permit = tokio::spawn(admitted(future)).await.expect("no panic");
     let outcome = tenants

@@ -8,7 +8,7 @@ use crate::scene::expect_permit;
 use crate::scene::process::eventually;
 use crate::scene::touchy::{Observed, Touchy, items, users_code, with_each_panic, yes};
 use shmlimit::pool::PoolStrategy;
-use shmlimit::{Algorithm, Error, Keyed, Limit, LimitPool, SetDeclaration, Tier};
+use shmlimit::{Algorithm, Error, Keyed, Limit, LimitPool, Request, SetDeclaration, Tier};
 
 fn pool_of(scene: &Observed) -> LimitPool {
     LimitPool::new([scene.set.clone()], PoolStrategy::RoundRobin).expect("a pool")
@@ -33,6 +33,11 @@ fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Erro
     runtime.expect("a runtime").block_on(future)
 }
 
+/// A request for a key that is a value of the program.
+fn of_key(scene: &Observed) -> Request<'_> {
+    scene.set.request().for_key(Touchy).expect("keyed")
+}
+
 /// A verb with its name: it asks for one place, and what it gets it drops.
 type Waiting = (&'static str, fn() -> Observed, fn(&Observed));
 
@@ -53,42 +58,13 @@ const WAITING: [Waiting; 9] = [
         drop(wait_for(scene.set.request().acquire_async(Touchy).into_owned()).expect("works"));
     }),
     ("a key's acquire", keyed, |scene| {
-        let key = Touchy;
-        drop(
-            scene
-                .set
-                .request()
-                .for_key(key)
-                .expect("keyed")
-                .acquire(Touchy)
-                .expect("works"),
-        );
+        drop(of_key(scene).acquire(Touchy).expect("works"));
     }),
     ("a key's acquire_while", keyed, |scene| {
-        let key = Touchy;
-        drop(
-            scene
-                .set
-                .request()
-                .for_key(key)
-                .expect("keyed")
-                .acquire_while(Touchy, yes())
-                .expect("works"),
-        );
+        drop(of_key(scene).acquire_while(Touchy, yes()).expect("works"));
     }),
     ("a key's acquire_async", keyed, |scene| {
-        let key = Touchy;
-        drop(
-            wait_for(
-                scene
-                    .set
-                    .request()
-                    .for_key(key)
-                    .expect("keyed")
-                    .acquire_async(Touchy),
-            )
-            .expect("works"),
-        );
+        drop(wait_for(of_key(scene).acquire_async(Touchy)).expect("works"));
     }),
     ("a pool's acquire_while", places, |scene| {
         let pool = pool_of(scene);
@@ -165,16 +141,7 @@ impl Drop for AtTheEnd<'_> {
 fn keys_that_panic_leave_nothing_taken() {
     let verbs: [Verb; 6] = [
         ("try_acquire", |scene| {
-            let key = Touchy;
-            drop(
-                scene
-                    .set
-                    .request()
-                    .for_key(key)
-                    .expect("keyed")
-                    .try_acquire()
-                    .expect("works"),
-            );
+            drop(of_key(scene).try_acquire().expect("works"));
         }),
         ("check_many", |scene| {
             let request = scene.set.request().with("places", 0).expect("declared");
@@ -185,7 +152,7 @@ fn keys_that_panic_leave_nothing_taken() {
             scene.set.assign(Touchy, "default").expect("declared");
         }),
         ("key_snapshots", |scene| {
-            let permit = expect_permit(scene.set.request().for_key(Touchy).expect("keyed").try_acquire());
+            let permit = expect_permit(of_key(scene).try_acquire());
             let touchy = Touchy;
             let visited = scene.segment.key_snapshots("set", move |_| {
                 let _ = &touchy;

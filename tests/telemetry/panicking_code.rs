@@ -126,25 +126,13 @@ fn an_observer_that_panics_leaves_nothing_taken_of_a_key() {
         .create(directory.path().join("limits"), &declaration)
         .expect("a segment");
     let set = segment.set("set").expect("declared");
-    let key = "key";
-    let request = set.request();
-    let permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
+    let request = set.request().for_key("key").expect("keyed");
+    let permit = expect_permit(request.try_acquire());
     let verbs: [&dyn Fn(); 4] = [
-        &|| drop(request.for_key(key).expect("keyed").try_acquire()),
-        &|| drop(request.for_key(key).expect("keyed").acquire(BRIEFLY)),
-        &|| {
-            drop(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .acquire_while(None, || panic_any(Expected)),
-            )
-        },
-        &|| {
-            drop(wait_for(
-                request.for_key(key).expect("keyed").acquire_async(BRIEFLY),
-            ))
-        },
+        &|| drop(request.try_acquire()),
+        &|| drop(request.acquire(BRIEFLY)),
+        &|| drop(request.acquire_while(None, || panic_any(Expected))),
+        &|| drop(wait_for(request.acquire_async(BRIEFLY))),
     ];
     for (number, verb) in verbs.into_iter().enumerate() {
         assert!(panics(verb), "verb {number}");
@@ -161,9 +149,8 @@ fn iterators_and_visitors_that_panic_change_nothing() {
         .add_limit(Limit::rate("tokens", 100, Duration::from_secs(3600)))
         .add_limit(Limit::concurrency("places", 1));
     let (_directory, segment, set) = scene::create(declared);
-    let key = "key";
     let request = set.request().with("tokens", 60).expect("declared");
-    let mut permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
+    let mut permit = expect_permit(request.for_key("key").expect("keyed").try_acquire());
     let usage = [("tokens", 10), ("tokens", 20)].into_iter();
     let usage = usage.map(|(name, used)| {
         if used == 20 {
@@ -179,7 +166,7 @@ fn iterators_and_visitors_that_panic_change_nothing() {
     assert!(permit.settle([("tokens", 10)]).is_ok(), "it was not settled");
     drop(permit);
     assert_eq!(taken(&segment), (0, 0));
-    let left = set.key(key).expect("keyed").forecast().expect("works")[0].spendable;
+    let left = set.key("key").expect("keyed").forecast().expect("works")[0].spendable;
     assert!(left >= 90, "{left}");
 }
 

@@ -88,16 +88,8 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
         .map(|_| chat.request().try_acquire().expect("works"))
         .collect();
     let tenants = segment.set("tenants").expect("declared");
-    let key = "secret-tenant";
-    assert!(
-        tenants
-            .request()
-            .for_key(key)
-            .expect("keyed")
-            .check()
-            .expect("works")
-            .is_admitted()
-    );
+    let request = tenants.request().for_key("secret-tenant").expect("keyed");
+    assert!(request.check().expect("works").is_admitted());
 
     let reader = SegmentReader::open(&path).expect("opened");
     let recorder = LastValues::default();

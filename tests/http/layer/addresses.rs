@@ -99,15 +99,8 @@ async fn without_networks_the_address_is_the_key_and_may_hold() {
     assert_eq!(answer_to(&layer, from("2001:DB8:0::1")).await.status(), 429);
     assert_eq!(answer_to(&layer, from("2001:db8::2")).await.status(), 200);
     let set = limits.segment.set("api").expect("declared");
-    let key = "2001:db8::1";
-    assert!(
-        !set.request()
-            .for_key(key)
-            .expect("keyed")
-            .try_acquire()
-            .expect("works")
-            .is_admitted()
-    );
+    let request = set.request().for_key("2001:db8::1").expect("keyed");
+    assert!(!request.try_acquire().expect("works").is_admitted());
     drop(first);
     assert_eq!(limits.held(), 0);
 }
