@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
@@ -22,14 +22,20 @@ from shmlimit._set_handle import SetHandle, let_greenlets_wait
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OpeningOptions: TypeAlias = tuple[bool, float | timedelta, bool, bool, bool]
-"""How a segment was opened: strict, the lock timeout, whether any owner is trusted, whether requests are logged, and
-whether this process asks the store that hosts share."""
-
 OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
 """What to do if the segment exists with another declaration: see `open`."""
 
 _log = logging.getLogger("shmlimit")
+
+
+class OpeningOptions(NamedTuple):
+    """How a segment was opened, in the order in which its pickles have it: see `open`."""
+
+    strict: bool
+    lock_timeout: float | timedelta
+    trust_any_owner: bool
+    log_requests: bool
+    ask_store: bool
 
 
 class Segment(_native.Segment, Mapping[str, SetHandle]):
@@ -79,7 +85,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         self._clock = clock
         self._file = _file_at(self.path)
         self._handles = weakref.WeakValueDictionary()
-        self._options = strict, lock_timeout, trust_any_owner, log_requests, ask_store
+        self._options = OpeningOptions(strict, lock_timeout, trust_any_owner, log_requests, ask_store)
         self._successor = None
         if clock is None:
             with _opening:
@@ -91,7 +97,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
     @property
     def strict(self) -> bool:
         """Whether naming a limit that a set does not have is an error instead of a warning."""
-        return self._options[0]
+        return self._options.strict
 
     def __enter__(self) -> Self:
         return self
@@ -233,16 +239,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
     def _open_successor(self) -> Segment:
         known = self._successor
         if known is None or known.closed or known.removed:
-            strict, lock_timeout, trust_any_owner, log_requests, ask_store = self._options
-            known = self._successor = Segment(
-                self.path,
-                strict=strict,
-                lock_timeout=lock_timeout,
-                trust_any_owner=trust_any_owner,
-                clock=self._clock,
-                log_requests=log_requests,
-                ask_store=ask_store,
-            )
+            known = self._successor = Segment(self.path, clock=self._clock, **self._options._asdict())
             _log.info("%s: the segment was removed, and its successor is open", self.path)
         return known
 
@@ -452,19 +449,12 @@ def reopen(
     Returns:
         The segment.
     """
-    options: OpeningOptions = strict, lock_timeout, trust_any_owner, log_requests, ask_store
+    options = OpeningOptions(strict, lock_timeout, trust_any_owner, log_requests, ask_store)
     with _opening:
         segment = _opened.get((path, options))
     if segment is not None and not segment.closed and segment._file == _file_at(path):
         return segment
-    segment = open(
-        path,
-        strict=strict,
-        lock_timeout=lock_timeout,
-        trust_any_owner=trust_any_owner,
-        log_requests=log_requests,
-        ask_store=ask_store,
-    )
+    segment = open(path, **options._asdict())
     _arrived.append(segment)
     return segment
 
@@ -484,19 +474,10 @@ def open_with(segment: Segment, name: str, path: str | os.PathLike[str], clock: 
     declared = segment.declaration()
     declared["set"] = [each for each in declared["set"] if each["name"] == name]
     declared["segment"] = {
-        name: each for name, each in declared["segment"].items() if name not in ("path", "checkpoint", "version")
+        field: each for field, each in declared["segment"].items() if field not in ("path", "checkpoint", "version")
     }
-    strict, lock_timeout, trust_any_owner, log_requests, _ = segment._options
-    return Segment(
-        path,
-        declaration(declared),
-        strict=strict,
-        lock_timeout=lock_timeout,
-        trust_any_owner=trust_any_owner,
-        clock=clock,
-        log_requests=log_requests,
-        ask_store=False,
-    )
+    options = segment._options._replace(ask_store=False)
+    return Segment(path, declaration(declared), clock=clock, **options._asdict())
 
 
 def _file_at(path: str) -> tuple[tuple[int, int], ...] | None:
