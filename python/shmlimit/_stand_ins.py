@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shmlimit import _native
 from shmlimit._clock import VirtualClock
 from shmlimit._pool import Pool
@@ -29,7 +31,7 @@ class StandIns:
         self._directory = directory
         self._clock = clock
         self._segments: dict[object, Segment] = {}
-        self._pools: dict[int, tuple[Pool, Pool]] = {}
+        self._pools: dict[Pool, Pool] = {}
         self._making = threading.Lock()
 
     def of_set(self, limits: SetHandle) -> SetHandle:
@@ -58,31 +60,26 @@ class StandIns:
         Args:
             pool: The pool.
         """
-        known = self._pools.get(id(pool))
-        if known is None:
+        made = self._pools.get(pool)
+        if made is None:
             members = [self.of_set(member) for member in pool.members]
             if all(one is other for one, other in zip(members, pool.members, strict=True)):
                 return pool
-            made = Pool(members, pool.strategy, failover=pool.failover, worker_index=pool.worker_index)  # type: ignore[arg-type]
-            # With the pool, so that no other gets its number meanwhile.
-            known = self._pools[id(pool)] = pool, made
-        return known[1]
+            strategy: Any = pool.strategy
+            made = Pool(members, strategy, failover=pool.failover, worker_index=pool.worker_index)
+            self._pools[pool] = made
+        return made
 
     @contextmanager
     def asked(self) -> Iterator[None]:
         """While it is entered, whoever asks a set in this process asks its stand-in."""
-        before = [(owner, name, vars(owner).get(name)) for owner in (SetHandle, Pool) for name in _asking(owner)]
-        for owner, name, _ in before:
-            find = self.of_set if owner is SetHandle else self.of_pool
-            setattr(owner, name, _diverted(getattr(owner, name), find))
         try:
-            yield
+            with pytest.MonkeyPatch.context() as patch:
+                for owner, find in ((SetHandle, self.of_set), (Pool, self.of_pool)):
+                    for name in _asking(owner):
+                        patch.setattr(owner, name, _diverted(getattr(owner, name), find))
+                yield
         finally:
-            for owner, name, own in before:
-                if own is None:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, own)
             for segment in self._segments.values():
                 segment.close()
 
