@@ -1,12 +1,13 @@
 //! The answers of checks and debits, which hold nothing, and forecasts.
 
 use std::ffi::CStr;
+use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use shmlimit::RefusalReason;
 
+use crate::answers::answer::{Answer, Decided, Restored};
 use crate::answers::verdict;
 use crate::arguments::amount::natural_of;
 use crate::handle::{Handle, WithHandle};
@@ -16,7 +17,31 @@ use crate::interpreter::value::{self, Fields, Value, field};
 
 /// The answer to a check or a debit.
 pub struct Checked {
-    answer: Answer,
+    answer: Answer<shmlimit::Checked<'static>, Taken>,
+}
+
+/// Whether everything was taken, and what, as a pickle has it.
+struct Taken {
+    admitted: bool,
+    taken: Py<PyDict>,
+}
+
+impl Decided for shmlimit::Checked<'_> {
+    fn binding(&self) -> Option<&str> {
+        self.binding()
+    }
+
+    fn reason(&self) -> Option<RefusalReason> {
+        self.reason()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.retry_after()
+    }
+
+    fn verdicts(&self) -> impl Iterator<Item = shmlimit::Verdict<'_>> {
+        self.verdicts()
+    }
 }
 
 impl Content for Checked {
@@ -37,47 +62,19 @@ The answer to a check or a debit: true where everything was taken, for good; oth
     fn is_true(&self) -> bool {
         match &self.answer {
             Answer::Given(checked) => checked.get().is_admitted(),
-            Answer::Restored(restored) => restored.admitted,
+            Answer::Restored(restored) => restored.own.admitted,
         }
     }
 
     #[inline]
     fn end(self, py: Python<'_>) {
-        match self.answer {
-            Answer::Given(checked) => checked.end(py),
-            Answer::Restored(restored) => {
-                let kept = [restored.verdicts.into_any(), restored.taken.into_any()];
-                kept.into_iter()
-                    .chain(restored.remaining)
-                    .for_each(|object| object.drop_ref(py));
-            }
-        }
+        self.answer.end(py, |own| own.taken.drop_ref(py));
     }
 }
 
 /// The methods and attributes of `Checked`.
 #[pyclass(subclass, frozen, name = "_Checked", module = "shmlimit._native")]
 pub struct CheckedMethods;
-
-/// The contents of a `Checked`.
-enum Answer {
-    /// The library's own answer: Python objects are only made for attributes that are read.
-    Given(WithHandle<shmlimit::Checked<'static>>),
-    /// Restored from a pickle.
-    Restored(Restored),
-}
-
-/// The fields of an answer.
-struct Restored {
-    admitted: bool,
-    set_name: String,
-    binding: Option<String>,
-    reason: Option<String>,
-    retry_after: Option<f64>,
-    remaining: Option<Py<PyAny>>,
-    verdicts: Py<PyDict>,
-    taken: Py<PyDict>,
-}
 
 impl Checked {
     /// The answer as an object.
@@ -96,12 +93,7 @@ impl Checked {
     ///
     /// `ValueError` if the object was unpickled: a pickle only keeps the answer's attributes.
     pub fn of_object<'a>(object: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a shmlimit::Checked<'static>> {
-        match &object::content::<Self>(object)?.answer {
-            Answer::Given(checked) => Ok(checked.get()),
-            Answer::Restored(_) => Err(PyValueError::new_err(
-                "the answer comes out of a pickle: use it where it was given",
-            )),
-        }
+        answer(object)?.given("answer")
     }
 }
 
@@ -121,7 +113,9 @@ impl Value for CheckedMethods {
     }
 }
 
-fn answer<'a>(this: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a Answer> {
+fn answer<'a>(
+    this: &'a Bound<'_, CheckedMethods>,
+) -> PyResult<&'a Answer<shmlimit::Checked<'static>, Taken>> {
     Ok(&object::content::<Checked>(this)?.answer)
 }
 
@@ -143,14 +137,13 @@ impl CheckedMethods {
         taken: Py<PyDict>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let answer = Answer::Restored(Restored {
-            admitted,
             set_name,
             binding,
             reason,
             retry_after,
             remaining,
             verdicts,
-            taken,
+            own: Taken { admitted, taken },
         });
         object::make(py, Checked { answer })
     }
@@ -158,53 +151,33 @@ impl CheckedMethods {
     /// The limit that refused; None if it was admitted, or if a full table or a throttle refused.
     #[getter]
     fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
-        Ok(match answer(this)? {
-            Answer::Given(checked) => checked.get().binding(),
-            Answer::Restored(restored) => restored.binding.as_deref(),
-        })
+        Ok(answer(this)?.binding())
     }
 
     /// Why it was refused: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"` or `"lease"`; None if
     /// it was admitted.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
-        Ok(match answer(this)? {
-            Answer::Given(checked) => checked.get().reason().map(RefusalReason::as_str),
-            Answer::Restored(restored) => restored.reason.as_deref(),
-        })
+        Ok(answer(this)?.reason())
     }
 
     /// Seconds after which the request would be admitted if nobody else took anything; None if time alone does not
     /// help.
     #[getter]
     fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
-        Ok(match answer(this)? {
-            Answer::Given(checked) => checked.get().retry_after().map(seconds),
-            Answer::Restored(restored) => restored.retry_after,
-        })
+        Ok(answer(this)?.retry_after())
     }
 
     /// What remained of the limit that refused or, if none did, of the one closest to being exhausted.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = this.py();
-        match answer(this)? {
-            Answer::Given(given) => {
-                let checked = given.get();
-                verdict::remaining(py, given.handle(), checked.binding(), checked.verdicts())
-            }
-            Answer::Restored(restored) => Ok(restored.remaining.as_ref().map(|it| it.bind(py).clone())),
-        }
+        answer(this)?.remaining(this.py())
     }
 
     /// The verdict of each limit.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let py = this.py();
-        match answer(this)? {
-            Answer::Given(checked) => verdict::by_limit(py, checked.handle(), checked.get().verdicts()),
-            Answer::Restored(restored) => Ok(restored.verdicts.bind(py).clone()),
-        }
+        answer(this)?.verdicts(this.py())
     }
 
     /// How much was taken of each limit.
@@ -213,17 +186,14 @@ impl CheckedMethods {
         let py = this.py();
         match answer(this)? {
             Answer::Given(checked) => verdict::taken(py, checked.handle(), checked.get().taken()),
-            Answer::Restored(restored) => Ok(restored.taken.bind(py).clone()),
+            Answer::Restored(restored) => Ok(restored.own.taken.bind(py).clone()),
         }
     }
 
     /// The set that was asked.
     #[getter]
     fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
-        Ok(match answer(this)? {
-            Answer::Given(checked) => checked.handle().set.name(),
-            Answer::Restored(restored) => &restored.set_name,
-        })
+        Ok(answer(this)?.set_name())
     }
 
     fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

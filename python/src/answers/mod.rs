@@ -1,5 +1,6 @@
 //! The answers of decisions, as Python objects.
 
+pub(crate) mod answer;
 pub(crate) mod check;
 pub(crate) mod permit;
 pub(crate) mod refusal;

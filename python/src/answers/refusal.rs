@@ -1,40 +1,42 @@
 //! Refusals in Python.
 
 use std::ffi::CStr;
+use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use shmlimit::RefusalReason;
 
-use crate::answers::verdict;
+use crate::answers::answer::{Answer, Decided, Restored};
 use crate::handle::WithHandle;
 use crate::interpreter::error::exception_of;
 use crate::interpreter::object::{self, Class, Content};
-use crate::interpreter::seconds::seconds;
 use crate::interpreter::value::{self, Fields, Value, field};
 
 /// A refused request, which took nothing. Its attributes are computed when they are read.
 pub struct Refusal {
-    answer: Answer,
+    answer: Answer<shmlimit::Refusal, Message>,
 }
 
-/// The contents of a `Refusal`.
-enum Answer {
-    /// The library's own refusal: Python objects are only made for attributes that are read.
-    Given(WithHandle<shmlimit::Refusal>),
-    /// Restored from a pickle.
-    Restored(Restored),
-}
+/// What a refusal says, as its pickle has it.
+struct Message(String);
 
-/// The fields of a refusal.
-struct Restored {
-    set_name: String,
-    message: String,
-    binding: Option<String>,
-    reason: String,
-    retry_after: Option<f64>,
-    remaining: Option<Py<PyAny>>,
-    verdicts: Py<PyDict>,
+impl Decided for shmlimit::Refusal {
+    fn binding(&self) -> Option<&str> {
+        self.binding()
+    }
+
+    fn reason(&self) -> Option<RefusalReason> {
+        Some(self.reason())
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.retry_after()
+    }
+
+    fn verdicts(&self) -> impl Iterator<Item = shmlimit::Verdict<'_>> {
+        self.verdicts()
+    }
 }
 
 impl Content for Refusal {
@@ -59,16 +61,7 @@ context manager it raises `Refused`, so that the body of a `with` never runs wit
 
     #[inline]
     fn end(self, py: Python<'_>) {
-        match self.answer {
-            Answer::Given(refusal) => refusal.end(py),
-            Answer::Restored(restored) => {
-                restored.verdicts.drop_ref(py);
-                restored
-                    .remaining
-                    .into_iter()
-                    .for_each(|object| object.drop_ref(py));
-            }
-        }
+        self.answer.end(py, drop);
     }
 }
 
@@ -89,12 +82,7 @@ impl Refusal {
     ///
     /// `ValueError` if the object was unpickled: a pickle only keeps the refusal's attributes.
     pub fn of_object<'a>(object: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a shmlimit::Refusal> {
-        match answer(object)? {
-            Answer::Given(refusal) => Ok(refusal.get()),
-            Answer::Restored(_) => Err(PyValueError::new_err(
-                "the refusal comes out of a pickle: use it where it was given",
-            )),
-        }
+        answer(object)?.given("refusal")
     }
 }
 
@@ -131,12 +119,12 @@ impl RefusalMethods {
     ) -> PyResult<Bound<'py, PyAny>> {
         let answer = Answer::Restored(Restored {
             set_name,
-            message,
             binding,
-            reason,
+            reason: Some(reason),
             retry_after,
             remaining,
             verdicts,
+            own: Message(message),
         });
         object::make(py, Refusal { answer })
     }
@@ -144,62 +132,39 @@ impl RefusalMethods {
     /// The limit that refused; None if a full table or a throttle refused.
     #[getter]
     fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
-        Ok(match answer(this)? {
-            Answer::Given(refusal) => refusal.get().binding(),
-            Answer::Restored(restored) => restored.binding.as_deref(),
-        })
+        Ok(answer(this)?.binding())
     }
 
     /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"` or
     /// `"lease"`.
     #[getter]
-    fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
-        Ok(match answer(this)? {
-            Answer::Given(refusal) => refusal.get().reason().as_str(),
-            Answer::Restored(restored) => &restored.reason,
-        })
+    fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
+        Ok(answer(this)?.reason())
     }
 
     /// Seconds after which the request would be admitted if nobody else took anything; None if time alone does not
     /// help.
     #[getter]
     fn retry_after(this: &Bound<'_, Self>) -> PyResult<Option<f64>> {
-        Ok(match answer(this)? {
-            Answer::Given(refusal) => refusal.get().retry_after().map(seconds),
-            Answer::Restored(restored) => restored.retry_after,
-        })
+        Ok(answer(this)?.retry_after())
     }
 
     /// What remained of the limit that refused.
     #[getter]
     fn remaining<'py>(this: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = this.py();
-        match answer(this)? {
-            Answer::Given(given) => {
-                let refusal = given.get();
-                verdict::remaining(py, given.handle(), refusal.binding(), refusal.verdicts())
-            }
-            Answer::Restored(restored) => Ok(restored.remaining.as_ref().map(|it| it.bind(py).clone())),
-        }
+        answer(this)?.remaining(this.py())
     }
 
     /// The verdict of each limit.
     #[getter]
     fn verdicts<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let py = this.py();
-        match answer(this)? {
-            Answer::Given(refusal) => verdict::by_limit(py, refusal.handle(), refusal.get().verdicts()),
-            Answer::Restored(restored) => Ok(restored.verdicts.bind(py).clone()),
-        }
+        answer(this)?.verdicts(this.py())
     }
 
     /// The set that was asked.
     #[getter]
     fn set_name<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a str> {
-        Ok(match answer(this)? {
-            Answer::Given(refusal) => refusal.handle().set.name(),
-            Answer::Restored(restored) => &restored.set_name,
-        })
+        Ok(answer(this)?.set_name())
     }
 
     /// Does nothing: a refusal holds nothing.
@@ -208,7 +173,7 @@ impl RefusalMethods {
     fn __str__(this: &Bound<'_, Self>) -> PyResult<String> {
         Ok(match answer(this)? {
             Answer::Given(refusal) => refusal.get().to_string(),
-            Answer::Restored(restored) => restored.message.clone(),
+            Answer::Restored(restored) => restored.own.0.clone(),
         })
     }
 
@@ -245,6 +210,6 @@ impl RefusalMethods {
     }
 }
 
-fn answer<'a>(this: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a Answer> {
+fn answer<'a>(this: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a Answer<shmlimit::Refusal, Message>> {
     Ok(&object::content::<Refusal>(this)?.answer)
 }
