@@ -95,3 +95,9 @@ def queued(limits: sl.SetHandle) -> int:
     """How many requests wait in the queue for a set."""
     (described,) = [each for each in sl.open(limits.path).snapshot()["sets"] if each["name"] == limits.name]
     return len(described["tickets"])
+
+
+def limitctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the command of the installed package says."""
+    program = Path(sys.executable).with_name("limitctl")
+    return subprocess.run([program, *arguments], check=False, capture_output=True, text=True)

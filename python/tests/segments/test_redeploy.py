@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import limitctl
 
 import shmlimit as sl
 from shmlimit import concurry
@@ -23,11 +24,6 @@ def of(capacity, **fields):
 
 def capacity_of(path):
     return sl.open(path).declaration()["set"][0]["limit"][0]["capacity"]
-
-
-def limitctl(*arguments):
-    program = Path(sys.executable).with_name("limitctl")
-    return subprocess.run([program, *arguments], check=False, capture_output=True, text=True)
 
 
 def test_a_cell_that_is_run_again_with_another_number_changes_the_limit(segment_path, caplog):
