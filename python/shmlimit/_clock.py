@@ -39,8 +39,8 @@ class VirtualClock(_native.VirtualClock):
     Timeouts count by it, and waiting takes no real time: `acquire` and `acquire_async` move the clock to the next
     instant that matters, which is when time alone admits the request or its timeout passes. If several wait, the clock
     goes to the first of their instants. A request that waits for what others hold cannot know whether they are about to
-    give it back: it leaves them 20 ms of real time in which no wait begins or ends. Where that is too little, or where
-    a test moves the clock under a request that waits, make the clock with `auto_advance=False`.
+    give it back: it moves the clock after 20 ms of real time in which no wait has begun or ended. If that is too soon,
+    or if a test moves the clock under a request that waits, make the clock with `auto_advance=False`.
 
         with clock:
             slots = sl.anonymous(sl.LimitSet("slots", [sl.Concurrency("c", 1)]))["slots"]
@@ -58,8 +58,7 @@ class VirtualClock(_native.VirtualClock):
 
         Args:
             now: The time it shows; by default the beginning of the year 2000, UTC.
-            auto_advance: Whether waiting moves the clock. If not, a request that waits does so until the clock is
-                moved, for ever if nothing else does that.
+            auto_advance: Whether waiting moves the clock. If not, a request waits until the test moves it.
         """
         return super().__new__(cls, _since_epoch(now), auto_advance=auto_advance)
 

@@ -125,8 +125,8 @@ class Rate(_Windowed):
         utc_offset: The offset of a calendar window, such as `"+05:30"`; default UTC. It can change in a live segment.
         time_zone: Instead of an offset: the time zone by whose clock the days of a calendar window begin, such as
             `"America/Los_Angeles"` or a `ZoneInfo`. A day has 23 hours when summer time begins, and 25 when it ends.
-            The zone is looked up as `zoneinfo` does, also in the package `tzdata`; the segment stores its changes for
-            twenty years ahead, so that all processes agree.
+            The zone is looked up where `zoneinfo` looks, including the package `tzdata`; the segment stores its changes
+            for twenty years ahead, so that all processes agree.
         week_start: The first day of `"calendar:week"`; default Monday.
         buckets: With `"sliding_window_counter"`: how many parts the window is divided into, from 1 to 60; default 10.
         entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. With more requests
@@ -307,7 +307,7 @@ class LimitSet(_Declared):
 
     @property
     def memory(self) -> int:
-        """How many bytes of memory a segment with only this set takes, all of them when it is created.
+        """How many bytes of memory a segment with only this set takes. It takes them all when it is created.
 
         A container's `/dev/shm` has 64 MB unless it is given more.
 

@@ -57,10 +57,9 @@ class InvalidAmount(RequestError):
 
 
 class InvalidKey(RequestError):
-    """The request names a key that cannot be used, or none although the set is keyed.
+    """The request names a key that cannot be used, none although the set is keyed, or one although it is not.
 
-    Also if it names one and the set is not keyed. A key may be empty, too long, or no address although the set counts
-    networks.
+    A key cannot be used if it is empty or too long, or if it is no address and the set counts networks.
     """
 
 

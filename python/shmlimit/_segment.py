@@ -44,8 +44,8 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
     It may be used by any number of threads, and stays valid in forked children. As a context manager, it is closed at
     the end. The process stays attached until the last object, handle and permit is gone.
 
-    If it is a directory with a file for each set, it has the sets that it was opened with, and any other that is there
-    is opened when it is asked for.
+    If it is a directory with a file for each set, it has the sets that it was opened with. Any other set in the
+    directory is opened when it is asked for.
     """
 
     __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_options", "_successor")
@@ -188,9 +188,9 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         """How the segment differed from the declaration that it was opened with, by set.
 
         Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"renewed"`, `"kept_newer"`, `"kept_edited"`),
-        `differences`, `declared_version`, `segment_version` and `message`. `"renewed"` is what a newer database says of
-        a time zone. If the file's mode differs from the declared one, that is one more, with a `set` of None and the
-        outcome `"kept_mode"`.
+        `differences`, `declared_version`, `segment_version` and `message`. `"renewed"` means that only its time zones
+        changed, to what a newer database says. If the file's mode differs from the declared one, that is one more, with
+        a `set` of None and the outcome `"kept_mode"`.
         """
         mismatches: list[dict[str, Any]] = json.loads(self._mismatches())
         return mismatches
@@ -308,10 +308,10 @@ def open(  # noqa: A001
     """Opens a segment; with a declaration, creates it if it does not exist yet.
 
     Args:
-        path: The file, usually in /dev/shm; defaults to the path in the declaration. A path that ends in `/` or `.d`,
-            or where a directory is, is that of a directory with a file for each set (`"/dev/shm/app.limits.d/"`): sets
-            are then added to the declaration and left out of it without ending a process. Its parent must exist. A set
-            that is left out keeps its file, which `limitctl list` names until it is removed.
+        path: The file, usually in /dev/shm; defaults to the path in the declaration. If it ends in `/` or `.d`, or
+            is a directory, it stands for a directory with a file for each set (`"/dev/shm/app.limits.d/"`): sets can
+            then be added to the declaration and left out of it while processes run. Its parent must exist. A set that
+            is left out keeps its file, which `limitctl list` names until it is removed.
         config: The declaration: the path of a TOML file, one or more `LimitSet`s, or a mapping with the TOML's fields.
         mode: The file's permissions, such as 0o660 or `"0660"`; default 0o600. Only with `LimitSet`s. An existing file
             keeps its own mode: the difference is in `mismatches` and logged, with the command that changes it.
@@ -396,10 +396,10 @@ def anonymous(
     This process and the children that it forks use it like any other. It is gone, with its counts, when the last of
     them is, and nothing is left in /dev/shm. Its `path` is that of its descriptor, `/proc/PID/fd/N`: processes of the
     same user, such as those that `multiprocessing` spawns, and `limitctl`, can open it by that path as long as this
-    process has it open. So its handles pickle, and a pickle that arrives later raises `SegmentError`.
+    process has it open. So its handles pickle; unpickling one after that raises `SegmentError`.
 
     Args:
-        config: The declaration, as for `open`, without a checkpoint. A path in it plays no part.
+        config: The declaration, as for `open`, without a checkpoint. A path in it is ignored.
         participants: As for `open`.
         lock: As for `open`.
         strict: As for `open`.

@@ -51,7 +51,7 @@ def refusal_response(
         dictionary).
 
     Raises:
-        ValueError: It was admitted, or it comes out of a pickle, which keeps only what it says.
+        ValueError: It was admitted, it comes out of a pickle, or it is a `Refused` that a program raised by itself.
     """
     headers = _headers(limits, advertise, quota_units, policy_prefix)
     if not isinstance(refused, Error):

@@ -4,8 +4,8 @@ A `Permit` is what an admitted request holds, a `Refusal` why one was refused. `
 `debit`, `Reservation` to `reserve`, and `Acquisition` is what `acquire_async` returns, to be awaited. A `Verdict` is
 what one limit said, a `Forecast` how much it has and when it has more, and a `Settlement` what settling changed.
 
-All but those that hold something pickle as their attributes, and compare by them: `Permit`, `Reservation` and
-`Acquisition` stay in their process.
+They compare by their attributes, and pickle as them. `Permit`, `Reservation` and `Acquisition` do neither: they hold
+something, and stay in their process.
 """
 
 from shmlimit._acquisition import Acquisition

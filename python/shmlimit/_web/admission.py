@@ -132,7 +132,7 @@ class Answer:
 
 
 def give_back(decision: Admission | Answer) -> None:
-    """Releases what a request was given that nobody serves any more."""
+    """Releases what was taken for a request that nobody serves any more."""
     if isinstance(decision, Admission):
         decision.release()
 
@@ -147,7 +147,7 @@ def answer_to(error: shmlimit.Error, limits: SetHandle, headers: _native.PolicyH
         return Answer(*headers.refusal(error.refusal))
     if isinstance(error, shmlimit.NeverAdmissible):
         return Answer(*headers.never_admissible(error.limit))
-    # That a set is not keyed is no fault of the client's.
+    # If the set is not keyed, that is not the client's fault.
     if isinstance(error, shmlimit.InvalidKey) and limits.keyed:
         return Answer(*_native.PolicyHeaders.without_a_key(), error)
     return Answer(*_native.PolicyHeaders.failed(), error)

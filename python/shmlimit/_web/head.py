@@ -32,7 +32,7 @@ class Head(Protocol[OfFramework]):
 
 
 def is_preflight(head: Head[OfFramework]) -> bool:
-    """Whether a browser asks for permission to send a request of another origin, which is yet to come.
+    """Whether it is a preflight: a browser asks whether it may send a request from another origin.
 
     Args:
         head: What the limits read from the request.

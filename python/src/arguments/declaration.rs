@@ -64,7 +64,7 @@ impl Declaration {
         json(py, &self.declaration)
     }
 
-    /// How many bytes a segment takes that is created as declared.
+    /// How many bytes a segment takes if it is created from this declaration.
     fn memory(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.declaration.memory().or_raise(py)?.bytes)
     }
@@ -84,7 +84,7 @@ pub fn bound(limit: &str) -> Option<String> {
     limit.bound().map(|bound| bound.to_string())
 }
 
-/// A time zone as JSON with the fields of the TOML, with the changes that a file of a database (TZif) lists.
+/// A time zone as JSON with the fields of the TOML. Its changes are those in `file`, which is TZif.
 #[pyfunction]
 #[pyo3(signature = (name, file, version))]
 pub fn time_zone(py: Python<'_>, name: &str, file: &[u8], version: Option<&str>) -> PyResult<String> {

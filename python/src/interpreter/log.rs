@@ -22,7 +22,7 @@ pub fn warning(py: Python<'_>, message: &str) -> PyResult<()> {
     without_failures(&logger, logged)
 }
 
-/// Logs a warning in the middle of a wait that goes on whatever the logger raises.
+/// Logs a warning in the middle of a wait, which goes on even if the logger raises.
 pub fn warning_while_waiting(py: Python<'_>, message: &str) {
     if let Err(error) = warning(py, message) {
         error.write_unraisable(py, None);
